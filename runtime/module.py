@@ -207,19 +207,43 @@ class Module:
             raise RunError(f"the module ({self._origin}) has no function {name!r}. It has: {', '.join(self._functions)}")
         return found
 
-    def time(self, name: str, *arguments: object, policy: TimingPolicy | None = None) -> Samples:
+    def __call__(self, *arguments: object) -> object:
+        """Call the only function.
+
+        Raises:
+            RunError: there are several functions, or an argument is invalid.
+        """
+        return self._only(None)(*arguments)
+
+    def bind(self, *arguments: object, name: str | None = None) -> Callable[[], object]:
+        """Prepare a call of a function with these arguments; see `CompiledFunction.bind`.
+
+        Args:
+            arguments: arguments of the function, in order.
+            name: name of the function; optional if there is only one.
+        Raises:
+            RunError: there are several functions, or none of this name, or an argument cannot be passed.
+        """
+        return self._only(name).bind(*arguments)
+
+    def time(self, *arguments: object, name: str | None = None, policy: TimingPolicy | None = None) -> Samples:
         """Time one function on these arguments; its outputs are overwritten as in any call.
 
         Args:
-            name: name of the function.
-            arguments: its arguments.
+            arguments: arguments of the function, in order.
+            name: name of the function; optional if there is only one.
             policy: timing parameters; by default `TimingPolicy()`.
         Raises:
-            RunError: the module has no such function, or an argument is invalid.
+            RunError: there are several functions, or none of this name, or an argument is invalid.
         """
-        function = self[name]
+        function = self._only(name)
         function(*arguments)
         return measure(function.bind(*arguments), policy)
+
+    def _only(self, name: str | None) -> CompiledFunction:
+        if name is None and len(self._functions) != 1:
+            raise RunError(f"the module ({self._origin}) has the functions {', '.join(self._functions)}: name one, as module[name](...)")
+        return self[next(iter(self._functions)) if name is None else name]
 
     def __repr__(self) -> str:
         return f"<module of {', '.join(self._functions)} ({self._origin})>"

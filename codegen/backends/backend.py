@@ -35,7 +35,7 @@ class Backend:
         fallback_rule: name of the rule for functions that no other rule applies to.
         checked_pipeline: as `pipeline`, with every index checked at run time; None where that is not supported.
         models: whether whole models can be compiled.
-        unavailable: why no code is generated, and what to do; empty where it is.
+        unavailable: why no code is generated, and what to do; `{llvm}` is the same target with the kind llvm.  Empty where it is.
     """
 
     kind: str
@@ -82,7 +82,7 @@ def check_kind(target: Target) -> None:
     """Refuse a target that no code is generated for.  Raises BuildError."""
     advice = backend_of(target).unavailable
     if advice:
-        raise BuildError(_refusal(target, advice))
+        raise BuildError(_refusal(target, advice.format(llvm=str(target).replace(target.kind, "llvm", 1))))
 
 
 def _refusal(target: Target, advice: str) -> str:

@@ -122,13 +122,11 @@ def _tune(session: Session, found: dict[str, Any], group: Sequence[str], seconds
         report = tunesmith.tune(
             list(group),
             session.target,
-            trials=session.trials,
-            log=session.out / "records.jsonl",
-            batch=min(_BATCH, max(1, session.trials // 2)),
+            session.out / "records.jsonl",
+            budget=tunesmith.Budget(trials=session.trials, seconds=max(5.0, seconds - 2.0 * len(group))),
+            search=tunesmith.Search(batch=min(_BATCH, max(1, session.trials // 2)), allocation="round-robin"),
             policy=policy,
             progress=False,
-            allocation="round-robin",
-            seconds=max(5.0, seconds - 2.0 * len(group)),
             callbacks=[show],
         )
     finally:

@@ -49,7 +49,7 @@ def compare(name: str, given: argparse.Namespace) -> dict[str, object]:
     model, inputs = get(name, size="full")
     module = from_torch(model, inputs)
     if given.trials:
-        tunesmith.tune(module, log=given.log, total_trials=given.trials, batch=16)
+        tunesmith.tune(module, log=given.log, budget=tunesmith.Budget(total_trials=given.trials), search=tunesmith.Search(batch=16))
     start = time.perf_counter()
     compiled = tunesmith.compile(module, records=given.log if given.log.exists() else None)
     seconds = time.perf_counter() - start

@@ -20,6 +20,7 @@ from tunesmith.costmodel.models.registry import find_model
 from tunesmith.display.report import Report, TaskReport
 from tunesmith.display.tables import microseconds, plain_table, printable
 from tunesmith.driver.tune import tune
+from tunesmith.driver.tune_options import Search
 from tunesmith.driver.workloads import Subject, find_subjects
 from tunesmith.experiments.study.ablations import divisors_only, without_draft_model, without_racing
 from tunesmith.experiments.study.config import ExperimentConfig
@@ -215,16 +216,18 @@ class _Study:
         return tune(
             c.located(cell.workload),
             target,
-            c.trials,
             log,
-            cell.seed,
-            sampler=kind if v.draft_model else without_draft_model(kind),
-            model=c.located(cell.arm.model) if cell.arm.model else UNUSED,
-            batch=c.batch,
+            budget=c.trials,
+            search=Search(
+                sampler=kind if v.draft_model else without_draft_model(kind),
+                model=c.located(cell.arm.model) if cell.arm.model else UNUSED,
+                seed=cell.seed,
+                batch=c.batch,
+                rules=None if v.imperfect_tiles else divisors_only(),
+                leaders=c.leaders,
+            ),
             workers=c.workers,
-            rules=None if v.imperfect_tiles else divisors_only(),
             policy=c.policy if v.racing else without_racing(c.policy),
-            leaders=c.leaders,
             progress=self.progress,
         )
 

@@ -99,6 +99,30 @@ class DeviceModule:
             raise RunError(f"the module (on {self.device}) has no function {name!r}. It has: {', '.join(self.functions)}")
         return DeviceCallable(self, found)
 
+    def __call__(self, *arguments: object) -> None:
+        """Call the only function.
+
+        Raises:
+            RunError: there are several functions, an argument is invalid, or there is no such device.
+        """
+        self._only(None)(*arguments)
+
+    def bind(self, *arguments: object, name: str | None = None) -> BoundCall:
+        """Bind a function to its arguments, which are checked once, for repeated calls on the same device memory.
+
+        Args:
+            arguments: arguments of the function, in order: DeviceArrays, or tensors of other libraries on the device.
+            name: name of the function; optional if there is only one.
+        Raises:
+            RunError: there are several functions, or none of this name; an argument is invalid, or is in host memory.
+        """
+        return self._only(name).bind(*arguments)
+
+    def _only(self, name: str | None) -> DeviceCallable:
+        if name is None and len(self._functions) != 1:
+            raise RunError(f"the module (on {self.device}) has the functions {', '.join(self.functions)}: name one, as module[name](...)")
+        return self[self.functions[0] if name is None else name]
+
     @property
     def code(self) -> int:
         """Handle of the loaded code in the device API.
@@ -128,8 +152,8 @@ class DeviceModule:
 
     def time(
         self,
-        name: str,
         *arguments: object,
+        name: str | None = None,
         repeats: int = 7,
         min_ms: float = 2.0,
         warmup: int = 3,
@@ -140,8 +164,8 @@ class DeviceModule:
         Each call is launched separately: a function shorter than a launch from Python, about 10 us, measures as the launch time.
 
         Args:
-            name: name of the function.
-            arguments: its arguments; outputs are overwritten as in any call, host arrays are copied first.
+            arguments: arguments of the function; outputs are overwritten as in any call, host arrays are copied first.
+            name: name of the function; optional if there is only one.
             repeats: number of samples.
             min_ms: minimal duration of a sample, which is the mean over consecutive calls.
             warmup: number of untimed calls at the start.
@@ -150,8 +174,10 @@ class DeviceModule:
         Returns:
             Seconds per call of each sample.
         Raises:
-            RunError: there is no such function, an argument is invalid, or there is not enough memory for the copies.
+            RunError: there are several functions, or none of this name, an argument is invalid, or there is not enough memory for the
+                copies.
         """
+        name = self._only(name).name
         if repeats < 1 or min_ms < 0 or warmup < 0 or flush_bytes < 0:
             values = f"repeats={repeats}, min_ms={min_ms}, warmup={warmup}, flush_bytes={flush_bytes}"
             raise UserError(f"cannot time {name} with {values}: repeats start at 1, the others at 0")

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -20,6 +21,7 @@ import numpy as np
 
 from tunesmith.runtime.arrays import storage, storage_dtype
 from tunesmith.runtime.executor.bound_program import BoundProgram, Functions
+from tunesmith.runtime.timing import Samples, TimingPolicy, measure
 from tunesmith.support.errors import RunError
 
 Shape = tuple[int, ...]
@@ -194,6 +196,26 @@ class Executor(ABC):
             taken = program.profile(repeats)
         rows = zip(program.functions, taken, strict=True)
         return Profile([ProfileRow(i, f, median(t) * 1e6 if t else 0.0, len(t)) for i, (f, t) in enumerate(rows)])
+
+    def bind(self, *arrays: object) -> Callable[[], Any]:
+        """A call of the model on these inputs, for repeated calls; the arrays are read at each call.
+
+        Raises:
+            RunError: from the call, an input does not match its parameter.
+        """
+        return partial(self, *arrays)
+
+    def time(self, *arrays: object, policy: TimingPolicy | None = None) -> Samples:
+        """Time the model on these inputs.
+
+        Args:
+            arrays: the inputs, in order.
+            policy: timing parameters; by default `TimingPolicy()`.
+        Raises:
+            RunError: an input does not match its parameter.
+        """
+        self(*arrays)
+        return measure(self.bind(*arrays), policy)
 
     @property
     def functions(self) -> tuple[str, ...]:

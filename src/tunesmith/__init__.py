@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tunesmith import script, te
     from tunesmith.driver.bench.bench import bench
-    from tunesmith.driver.compile import CompiledModule, build, compile
+    from tunesmith.driver.compile import build, compile
     from tunesmith.driver.compile_model import CompiledModel
+    from tunesmith.driver.compiled import Compiled, CompiledModule
     from tunesmith.driver.compiled_device import CompiledDeviceModule
     from tunesmith.driver.replay import replay
     from tunesmith.driver.tune import tune
+    from tunesmith.driver.tune_options import Budget, Search
     from tunesmith.graph.importers.onnx.importer import from_onnx
     from tunesmith.graph.importers.torch.importer import from_torch
     from tunesmith.ir.target.target import Target
@@ -21,11 +23,14 @@ if TYPE_CHECKING:
     from tunesmith.support.errors import TunesmithError, UserError
 
 __all__ = [
+    "Budget",
+    "Compiled",
     "CompiledDeviceModule",
     "CompiledModel",
     "CompiledModule",
     "Database",
     "Schedule",
+    "Search",
     "Target",
     "TunesmithError",
     "UserError",
@@ -46,9 +51,12 @@ __all__ = [
 __version__ = "0.1.0"
 
 _MODULES = {
+    "Budget": "tunesmith.driver.tune_options",
+    "Search": "tunesmith.driver.tune_options",
     "CompiledDeviceModule": "tunesmith.driver.compiled_device",
     "CompiledModel": "tunesmith.driver.compile_model",
-    "CompiledModule": "tunesmith.driver.compile",
+    "Compiled": "tunesmith.driver.compiled",
+    "CompiledModule": "tunesmith.driver.compiled",
     "Database": "tunesmith.measure.records.database",
     "Schedule": "tunesmith.schedule.schedule",
     "Target": "tunesmith.ir.target.target",

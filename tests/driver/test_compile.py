@@ -26,6 +26,8 @@ from tunesmith.measure.records.log import RecordLog
 from tunesmith.ops.workload import workload
 from tunesmith.support.errors import BuildError, RecordError, RunError, ScriptError, UserError
 
+TARGET = Target("llvm -mcpu=x86-64-v3 -num-cores=2")
+
 
 def check(module: tunesmith.CompiledModule, text: str, name: str | None = None) -> None:
     """Assert that the compiled workload matches numpy."""
@@ -128,7 +130,9 @@ def test_a_module_exports_times_and_is_called(hand: ModuleType, tmp_path: Path) 
     x, y = np.linspace(-1, 1, 64, dtype=np.float32), np.empty(64, np.float32)
     module(x, y)
     assert np.array_equal(y, np.maximum(x, 0))
-    samples = module.time("relu", x, y, policy=tunesmith.runtime.timing.TimingPolicy(number=2, repeats=2, window_s=0.0, quiet_fraction=9e9))
+    samples = module.time(
+        x, y, name="relu", policy=tunesmith.runtime.timing.TimingPolicy(number=2, repeats=2, window_s=0.0, quiet_fraction=9e9)
+    )
     assert len(samples.seconds) >= 2
     y[:] = 0
     tunesmith.load_module(module.export_library(tmp_path / "relu.so"))["relu"](x, y)
@@ -196,7 +200,7 @@ def test_bind_refuses_invalid_arguments() -> None:
         module.bind(name="conv")
     with pytest.raises(RunError, match=r"W"):
         module.bind(np.zeros((3, 5), np.float32), np.zeros((5, 21), np.float32), np.zeros((3, 20), np.float32), name="dense")
-    with pytest.raises(RunError, match=r"got 1 argument\(s\), and argument 1 is a constant"):
+    with pytest.raises(RunError, match=r"got 1 argument\(s\), but argument 1 is a constant"):
         module.bind(np.zeros((3, 5), np.float32), name="dense")
     x = np.zeros((2, 4), np.float32)
     with pytest.raises(RunError, match=r"matmul: expected 3 argument\(s\), got 1"):
@@ -268,3 +272,38 @@ def test_a_model_cannot_be_built_or_scheduled() -> None:
             tunesmith.Schedule(model, func_name=name)
     with pytest.raises(ScriptError, match="the module is empty"):
         tunesmith.Schedule(IRModule([]))
+
+
+@pytest.mark.parametrize("loaded", [False, True], ids=["compiled", "loaded"])
+@pytest.mark.parametrize("kind", ["functions", "model"])
+def test_functions_and_models_answer_to_the_same_calls(kind: str, loaded: bool, tmp_path: Path) -> None:
+    x, out = np.arange(-4, 4, dtype=np.float32), np.empty(8, np.float32)
+    b = GraphBuilder("main")
+    model = IRModule([b.finish(b.relu(b.input("x", (8,))))])
+    made = tunesmith.compile(model if kind == "model" else "relu(shape=8)", TARGET)
+    assert isinstance(made, tunesmith.Compiled) and isinstance(made, tunesmith.CompiledModule) == (kind == "functions")
+    given = (x,) if kind == "model" else (x, out)
+    lib = tunesmith.load_module(made.export_library(tmp_path / "lib.so")) if loaded else made
+    calls = [lambda: lib(*given), lib.bind(*given)]
+    if not loaded:
+        (name,) = made.functions
+        calls += [lambda: made[name](*given), made.bind(*given, name=name)]
+        assert len(made.time(*given, name=name, repeats=2).seconds) >= 2
+        with pytest.raises(UserError, match="no (callable )?function 'absent'"):
+            made.bind(*given, name="absent")
+        rows = made.profile(*given, repeats=2)
+        assert rows.microseconds > 0 and len(rows) == 1
+    for call in calls:
+        out.fill(-1)
+        returned = call()
+        np.testing.assert_array_equal(returned if kind == "model" else out, np.maximum(x, 0))
+    assert lib.time(*given).median > 0
+
+
+def test_a_module_of_several_functions_wants_a_name() -> None:
+    lib = tunesmith.compile(IRModule([workload(t).func for t in ("relu(shape=8)", "gelu(shape=8)")]), TARGET)
+    x = np.zeros(8, np.float32)
+    for call in (lib, lib.bind, lib.time, lib.profile):
+        with pytest.raises(UserError, match="the module has the functions relu, gelu"):
+            call(x, x.copy())
+    assert lib.time(x, x.copy(), name="gelu", repeats=1).median > 0

@@ -13,6 +13,7 @@ import pytest
 
 import tunesmith
 from tunesmith.driver.compile_model import CompiledModel, compile_model
+from tunesmith.driver.tune_options import grouped
 from tunesmith.graph.ir.builder import GraphBuilder
 from tunesmith.graph.ir.interpret import run
 from tunesmith.graph.passes.pipelines import GRAPH
@@ -76,7 +77,9 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Log of a short search."""
     log = tmp_path_factory.mktemp("tuned") / "log.jsonl"
     policy = MeasurePolicy(RacePolicy(min_repeat_ms=0.01, repeats=2, quiet_fraction=1e9))
-    report = tunesmith.tune(model(), TARGET, 4, log, sampler="random", workers=0, leaders=0, progress=False, policy=policy)
+    report = tunesmith.tune(
+        model(), **grouped(target=TARGET, trials=4, log=log, sampler="random", workers=0, leaders=0, progress=False, policy=policy)
+    )
     assert report.ok and [t.workload for t in report.tasks] == FUNCTIONS
     return log
 
@@ -171,7 +174,7 @@ def test_refusals() -> None:
 
 def test_targets_without_a_code_generator_are_refused_uniformly() -> None:
     w = workload("relu(shape=4)")
-    refusal = "kind llvm, cuda, opencl, not c: there is no code generator for C yet. Give the target 'llvm -mcpu=x86-64-v3 -num-cores=2'"
+    refusal = "kind cuda, llvm, opencl, not c: there is no code generator for C yet. Give the target 'llvm -mcpu=x86-64-v3 -num-cores=2'"
     target = Target("c -num-cores=2 -mcpu=x86-64-v3")
     for refused in (
         lambda: tunesmith.build(w.func, target),
@@ -179,7 +182,7 @@ def test_targets_without_a_code_generator_are_refused_uniformly() -> None:
         lambda: tunesmith.compile("relu(shape=4)", target),
         lambda: tunesmith.compile(model(4, 8, 16), target),
         lambda: compile_model(model(4, 8, 16), target),
-        lambda: tunesmith.tune("relu(shape=4)", target, 1, None, progress=False),
+        lambda: tunesmith.tune("relu(shape=4)", **grouped(target=target, trials=1, log=None, progress=False)),
     ):
         with pytest.raises(BuildError, match=refusal):
             refused()
@@ -214,7 +217,7 @@ def test_layers_of_a_model_are_timed_with_cold_weights_and_operators_with_warm_o
     found = {}
     for name, what in (("model", model()), ("operator", "dense(m=4,n=8,k=8)")):
         log = tmp_path / f"{name}.jsonl"
-        tunesmith.tune(what, TARGET, 1, log, sampler="random", workers=0, leaders=1, progress=False)
+        tunesmith.tune(what, **grouped(target=TARGET, trials=1, log=log, sampler="random", workers=0, leaders=1, progress=False))
         database = Database.from_log(log)
         found[name] = {r.policy["constant_bytes"] for r in database.records()}
     assert found == {"model": {64 << 20}, "operator": {0}}

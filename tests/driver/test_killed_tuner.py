@@ -17,8 +17,8 @@ import sys
 import tunesmith
 from tunesmith.ir.target.target import Target
 if __name__ == "__main__":
-    settings = {"batch": 4, "workers": 1, "progress": False, "leaders": 0}
-    tunesmith.tune("matmul(m=64,n=48,k=32)", Target("llvm"), trials=int(sys.argv[2]), log=sys.argv[1], **settings)
+    search = tunesmith.Search(batch=4, leaders=0)
+    tunesmith.tune("matmul(m=64,n=48,k=32)", Target("llvm"), sys.argv[1], budget=int(sys.argv[2]), search=search, workers=1, progress=False)
 """
 
 

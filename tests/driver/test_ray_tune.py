@@ -21,6 +21,7 @@ if importlib.util.find_spec("ray") is None:
     pytest.skip("the extra `ray` is not installed", allow_module_level=True)
 
 import tunesmith
+from tunesmith.driver.tune_options import grouped
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.measurer import MeasurePolicy
 from tunesmith.measure.records.log import RecordLog
@@ -41,15 +42,15 @@ QUICK: dict[str, Any] = {
 
 def test_tuning_on_ray_is_tuning(ray_cluster: RayCluster, tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
-    report = tunesmith.tune(MATMUL, TARGET, 6, log, batch=3, workers="ray:2", leaders=1, **QUICK)
+    report = tunesmith.tune(MATMUL, **grouped(target=TARGET, trials=6, log=log, batch=3, workers="ray:2", leaders=1, **QUICK))
     assert report.ok and report.tasks[0].trials == 6 and report.best is not None and report.best.verified
     records = RecordLog(log).load().records
     assert [r.policy["kind"] for r in records] == ["race"] * 6 + ["interleaved"]
-    local = tunesmith.tune(MATMUL, TARGET, 6, tmp_path / "local.jsonl", batch=3, workers=1, leaders=0, **QUICK)
+    local = tunesmith.tune(MATMUL, **grouped(target=TARGET, trials=6, log=tmp_path / "local.jsonl", batch=3, workers=1, leaders=0, **QUICK))
     assert local.ok
     # A random search ignores times, so its candidates are the same on every runner.
     assert [r.candidate for r in RecordLog(tmp_path / "local.jsonl").load().records] == [r.candidate for r in records[:6]]
-    again = tunesmith.tune(MATMUL, TARGET, 6, log, workers=0, leaders=0, **QUICK)
+    again = tunesmith.tune(MATMUL, **grouped(target=TARGET, trials=6, log=log, workers=0, leaders=0, **QUICK))
     assert again.tasks[0].resumed == 6 and len(RecordLog(log).load().records) == 7
 
 
@@ -66,12 +67,14 @@ def test_tuning_on_ray_is_tuning(ray_cluster: RayCluster, tmp_path: Path) -> Non
 )
 def test_invalid_workers(workers: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message):
-        tunesmith.tune(MATMUL, TARGET, 2, tmp_path / "log.jsonl", workers=workers, **QUICK)
+        tunesmith.tune(MATMUL, **grouped(target=TARGET, trials=2, log=tmp_path / "log.jsonl", workers=workers, **QUICK))
     assert not (tmp_path / "log.jsonl").exists()
 
 
 def test_remote_runners_refuse_other_targets(ray_cluster: RayCluster, tmp_path: Path) -> None:
-    report = tunesmith.tune(MATMUL, "llvm -mcpu=neoverse-n1 -num-cores=2", 2, tmp_path / "log.jsonl", workers="ray:1", **QUICK)
+    report = tunesmith.tune(
+        MATMUL, **grouped(target="llvm -mcpu=neoverse-n1 -num-cores=2", trials=2, log=tmp_path / "log.jsonl", workers="ray:1", **QUICK)
+    )
     assert not report.ok and "instead of neoverse-n1" in report.tasks[0].failure
     assert RecordLog(tmp_path / "log.jsonl").load().records == []
 
@@ -82,9 +85,9 @@ import tunesmith
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.measurer import MeasurePolicy
 from tunesmith.measure.timing_policy import RacePolicy
-settings = {"batch": 4, "workers": "ray:2", "progress": False, "leaders": 0, "sampler": "random"}
+settings = {"search": tunesmith.Search("random", batch=4, leaders=0), "workers": "ray:2", "progress": False}
 settings["policy"] = MeasurePolicy(RacePolicy(min_repeat_ms=0.01, repeats=2, quiet_fraction=1e9))
-tunesmith.tune("matmul(m=64,n=48,k=32)", Target("llvm"), trials=int(sys.argv[2]), log=sys.argv[1], **settings)
+tunesmith.tune("matmul(m=64,n=48,k=32)", Target("llvm"), sys.argv[1], budget=int(sys.argv[2]), **settings)
 """
 
 

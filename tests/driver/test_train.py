@@ -18,6 +18,7 @@ from tunesmith.costmodel.training.evaluation import METRICS
 from tunesmith.datasets.record_table import RecordTable
 from tunesmith.display.tables import as_text
 from tunesmith.driver.train import evaluate_files, examples, train
+from tunesmith.driver.tune_options import grouped
 from tunesmith.ir.script.printer import script
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.measurer import MeasurePolicy
@@ -95,7 +96,10 @@ def test_a_trained_model_is_saved_evaluated_and_guides_a_search(model: str, file
     quick = MeasurePolicy(RacePolicy(min_repeat_ms=0.01, repeats=2, quiet_fraction=1e9))
     here = Target("llvm")
     report = tunesmith.tune(
-        TEXTS[1], here, 10, None, model=str(tmp_path / file), batch=8, workers=0, leaders=0, progress=False, policy=quick
+        TEXTS[1],
+        **grouped(
+            target=here, trials=10, log=None, model=str(tmp_path / file), batch=8, workers=0, leaders=0, progress=False, policy=quick
+        ),
     )
     assert report.ok and report.tasks[0].scored > 0
 
@@ -174,11 +178,11 @@ def test_a_model_of_a_file_is_saved_and_guides_a_search(logs: list[Path], tmp_pa
         assert evaluate_files(f"{kind}@{file}", logs).found.holdout is None
         quick = MeasurePolicy(RacePolicy(min_repeat_ms=0.01, repeats=2, quiet_fraction=1e9))
         given: dict[str, Any] = {"batch": 4, "workers": 0, "leaders": 0, "progress": False, "policy": quick}
-        report = tunesmith.tune(TEXTS[1], Target("llvm"), 4, None, model=f"{kind}@{file}", **given)
+        report = tunesmith.tune(TEXTS[1], **grouped(target=Target("llvm"), trials=4, log=None, model=f"{kind}@{file}", **given))
         assert report.ok and report.tasks[0].scored > 0
         # Loading a model never runs code named in its file, so the class must be given separately.
         with pytest.raises(UserError, match=r"unknown cost model 'ridge'.*of your own wrote it, name both: path.py:Class@.*m\.json"):
-            tunesmith.tune(TEXTS[1], Target("llvm"), 4, None, model=str(file), **given)
+            tunesmith.tune(TEXTS[1], **grouped(target=Target("llvm"), trials=4, log=None, model=str(file), **given))
         with pytest.raises(UserError, match=r"'m.txt' is not a saved model: its name must end with one of .json, .safetensors"):
             find_model(f"{kind}@m.txt")
         with pytest.raises(RecordError, match="none.json is not a model written by Ridge.save"):

@@ -14,6 +14,7 @@ from rich.console import Console
 import tunesmith
 from tunesmith import te
 from tunesmith.display.progress import ProgressView, clock, line, seconds_left
+from tunesmith.driver.tune_options import grouped
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.measurer import MeasurePolicy
@@ -40,7 +41,7 @@ QUICK: dict[str, Any] = {
 
 def test_tuning_writes_a_log_and_resuming_repeats_nothing(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
-    report = tunesmith.tune(MATMUL, TARGET, 4, log, **QUICK)
+    report = tunesmith.tune(MATMUL, **grouped(target=TARGET, trials=4, log=log, **QUICK))
     assert report.ok and not report.interrupted
     (task,) = report.tasks
     assert (task.workload, task.trials, task.resumed) == (MATMUL, 4, 0)
@@ -49,11 +50,11 @@ def test_tuning_writes_a_log_and_resuming_repeats_nothing(tmp_path: Path) -> Non
     assert len(contents.records) == 4
     assert next(iter(contents.workloads.values())).name == MATMUL
     before = log.read_text()
-    again = tunesmith.tune(MATMUL, TARGET, 4, log, **QUICK)
+    again = tunesmith.tune(MATMUL, **grouped(target=TARGET, trials=4, log=log, **QUICK))
     assert log.read_text() == before
     assert (again.tasks[0].trials, again.tasks[0].resumed) == (4, 4)
     assert again.best == report.best
-    more = tunesmith.tune(MATMUL, TARGET, 6, log, **QUICK)
+    more = tunesmith.tune(MATMUL, **grouped(target=TARGET, trials=6, log=log, **QUICK))
     records = RecordLog(log).load().records
     assert len(records) == 6 == len({r.candidate for r in records}) and more.tasks[0].resumed == 4
     assert tunesmith.compile(MATMUL, TARGET, log, strict=True).coverage[0].status == "used"
@@ -61,7 +62,7 @@ def test_tuning_writes_a_log_and_resuming_repeats_nothing(tmp_path: Path) -> Non
 
 def test_several_workloads_take_turns_and_have_separate_lines(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
-    report = tunesmith.tune([MATMUL, "softmax(m=16,n=40)"], TARGET, 4, log, batch=2, **QUICK)
+    report = tunesmith.tune([MATMUL, "softmax(m=16,n=40)"], **grouped(target=TARGET, trials=4, log=log, batch=2, **QUICK))
     assert [t.workload for t in report.tasks] == [MATMUL, "softmax(m=16,n=40)"]
     order = [r.workload for r in RecordLog(log).load().records]
     first, second = (t.digest for t in report.tasks)
@@ -74,7 +75,7 @@ def test_several_workloads_take_turns_and_have_separate_lines(tmp_path: Path) ->
 
 
 def test_the_report_is_data_and_text(tmp_path: Path) -> None:
-    report = tunesmith.tune(MATMUL, TARGET, 3, None, **{**QUICK, "batch": 2})
+    report = tunesmith.tune(MATMUL, **grouped(target=TARGET, trials=3, log=None, **{**QUICK, "batch": 2}))
     (entry,) = report.to_json()["tasks"]  # type: ignore[misc]
     assert list(entry) == ["workload", "digest", "trials", "errors", "examples", "best_us", "gflops", "drafted", "scored", "seconds"]
     assert list(entry["seconds"]) == ["total", "draft", "verify", "build", "measure", "train"]
@@ -87,7 +88,7 @@ def test_the_report_is_data_and_text(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("budget", [{"trials": 2}, {"trials": None, "total_trials": 3}])
 def test_a_batch_as_large_as_the_budget_is_noted(budget: dict[str, int | None]) -> None:
-    report = tunesmith.tune("relu(shape=512)", TARGET, log=None, **{**QUICK, "batch": 3, **budget})
+    report = tunesmith.tune("relu(shape=512)", **grouped(target=TARGET, log=None, **{**QUICK, "batch": 3, **budget}))
     (note,) = report.notes
     assert f"batch 3 >= trials {budget['trials'] or 3}: a sampler is asked once and learns nothing" in note and note in str(report)
     assert report.ok, "it is not a failure"
@@ -95,13 +96,13 @@ def test_a_batch_as_large_as_the_budget_is_noted(budget: dict[str, int | None]) 
 
 def test_a_program_without_a_reference_is_compared_with_itself_unscheduled(tmp_path: Path) -> None:
     func = workload("gelu(shape=30x50)").func
-    report = tunesmith.tune(func, TARGET, 2, tmp_path / "log.jsonl", **QUICK)
+    report = tunesmith.tune(func, **grouped(target=TARGET, trials=2, log=tmp_path / "log.jsonl", **QUICK))
     assert report.ok and report.tasks[0].workload == "gelu" and report.tasks[0].gflops is None
 
 
 def test_leaders_are_measured_again(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
-    tunesmith.tune("relu(shape=512)", TARGET, 2, log, **{**QUICK, "leaders": 2})
+    tunesmith.tune("relu(shape=512)", **grouped(target=TARGET, trials=2, log=log, **{**QUICK, "leaders": 2}))
     kinds = [r.policy["kind"] for r in RecordLog(log).load().records]
     assert kinds == ["race", "race", "interleaved", "interleaved"]
 
@@ -126,14 +127,14 @@ class Failing(RandomSampler):
 
 def test_an_interrupt_keeps_the_measurements(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
-    report = tunesmith.tune(MATMUL, TARGET, 6, log, batch=3, **{**QUICK, "sampler": Stopping})
+    report = tunesmith.tune(MATMUL, **grouped(target=TARGET, trials=6, log=log, batch=3, **{**QUICK, "sampler": Stopping}))
     assert report.interrupted and not report.ok
     assert report.tasks[0].trials == len(Database.from_log(log)) == 3
     assert "interrupted" in str(report)
 
 
 def test_a_failing_workload_is_reported_and_stops_no_other(tmp_path: Path) -> None:
-    report = tunesmith.tune(["relu(shape=64)", MATMUL], TARGET, 2, None, **{**QUICK, "sampler": Failing})
+    report = tunesmith.tune(["relu(shape=64)", MATMUL], **grouped(target=TARGET, trials=2, log=None, **{**QUICK, "sampler": Failing}))
     bad, good = report.tasks
     assert not report.ok and bad.failure == "the device is gone" and bad.best is None and good.trials == 2 and not good.failure
     assert "relu(shape=64): the device is gone" in str(report)
@@ -146,7 +147,7 @@ def test_a_task_with_a_failing_space_is_reported_and_the_others_continue(error: 
             raise error
         return contraction.sketches(func, target)
 
-    report = tunesmith.tune(["relu(shape=64)", MATMUL], TARGET, 2, None, rules=[broken], **QUICK)
+    report = tunesmith.tune(["relu(shape=64)", MATMUL], **grouped(target=TARGET, trials=2, log=None, rules=[broken], **QUICK))
     bad, good = report.tasks
     assert not report.ok and str(error) in bad.failure and ("This is a bug" in bad.failure) == isinstance(error, InternalError)
     assert bad.workload == "relu(shape=64)" and good.trials == 2 and not good.failure
@@ -158,7 +159,7 @@ def test_arithmetic_of_scalars_is_tuned() -> None:
     a = te.placeholder((), name="a")
     y = te.compute((), lambda: a[()] * 2.0, "Y")
     func = te.create_prim_func([a, te.compute((), lambda: y[()] + 1.0, "Z")], "scalar")
-    report = tunesmith.tune([func, "relu(shape=64)"], TARGET, 2, None, **QUICK)
+    report = tunesmith.tune([func, "relu(shape=64)"], **grouped(target=TARGET, trials=2, log=None, **QUICK))
     assert report.ok and [t.trials for t in report.tasks] == [1, 2]
 
 
@@ -187,14 +188,14 @@ def test_arithmetic_of_scalars_is_tuned() -> None:
         ({"callbacks": 1}, "callbacks=1: expected a list of functions"),
         ({"callbacks": [1]}, r"callbacks=\[1\]"),
         ({"callbacks": "zzz"}, "callbacks='zzz'"),
-        ({"rules": 1}, "rules=1: a list of functions"),
+        ({"rules": 1}, "rules=1: pass a list of functions"),
         ({"rules": [1]}, r"rules=\[1\]"),
         ({"rules": "zzz"}, "rules='zzz'"),
         ({"tensorboard": 5}, "tensorboard=5: expected the path of a folder"),
         ({"policy": 5}, "policy=5: expected a MeasurePolicy"),
-        ({"model": 5}, "model=5: a cost model"),
-        ({"model": []}, r"model=\[\]: a cost model"),
-        ({"model": Path("model.json")}, "model=.*model.json.*: a cost model"),
+        ({"model": 5}, "model=5: pass a cost model"),
+        ({"model": []}, r"model=\[\]: pass a cost model"),
+        ({"model": Path("model.json")}, "model=.*model.json.*: pass a cost model"),
         ({"log": "a\0"}, r"'a\\x00' cannot be a log: .*null"),
         ({"log": "\ud800"}, "cannot be a log"),
         ({"log": 5}, "cannot be a log|expected"),
@@ -206,21 +207,21 @@ def test_arithmetic_of_scalars_is_tuned() -> None:
 def test_invalid_arguments(arguments: dict[str, Any], message: str, tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     with pytest.raises(UserError, match=message):
-        tunesmith.tune(MATMUL, **{"target": TARGET, "trials": 2, "log": log, **QUICK, **arguments})
+        tunesmith.tune(MATMUL, **grouped(**{"target": TARGET, "trials": 2, "log": log, **QUICK, **arguments}))
     assert not log.exists()
 
 
 def test_a_log_that_cannot_be_written_is_an_error_of_the_task(tmp_path: Path) -> None:
     (tmp_path / "dir").mkdir()
     with pytest.raises(RecordError):
-        tunesmith.tune(MATMUL, TARGET, 2, tmp_path / "dir", **QUICK)
+        tunesmith.tune(MATMUL, **grouped(target=TARGET, trials=2, log=tmp_path / "dir", **QUICK))
 
 
 def test_a_log_that_is_not_a_regular_file_is_refused(tmp_path: Path) -> None:
     """Reading a device such as /dev/full would never end, and /dev/null would discard all records."""
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(RecordError, match="pipe cannot be a log, because it is no regular file. Give the path of a file"):
-        tunesmith.tune(MATMUL, TARGET, 2, tmp_path / "pipe", **QUICK)
+        tunesmith.tune(MATMUL, **grouped(target=TARGET, trials=2, log=tmp_path / "pipe", **QUICK))
     assert os.listdir(tmp_path) == ["pipe"]
 
 

@@ -17,6 +17,7 @@ import tunesmith
 from tunesmith.cli.main import main
 from tunesmith.display.progress import ProgressView
 from tunesmith.driver.log_tools import verify
+from tunesmith.driver.tune_options import grouped
 from tunesmith.driver.workloads import find_subject
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.measurer import MeasurePolicy
@@ -55,24 +56,24 @@ def test_a_total_is_shared_and_resumed(tmp_path: Path) -> None:
     log, ears = tmp_path / "log.jsonl", Listening()
     names = [MATMUL, RELU, SOFTMAX]
     settings = {"batch": 2, "total_trials": 12, "allocation": ears, "weights": {RELU: 3.0}}
-    report = tunesmith.tune(names, TARGET, log=log, **settings, **QUICK)
+    report = tunesmith.tune(names, **grouped(target=TARGET, log=log, **settings, **QUICK))
     assert [t.trials for t in report.tasks] == [2, 2, 8] and report.ok
     states = ears.asked[-1]
     assert [s.weight for s in states] == [1.0, 3.0, 1.0] and [s.limit for s in states] == [None] * 3
     assert [s.trials for s in states] == [2, 2, 6] and all(s.best for s in states)
     assert states[0].group.startswith("matmul/") and states[0].flops == 2 * 64**3
     before = log.read_text()
-    again = tunesmith.tune(names, TARGET, log=log, **settings, **QUICK)
+    again = tunesmith.tune(names, **grouped(target=TARGET, log=log, **settings, **QUICK))
     assert log.read_text() == before and [t.resumed for t in again.tasks] == [2, 2, 8]
-    more = tunesmith.tune(names, TARGET, log=log, **{**settings, "total_trials": 15}, **QUICK)
+    more = tunesmith.tune(names, **grouped(target=TARGET, log=log, **{**settings, "total_trials": 15}, **QUICK))
     assert [t.trials for t in more.tasks] == [2, 2, 11]
 
 
 def test_the_gradient_is_the_default_of_a_shared_budget(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
-    tunesmith.tune([RELU, MATMUL], TARGET, log=log, total_trials=4, batch=2, **QUICK)
-    tunesmith.tune([RELU, MATMUL], TARGET, 2, log=log, **QUICK)
-    tunesmith.tune([RELU, MATMUL], TARGET, 2, log=log, allocation="gradient", **QUICK)
+    tunesmith.tune([RELU, MATMUL], **grouped(target=TARGET, log=log, total_trials=4, batch=2, **QUICK))
+    tunesmith.tune([RELU, MATMUL], **grouped(target=TARGET, trials=2, log=log, **QUICK))
+    tunesmith.tune([RELU, MATMUL], **grouped(target=TARGET, trials=2, log=log, allocation="gradient", **QUICK))
     used = [r["settings"]["allocation"] for r in read_manifest(manifest_path(log))]  # type: ignore[index]
     assert used == ["Gradient", "RoundRobin", "Gradient"]
 
@@ -87,14 +88,14 @@ class Broken(RandomSampler):
 
 
 def test_the_budget_of_a_failed_workload_goes_to_the_others() -> None:
-    report = tunesmith.tune([RELU, MATMUL], TARGET, log=None, total_trials=8, batch=2, **{**QUICK, "sampler": Broken})
+    report = tunesmith.tune([RELU, MATMUL], **grouped(target=TARGET, log=None, total_trials=8, batch=2, **{**QUICK, "sampler": Broken}))
     assert [t.trials for t in report.tasks] == [0, 8] and report[RELU].failure == "the device is gone"
 
 
 def test_a_run_in_which_all_tasks_fail_is_not_done(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     for workloads in ([RELU], [RELU, MATMUL]):
-        tunesmith.tune(workloads, TARGET, 2, log, **{**QUICK, "sampler": Broken})
+        tunesmith.tune(workloads, **grouped(target=TARGET, trials=2, log=log, **{**QUICK, "sampler": Broken}))
     all_failed, one_failed = read_manifest(manifest_path(log))
     assert all_failed["outcome"] == "failed: the device is gone" and one_failed["outcome"] == "done"
     assert [t.get("failure") for t in one_failed["tasks"]] == ["the device is gone", None]  # type: ignore[attr-defined]
@@ -107,20 +108,20 @@ def test_a_sampler_or_model_that_exits_fails_its_task_only(tmp_path: Path) -> No
                 raise SystemExit(3)
             return super().ask(n)
 
-    report = tunesmith.tune([RELU, MATMUL], TARGET, 2, None, **{**QUICK, "sampler": Exiting})
+    report = tunesmith.tune([RELU, MATMUL], **grouped(target=TARGET, trials=2, log=None, **{**QUICK, "sampler": Exiting}))
     assert [t.trials for t in report.tasks] == [0, 2]
     assert re.match(r"SystemExit: 3 at .*test_tune_budgets.py:\d+ in ask", report[RELU].failure)
     (tmp_path / "quits.py").write_text("raise SystemExit(4)")
     with pytest.raises(UserError, match="quits.py failed with SystemExit: 4"):
-        tunesmith.tune(RELU, TARGET, 2, None, **{**QUICK, "sampler": f"{tmp_path / 'quits.py'}:Sampler"})
+        tunesmith.tune(RELU, **grouped(target=TARGET, trials=2, log=None, **{**QUICK, "sampler": f"{tmp_path / 'quits.py'}:Sampler"}))
 
 
 def test_time_and_early_stopping_end_a_search() -> None:
-    late = tunesmith.tune([RELU, MATMUL], TARGET, log=None, seconds=1e-9, **QUICK)
+    late = tunesmith.tune([RELU, MATMUL], **grouped(target=TARGET, log=None, seconds=1e-9, **QUICK))
     assert [t.trials for t in late.tasks] == [0, 0] and not late.ok
-    stuck = tunesmith.tune(MATMUL, TARGET, 60, log=None, batch=1, early_stop=3, **QUICK)
+    stuck = tunesmith.tune(MATMUL, **grouped(target=TARGET, trials=60, log=None, batch=1, early_stop=3, **QUICK))
     assert 3 < stuck.tasks[0].trials < 60 and stuck.ok
-    both = tunesmith.tune(RELU, TARGET, log=None, seconds=1000.0, total_trials=3, **QUICK)
+    both = tunesmith.tune(RELU, **grouped(target=TARGET, log=None, seconds=1000.0, total_trials=3, **QUICK))
     assert both.tasks[0].trials == 3
 
 
@@ -140,19 +141,19 @@ def test_time_and_early_stopping_end_a_search() -> None:
 def test_invalid_budgets_measure_nothing(arguments: dict[str, Any], message: str, tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     with pytest.raises(UserError, match=message):
-        tunesmith.tune([RELU, MATMUL], TARGET, log=log, **{**QUICK, **arguments})
+        tunesmith.tune([RELU, MATMUL], **grouped(target=TARGET, log=log, **{**QUICK, **arguments}))
     assert not list(tmp_path.iterdir())
 
 
 def test_a_manifest_is_written_beside_the_log(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
-    tunesmith.tune(RELU, TARGET, 2, log, seed=5, **QUICK)
+    tunesmith.tune(RELU, **grouped(target=TARGET, trials=2, log=log, seed=5, **QUICK))
 
     class Stopping(RandomSampler):
         def ask(self, n: int) -> list[Candidate]:
             raise KeyboardInterrupt
 
-    tunesmith.tune(RELU, TARGET, 4, log, **{**QUICK, "sampler": Stopping})
+    tunesmith.tune(RELU, **grouped(target=TARGET, trials=4, log=log, **{**QUICK, "sampler": Stopping}))
     done, stopped = read_manifest(manifest_path(log))
     assert (done["seed"], done["outcome"], stopped["outcome"]) == (5, "done", "interrupted")
     assert done["workloads"] == [RELU] and done["target"] == TARGET.to_json(facts=True)
@@ -163,7 +164,12 @@ def test_a_manifest_is_written_beside_the_log(tmp_path: Path) -> None:
 def test_callbacks_and_tensorboard(tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX")
     seen: list[int] = []
-    tunesmith.tune(RELU, TARGET, 4, None, batch=2, callbacks=[lambda p: seen.append(p.trials)], tensorboard=tmp_path / "board", **QUICK)
+    tunesmith.tune(
+        RELU,
+        **grouped(
+            target=TARGET, trials=4, log=None, batch=2, callbacks=[lambda p: seen.append(p.trials)], tensorboard=tmp_path / "board", **QUICK
+        ),
+    )
     assert seen == [0, 2, 4] and [p.name.startswith("events") for p in (tmp_path / "board").iterdir()] == [True]
 
 
@@ -208,8 +214,8 @@ policy = MeasurePolicy(RacePolicy(min_repeat_ms=0.01, repeats=2, quiet_fraction=
 print("ready", flush=True)
 sys.stdin.readline()
 report = tunesmith.tune(
-    ["relu(shape=640)", "matmul(m=64,n=64,k=64)"], Target("llvm"), 4, sys.argv[1], int(sys.argv[2]),
-    sampler="random", workers=0, leaders=0, batch=2, progress=False, policy=policy,
+    ["relu(shape=640)", "matmul(m=64,n=64,k=64)"], Target("llvm"), sys.argv[1], budget=4,
+    search=tunesmith.Search("random", seed=int(sys.argv[2]), leaders=0, batch=2), workers=0, progress=False, policy=policy,
 )
 print(json.dumps([t.trials - t.resumed for t in report.tasks]))
 """

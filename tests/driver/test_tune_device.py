@@ -10,6 +10,7 @@ import pytest
 
 import tunesmith
 from tunesmith.codegen.device.host import detect_device
+from tunesmith.driver.tune_options import grouped
 from tunesmith.measure.measurer import MeasurePolicy
 from tunesmith.measure.records.log import RecordLog
 from tunesmith.measure.timing_policy import RacePolicy
@@ -27,7 +28,8 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A search of two workloads on an OpenCL device."""
     path = tmp_path_factory.mktemp("device") / "log.jsonl"
     report = tunesmith.tune(
-        [MATMUL, "softmax(m=12,n=60)"], "opencl", trials=8, batch=4, log=path, workers=1, policy=QUICK, leaders=2, progress=False
+        [MATMUL, "softmax(m=12,n=60)"],
+        **grouped(target="opencl", trials=8, batch=4, log=path, workers=1, policy=QUICK, leaders=2, progress=False),
     )
     assert [t.trials for t in report.tasks] == [8, 8] and all(t.best_us for t in report.tasks)
     return path
@@ -43,7 +45,9 @@ def test_records_hold_their_device(log: Path) -> None:
 
 def test_a_search_resumes_from_its_log(log: Path) -> None:
     before = len(RecordLog(log).load().records)
-    report = tunesmith.tune(MATMUL, "opencl", trials=8, batch=4, log=log, workers=1, policy=QUICK, leaders=0, progress=False)
+    report = tunesmith.tune(
+        MATMUL, **grouped(target="opencl", trials=8, batch=4, log=log, workers=1, policy=QUICK, leaders=0, progress=False)
+    )
     assert report.tasks[0].resumed == 8 and len(RecordLog(log).load().records) == before
 
 
@@ -71,7 +75,7 @@ def test_bench_times_the_replayed_record(log: Path) -> None:
 
 def test_a_missing_device_is_refused_before_any_measurement(tmp_path: Path) -> None:
     with pytest.raises(BuildError, match="there is no cuda device"):
-        tunesmith.tune(MATMUL, "nvidia/h200", trials=2, log=tmp_path / "log.jsonl", progress=False)
+        tunesmith.tune(MATMUL, **grouped(target="nvidia/h200", trials=2, log=tmp_path / "log.jsonl", progress=False))
     assert not (tmp_path / "log.jsonl").exists()
 
 

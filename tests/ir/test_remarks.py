@@ -7,6 +7,7 @@ import pytest
 
 import tunesmith
 from tunesmith.datasets.suites import SUITES
+from tunesmith.driver.tune_options import grouped
 from tunesmith.ir.remarks import ProgramWarning, checked, refuse_uninitialised, remarks
 from tunesmith.ir.script.parser import parse
 from tunesmith.ir.verify import verify
@@ -40,7 +41,7 @@ def test_a_buffer_that_is_only_ever_updated_is_refused() -> None:
         with pytest.raises(ScriptError, match=message):
             refuse(func)
     with pytest.raises(ScriptError, match="nothing initialises C"):
-        tunesmith.tune(func, "llvm", 1, None, progress=False)
+        tunesmith.tune(func, **grouped(target="llvm", trials=1, log=None, progress=False))
     refuse_uninitialised(matmul("SR", "0.0", own=True).func)
     # Initialised explicitly: the load is conditional.
     refuse_uninitialised(matmul("SR", "", own=True, value="T.select(vk == 0, T.float32(0), C[vi]) + A[vi, vk]").func)
@@ -114,7 +115,7 @@ def f(A: T.Buffer((4,), "float32"), C: T.Buffer((4,), "float32")):
         with pytest.raises(ScriptError, match=message):
             refuse(func)
     with pytest.raises(ScriptError, match=message):
-        tunesmith.tune(func, "llvm", 1, None, progress=False)
+        tunesmith.tune(func, **grouped(target="llvm", trials=1, log=None, progress=False))
 
 
 def test_sizes_of_parameters_are_determined() -> None:

@@ -54,14 +54,14 @@ def test_functions_outlive_their_module(vadd_object: bytes, arrays: Arrays) -> N
 
 def test_unknown_function(module: Module) -> None:
     with pytest.raises(RunError, match=r"a function is named by a string, got ndarray. The module has: vadd"):
-        module.time(np.zeros(4, np.float32))  # type: ignore[arg-type]
+        module.time(name=np.zeros(4, np.float32))  # type: ignore[arg-type]
     with pytest.raises(RunError, match="has no function 'vmul'. It has: vadd"):
         module["vmul"]
 
 
 def test_refusals_are_run_errors(module: Module, arrays: Arrays) -> None:
     a, b, c = arrays
-    for call in (module["vadd"], lambda *args: module.time("vadd", *args)):
+    for call in (module["vadd"], lambda *args: module.time(*args, name="vadd")):
         with pytest.raises(RunError, match=r"vadd: argument 1 \(B\): expected float32\[2, 512\], got dtype float64"):
             call(a, b.astype("float64"), c)
 
@@ -88,7 +88,7 @@ def test_bound_arguments_are_checked_by_the_call(module: Module, arrays: Arrays)
 
 def test_time(module: Module, arrays: Arrays) -> None:
     policy = TimingPolicy(number=3, repeats=4, window_s=0.0, quiet_fraction=math.inf)
-    samples = module.time("vadd", *arrays, policy=policy)
+    samples = module.time(*arrays, name="vadd", policy=policy)
     assert len(samples.seconds) == 4
     assert samples.number == 3
     np.testing.assert_array_equal(arrays[2], arrays[0] + arrays[1])

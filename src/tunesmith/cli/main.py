@@ -74,22 +74,15 @@ def tune(
 ) -> None:
     """Search for fast schedules.  A search resumes from its log; Ctrl-C keeps all measurements."""
     from tunesmith.driver.tune import tune as run
+    from tunesmith.driver.tune_options import Budget, Search
 
     report = run(
         list(workloads),
         target,
-        trials,
         log,
-        seed,
-        sampler=sampler,
-        model=model,
-        batch=batch,
+        budget=Budget(trials, total_trials, seconds, early_stop),
+        search=Search(sampler, model, seed, batch, allocation=allocate, weights=_weights(weights)),
         workers=int(workers) if workers is not None and workers.isdecimal() else workers,
-        allocation=allocate,
-        total_trials=total_trials,
-        seconds=seconds,
-        early_stop=early_stop,
-        weights=_weights(weights),
         tensorboard=tensorboard,
     )
     finish(report.render(), report.to_json(), out, report.ok)
@@ -186,6 +179,7 @@ def compile_(
     from tunesmith.driver.compile import compile as run
     from tunesmith.driver.compile_model import CompiledModel
     from tunesmith.driver.compile_records import DamagedLogWarning
+    from tunesmith.driver.compiled import CompiledModule
     from tunesmith.driver.compiled_device import CompiledDeviceModule
     from tunesmith.driver.workloads import find_module
 
@@ -204,6 +198,7 @@ def compile_(
             path = made.save(library)
         else:
             path = made.export_library(library)
+        assert isinstance(made, CompiledModule)
         functions = list(made.artifact.functions)
     covered = [c.function for c in made.coverage if c.status == "used"]
     for c in made.coverage:

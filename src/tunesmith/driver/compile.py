@@ -6,21 +6,18 @@ searches: equal inputs give equal bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from os import PathLike
-from pathlib import Path
-from typing import cast
+from typing import overload
 
 from tunesmith.codegen.artifact import Artifact
-from tunesmith.codegen.backends.backend import check_kind
+from tunesmith.codegen.backends.backend import backend_of, check_kind
 from tunesmith.codegen.build import build as build_any
 from tunesmith.codegen.device.host import detect_device
-from tunesmith.codegen.llvm.export import export_library
-from tunesmith.codegen.params import written_buffers
-from tunesmith.driver.compile_model import CompiledModel, compile_model
+from tunesmith.driver.compile_model import compile_model
 from tunesmith.driver.compile_records import compile_records
-from tunesmith.driver.compiled_device import CompiledDeviceModule
+from tunesmith.driver.compiled import Compiled, CompiledModule
 from tunesmith.driver.workloads import WorkloadLike, find_module
 from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.offload.external_codegen import Codegen
@@ -32,91 +29,38 @@ from tunesmith.ir.remarks import checked
 from tunesmith.ir.target.target import Target
 from tunesmith.lower.fallback.default_schedule import default_schedule
 from tunesmith.lower.pipelines import CPU_CHECKED
-from tunesmith.measure.evaluator.packed_call import load_call
 from tunesmith.measure.records.database import Database
-from tunesmith.runtime.module import Module
+from tunesmith.ops.tensor_expression import Tensor
 from tunesmith.schedule.independence import check_marked_loops
 from tunesmith.schedule.schedule import Schedule
-from tunesmith.support.errors import BuildError, RunError, UserError
+from tunesmith.support.errors import BuildError, UserError
 
 Records = Database | str | PathLike[str] | Sequence[str | PathLike[str]]
 """A log, several logs, or a loaded database."""
 
 
-class CompiledModule(Module):
-    """Compiled functions by name, with their source artifact: `module["matmul"](a, b, c)`.
+@overload
+def compile(
+    mod: str | PrimFunc | Schedule | Sequence[Tensor],
+    target: str | Target | None = None,
+    records: Records | None = None,
+    strict: bool = False,
+    *,
+    bounds_check: bool = False,
+) -> CompiledModule: ...
 
-    Attributes:
-        artifact: the object code.
-        coverage: the result of the record lookup, for each function looked up.
-        remarks: warnings about the programs, for example an accumulation into an argument; see `ir.remarks`.
-    """
 
-    artifact: Artifact
-    coverage: tuple[Coverage, ...]
-    remarks: tuple[str, ...] = ()
-
-    @classmethod
-    def from_artifact(cls, artifact: Artifact, coverage: tuple[Coverage, ...] = ()) -> CompiledModule:
-        """Load object code into this process.  Raises RunError for the code of another machine."""
-        module = cast(CompiledModule, cls.from_object(artifact.data))
-        module.artifact = artifact
-        module.coverage = coverage
-        return module
-
-    def describe(self, functions: Iterable[PrimFunc]) -> None:
-        """Declare which parameters the given functions write, so that calls accept read-only arrays for the others."""
-        for f in functions:
-            if f.name in self.functions:
-                written = written_buffers(f)
-                self[f.name].parameters = tuple([(p.name, p in written) for p in f.params])
-
-    def export_library(self, path: str | PathLike[str]) -> Path:
-        """Write a shared library that `load_module` loads, with or without tunesmith installed; returns the path.
-
-        Raises:
-            BuildError: the library cannot be linked or written.
-        """
-        return export_library(path, [self.artifact.data])
-
-    def __call__(self, *arguments: object) -> object:
-        """Call the only function.
-
-        Raises:
-            UserError: there are several functions.
-            RunError: an argument does not match its parameter.
-        """
-        return self[self._only()](*arguments)
-
-    def bind(self, *arguments: object, name: str | None = None) -> Callable[[], object]:
-        """Bind a function to its arguments, for repeated calls with the same weights.
-
-        Constants that the schedule packs (`PrimFunc.constants`) are packed once, now; later changes of those arrays have no effect.
-        Other arrays are read at each call.
-
-        Args:
-            arguments: arguments of the function, in order.
-            name: name of the function; optional if there is only one.
-        Raises:
-            UserError: there are several functions, or none of this name.
-            RunError: an argument does not match its parameter.
-        """
-        function = self._only() if name is None else self._known(name)
-        try:
-            return load_call(self.artifact.code(function), self[function].passable(arguments) or arguments)
-        except RunError as error:  # the packed call has no information about written parameters
-            raise self[function].refusal(arguments, error) from error
-
-    def _only(self) -> str:
-        names = self.artifact.functions
-        if len(names) != 1:
-            raise UserError(f"the module has the functions {', '.join(names)}: call one of them, as module[name](...)")
-        return names[0]
-
-    def _known(self, name: str) -> str:
-        if name not in self.artifact.functions:
-            raise UserError(f"the module has no function {name!r}; it has {', '.join(self.artifact.functions)}")
-        return name
+@overload
+def compile(
+    mod: WorkloadLike | Schedule,
+    target: str | Target | None = None,
+    records: Records | None = None,
+    strict: bool = False,
+    executor: str | None = None,
+    offload: Sequence[Codegen] = (),
+    name: str | None = None,
+    bounds_check: bool = False,
+) -> Compiled: ...
 
 
 def compile(
@@ -128,7 +72,7 @@ def compile(
     offload: Sequence[Codegen] = (),
     name: str | None = None,
     bounds_check: bool = False,
-) -> CompiledModule | CompiledDeviceModule | CompiledModel:
+) -> Compiled:
     """Compile functions, or a model, with the best schedules in a log.
 
     Args:
@@ -149,8 +93,7 @@ def compile(
             extent, and is not executed.  The same holds for an out-of-range index of a model, which is otherwise clamped (reads) or
             skipped (writes).  The code is serial and slow.
     Returns:
-        A CompiledModel for a model; otherwise functions by name, of a device for a GPU target.
-        A CompiledModel for a model; functions by name for everything else, of a GPU where the target is one.
+        A CompiledModel for a model, a CompiledModule for functions; both have the calls of `Compiled`.
     Raises:
         RecordError: the log cannot be read; or, if strict, functions have no usable record: all are listed.
         BuildError: a function cannot be compiled for the target.
@@ -161,7 +104,7 @@ def compile(
     check_kind(target)
     module = _module(mod)
     if isinstance(module.get("main"), GraphFunc):
-        if target.is_gpu:
+        if not backend_of(target).models:
             raise BuildError(
                 f"models are compiled for targets of kind llvm, not {target.kind}: compile its functions one by one, or take "
                 "Target.detect()"
@@ -199,9 +142,7 @@ def compile(
     return _load(_artifact(module, target, bounds_check), target, (), found, module)
 
 
-def build(
-    func: PrimFunc | IRModule | Schedule, target: str | Target | None = None, *, bounds_check: bool = False
-) -> CompiledModule | CompiledDeviceModule:
+def build(func: PrimFunc | IRModule | Schedule, target: str | Target | None = None, *, bounds_check: bool = False) -> CompiledModule:
     """Compile programs exactly as they are, for example schedules written by hand.
 
     Args:
@@ -259,14 +200,9 @@ def _check_marks(module: IRModule) -> None:
             check_marked_loops(f)
 
 
-def _load(
-    artifact: Artifact, target: Target, coverage: tuple[Coverage, ...], found: tuple[str, ...], source: IRModule
-) -> CompiledModule | CompiledDeviceModule:
-    if target.is_gpu:
-        return CompiledDeviceModule(artifact, coverage)
-    module = CompiledModule.from_artifact(artifact, coverage)
-    module.remarks = found
-    module.describe(f for f in source.values() if isinstance(f, PrimFunc))
+def _load(artifact: Artifact, target: Target, coverage: tuple[Coverage, ...], found: tuple[str, ...], source: IRModule) -> CompiledModule:
+    functions = [f for f in source.values() if isinstance(f, PrimFunc)]
+    module: CompiledModule = backend_of(target).part("load")(artifact, coverage, found, functions)
     return module
 
 

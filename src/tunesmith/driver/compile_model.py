@@ -6,6 +6,7 @@ Nothing is searched, and random draws have a fixed seed: equal models, logs and 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from tunesmith.codegen.llvm.aot import build_aot
 from tunesmith.codegen.llvm.build import build
 from tunesmith.codegen.llvm.export import export_library, export_object
 from tunesmith.driver.compile_records import compile_records
+from tunesmith.driver.compiled import Compiled
 from tunesmith.graph.emit.graph_program import emit_graph_program
 from tunesmith.graph.emit.vm_program import emit_vm_program
 from tunesmith.graph.ir import structural
@@ -36,6 +38,7 @@ from tunesmith.measure.records.database import Database
 from tunesmith.runtime.executor.executable import Executable
 from tunesmith.runtime.executor.executor import Executor, Profile, TensorSpec
 from tunesmith.runtime.module import load_executable
+from tunesmith.runtime.timing import Samples, TimingPolicy
 from tunesmith.search.analytic_schedule import analytic_schedule
 from tunesmith.support.errors import BuildError, RecordError, UserError
 
@@ -43,7 +46,7 @@ EMITTERS = {"graph": emit_graph_program, "vm": emit_vm_program, "aot": emit_grap
 """Emitters from a module in lowered form to a program, by kind of executor; the "aot" program is compiled with the functions."""
 
 
-class CompiledModel:
+class CompiledModel(Compiled):
     """A model in this process: `model(x)` returns its results as numpy arrays, one or a tuple.
 
     Attributes:
@@ -86,6 +89,36 @@ class CompiledModel:
                 f"{calls or 'no function'}: compile one of them alone with tunesmith.compile(model.module[{name!r}])"
             )
         return self
+
+    @property
+    def functions(self) -> tuple[str, ...]:
+        """`main`, the model."""
+        return ("main",)
+
+    def bind(self, *arrays: object, name: str | None = None) -> Callable[[], np.ndarray | tuple[np.ndarray, ...]]:
+        """A call of the model on these inputs, for repeated calls; the arrays are read at each call.
+
+        Raises:
+            UserError: `name` is not `main`.
+            RunError: from the call, an input does not match its parameter.
+        """
+        _ = self[name or "main"]
+        return self.executor.bind(*arrays)
+
+    def time(self, *arrays: object, name: str | None = None, repeats: int = 7, policy: TimingPolicy | None = None) -> Samples:
+        """Time the model on these inputs.
+
+        Args:
+            arrays: the inputs, in order.
+            name: `main`, or None.
+            repeats: number of clean samples.
+            policy: all timing parameters; by default `TimingPolicy(repeats=repeats)`.
+        Raises:
+            UserError: `name` is not `main`.
+            RunError: an input does not match its parameter.
+        """
+        _ = self[name or "main"]
+        return self.executor.time(*arrays, policy=policy or replace(TimingPolicy(), repeats=repeats))
 
     def set_input(self, which: str | int, array: object) -> None:
         """Set an input of `run`, by name or position."""

@@ -23,6 +23,7 @@ from tunesmith.display.progress import ProgressView
 from tunesmith.display.report import Report, TaskReport
 from tunesmith.display.tensorboard import TensorBoardScalars
 from tunesmith.driver.compile import as_target
+from tunesmith.driver.tune_options import Budget, Search, as_budget, as_search
 from tunesmith.driver.workloads import Subject, WorkloadLike, find_subjects
 from tunesmith.ir.remarks import checked
 from tunesmith.ir.target.target import Target
@@ -40,9 +41,9 @@ from tunesmith.measure.timing_policy import RacePolicy
 from tunesmith.search.samplers.proposals import asked_once
 from tunesmith.search.samplers.registry import find_sampler, make_sampler
 from tunesmith.search.samplers.sampler import Sampler
-from tunesmith.search.space.rules_table import Rule, find_rules
+from tunesmith.search.space.rules_table import find_rules
 from tunesmith.search.task import Task
-from tunesmith.search.task_scheduler import Allocator, TaskScheduler, TaskState, make_allocator
+from tunesmith.search.task_scheduler import TaskScheduler, TaskState, make_allocator
 from tunesmith.search.tuner import Callback, Progress, Tuning
 from tunesmith.support.arguments import as_count
 from tunesmith.support.errors import InternalError, TunesmithError, UserError
@@ -50,29 +51,19 @@ from tunesmith.support.seeds import recorded_seed
 from tunesmith.support.user_code import described
 
 if TYPE_CHECKING:
-    from tunesmith.costmodel.models.model import CostModel
+    pass
 
 
 def tune(
     workloads: WorkloadLike | Iterable[WorkloadLike],
     target: str | Target | None = None,
-    trials: int | None = None,
     log: str | PathLike[str] | None = "log.jsonl",
-    seed: int = 0,
     *,
-    sampler: str | type[Sampler] = "evolutionary",
-    model: str | Callable[..., CostModel] = "xgb",
-    batch: int = 32,
+    budget: Budget | int | None = None,
+    search: Search | str | type[Sampler] | None = None,
     workers: int | str | None = None,
-    rules: Sequence[str | Rule] | None = None,
     policy: MeasurePolicy | None = None,
-    leaders: int = 4,
     progress: bool = True,
-    allocation: str | Allocator | None = None,
-    total_trials: int | None = None,
-    seconds: float | None = None,
-    early_stop: int | None = None,
-    weights: Mapping[str, float] | None = None,
     callbacks: Sequence[Callback] = (),
     tensorboard: str | PathLike[str] | None = None,
 ) -> Report:
@@ -82,28 +73,15 @@ def tune(
         workloads: one or several: operators' texts, `"path.py:function"`, PrimFuncs, modules, lists of tensors.
         target: target of the programs, which is this machine unless workers are remote; by default this machine.  The machine rates of
             the analytic model are measured once and cached, unless a Target object is passed, which is used as it is.
-        trials: measured candidates per workload, including those in the log; by default 128, or no bound if `total_trials` or `seconds`
-            is given.
         log: file of records: read first, then appended to as measurements complete.  The run is recorded in `LOG.runs` beside it
             (see `measure.records.run_manifest`).  None disables the log.
-        seed: equal seeds propose equal candidates, as long as the measurements are equal.
-        sampler: proposes candidates: a name, `"path.py:Class"`, or a class.
-        model: the cost model, for samplers that use one: a registered name, `"path.py:Class"`, the file of a saved model, which is
-            trained further, or a factory.
-        batch: candidates per turn of a workload, built and measured together.
+        budget: when the search ends; a number is the trials of each workload, by default 128.
+        search: sampler, cost model, seed and the rest of the method; a name or a class is the sampler.
         workers: compiling processes; by default one per core.  0 compiles and runs in this process, where a crashing candidate ends the
             whole run.  "ray" or "ray:N" compiles with Ray actors, N or one per processor, and runs with them: in the cluster at
             RAY_ADDRESS, or a local Ray started for the run.
-        rules: rules of the space, functions or names in `search.space.rules_table.SEARCH_RULES`; by default those of the target.
         policy: how candidates are measured; by default with warm caches, and for a model with its weights not in the caches.
-        leaders: number of best candidates that are verified and timed interleaved at the end; 0 disables this.
         progress: show progress on standard error.
-        allocation: the allocator of batches: "round-robin", "gradient" (Ansor's), or an `Allocator`.  By default the gradient if
-            `total_trials` or `seconds` is shared, else round-robin.
-        total_trials: measured candidates of all workloads together, including those in the log.
-        seconds: no batch starts later than this.  A resumed run has the full time again.
-        early_stop: a workload stops when its best has not improved by 1 % over this number of trials.
-        weights: occurrences of workloads in the optimised program, by name; by default 1.  The gradient allocator uses them.
         callbacks: called with the progress of a workload after each of its batches.
         tensorboard: folder of TensorBoard curves; needs the extra `tensorboard`.
     Returns:
@@ -113,22 +91,22 @@ def tune(
         RecordError: the log cannot be read or written.
         BuildError: the target's code cannot run here.
     """
-    shared = total_trials is not None or seconds is not None
-    trials = 128 if trials is None and not shared else trials
-    trials, leaders = None if trials is None else as_count("trials", trials), as_count("leaders", leaders, 0)
-    rules, callbacks = None if rules is None else find_rules(rules), _callbacks(callbacks)
-    _check(workers, policy, weights, tensorboard)
-    allocator = make_allocator(allocation or ("gradient" if shared else "round-robin"))
-    scheduler = TaskScheduler(allocator, as_count("batch", batch), total=total_trials, seconds=seconds, early_stop=early_stop)
+    b, s = as_budget(budget), as_search(search)
+    trials = 128 if b.trials is None and not b.is_shared else b.trials
+    trials, leaders = None if trials is None else as_count("trials", trials), as_count("leaders", s.leaders, 0)
+    rules, callbacks = None if s.rules is None else find_rules(s.rules), _callbacks(callbacks)
+    _check(workers, policy, s.weights, tensorboard)
+    allocator = make_allocator(s.allocation or ("gradient" if b.is_shared else "round-robin"))
+    scheduler = TaskScheduler(allocator, as_count("batch", s.batch), total=b.total_trials, seconds=b.seconds, early_stop=b.early_stop)
     found = find_subjects(workloads)
-    if policy is None and any(s.in_model for s in found):
+    if policy is None and any(x.in_model for x in found):
         policy = MeasurePolicy(race=RacePolicy(constant_bytes=COLD_BYTES))
-    seed = recorded_seed(seed)
-    kind, maker = find_sampler(sampler), find_model(model)
-    warnings = [f"{s.name}: {remark}" for s in found for remark in checked(s.func)]
+    seed = recorded_seed(s.seed)
+    kind, maker = find_sampler(s.sampler), find_model(s.model)
+    warnings = [f"{x.name}: {remark}" for x in found for remark in checked(x.func)]
     target = _target_remote(target) if isinstance(workers, str) else _target_here(target)
-    tasks = _weighted([s.task(target, rules) for s in found], weights or {})
-    groups = [_group(s) for s in found]
+    tasks = _weighted([x.task(target, rules) for x in found], s.weights or {})
+    groups = [_group(x) for x in found]
     scheduler.check([_state(task, group) for task, group in zip(tasks, groups, strict=True)])
     journal = None if log is None else RecordLog(log)
     database = Database() if journal is None else _loaded(journal)
@@ -137,17 +115,17 @@ def tune(
         if tensorboard is not None:
             shown.append(stack.enter_context(TensorBoardScalars(tensorboard)).show)
         if progress:
-            shown.append(stack.enter_context(ProgressView(total=total_trials)).show)
+            shown.append(stack.enter_context(ProgressView(total=b.total_trials)).show)
         builder, runner = _builder_and_runner(workers, target, stack)
         measurer = stack.enter_context(Measurer(target, builder, runner, policy, journal))
         settings = {
             "trials": trials,
-            "total_trials": total_trials,
-            "seconds": seconds,
-            "early_stop": early_stop,
-            "batch": batch,
-            "sampler": sampler if isinstance(sampler, str) else sampler.__qualname__,
-            "model": str(model),
+            "total_trials": b.total_trials,
+            "seconds": b.seconds,
+            "early_stop": b.early_stop,
+            "batch": s.batch,
+            "sampler": s.sampler if isinstance(s.sampler, str) else s.sampler.__qualname__,
+            "model": str(s.model),
             "allocation": type(allocator).__name__,
             "leaders": leaders,
             "workers": workers,
@@ -155,11 +133,11 @@ def tune(
         names = [task.name for task in tasks]
         path = None if log is None else manifest_path(log)
         manifest = stack.enter_context(recorded_run(path, seed=seed, target=target, workloads=names, settings=settings))
-        each = trials if trials is not None else None if total_trials is None else total_trials // len(tasks)
-        notes = [asked_once(batch, each)] if each is not None and batch >= each else []
+        each = trials if trials is not None else None if b.total_trials is None else b.total_trials // len(tasks)
+        notes = [asked_once(s.batch, each)] if each is not None and s.batch >= each else []
         notes += warnings
-        search = _Search(measurer, database, scheduler, trials, seed, leaders, shown, notes)
-        report = search.run(tasks, groups, lambda task: make_sampler(kind, task, lambda: make_model(maker, seed), seed))
+        run = _Search(measurer, database, scheduler, trials, seed, leaders, shown, notes)
+        report = run.run(tasks, groups, lambda task: make_sampler(kind, task, lambda: make_model(maker, seed), seed))
         manifest["tasks"] = [_manifest_entry(t) for t in report.tasks]
         if report.interrupted:
             manifest["outcome"] = "interrupted"

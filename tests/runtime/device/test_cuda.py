@@ -177,7 +177,7 @@ class TestFakeDriver(DeviceConformance):
         module["f"](a, b)
         assert np.array_equal(b.reshape(4, 64), 2 * a.reshape(4, 64)[:, ::-1])
         x, y = DeviceArray.from_numpy(cuda(), a), DeviceArray(cuda(), (8, 32), "float32")
-        samples = module.time("f", x, y, repeats=3, min_ms=0.1, flush_bytes=10_000)
+        samples = module.time(x, y, name="f", repeats=3, min_ms=0.1, flush_bytes=10_000)
         assert len(samples.seconds) == 3 and samples.minimum > 0
         assert np.array_equal(y.numpy(), b)
         wrong = DeviceModule(DeviceProgram("cuda", "sm_100", b"other", program.functions))

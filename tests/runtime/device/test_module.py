@@ -111,13 +111,13 @@ def test_bound_calls(module: DeviceModule, arrays: Arrays) -> None:
 def test_time(module: DeviceModule, arrays: Arrays) -> None:
     a, b, c = arrays
     device = [DeviceArray.from_numpy(opencl(), v) for v in arrays]
-    samples = module.time("add_reversed", *device, repeats=3, min_ms=0.5)
+    samples = module.time(*device, name="add_reversed", repeats=3, min_ms=0.5)
     assert len(samples.seconds) == 3 and samples.number >= 1 and all(s > 0 for s in samples.seconds)
     assert np.array_equal(device[2].numpy(), wanted(a, b))
-    assert len(module.time("add_reversed", a, b, c, repeats=1, min_ms=0, warmup=0, flush_bytes=20_000).seconds) == 1
+    assert len(module.time(a, b, c, name="add_reversed", repeats=1, min_ms=0, warmup=0, flush_bytes=20_000).seconds) == 1
     assert not c.any(), "arrays of the host are copied for timing, and not back"
     with pytest.raises(UserError, match="cannot time add_reversed with repeats=0"):
-        module.time("add_reversed", a, b, c, repeats=0)
+        module.time(a, b, c, name="add_reversed", repeats=0)
 
 
 def test_rotation_copies_arguments(module: DeviceModule, arrays: Arrays) -> None:

@@ -18,7 +18,7 @@ from typing import cast
 from tunesmith.driver.bench.report import OURS, BenchReport, BenchRow
 from tunesmith.driver.bench.worker import Prepared, Setting, Window
 from tunesmith.driver.compile import Records, as_target, compile, open_records
-from tunesmith.driver.compile_model import CompiledModel
+from tunesmith.driver.compiled import CompiledModule
 from tunesmith.driver.workloads import WorkloadLike, find_subjects
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.baselines.registry import BASELINES, ON_GPU
@@ -246,5 +246,5 @@ def _disturbance(window: Window) -> tuple[bool, float]:
 def _with_code(setting: Setting, w: Workload, target: Target, database: Database) -> Setting:
     """The setting with the compiled best record.  Raises RecordError without a record."""
     module = compile(w, target, database, strict=True)
-    assert not isinstance(module, CompiledModel)
+    assert isinstance(module, CompiledModule)
     return Setting(setting.text, setting.seed, setting.reference, setting.tolerance, module.artifact.code())

@@ -1,0 +1,95 @@
+"""Group the options of a search: its budget, and its method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from tunesmith.search.samplers.sampler import Sampler
+from tunesmith.search.space.rules_table import Rule
+from tunesmith.search.task_scheduler import Allocator
+from tunesmith.support.errors import UserError
+
+if TYPE_CHECKING:
+    from tunesmith.costmodel.models.model import CostModel
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """When a search ends.  Without `total_trials` and `seconds`, each workload gets `trials`.
+
+    Attributes:
+        trials: measured candidates per workload, including those in the log; by default 128, or no bound if `total_trials` or `seconds`
+            is given.
+        total_trials: measured candidates of all workloads together, including those in the log.
+        seconds: no batch starts later than this.  A resumed run has the full time again.
+        early_stop: a workload stops when its best has not improved by 1 % over this number of trials.
+    """
+
+    trials: int | None = None
+    total_trials: int | None = None
+    seconds: float | None = None
+    early_stop: int | None = None
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the workloads share a budget."""
+        return self.total_trials is not None or self.seconds is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """How candidates are searched for.
+
+    Attributes:
+        sampler: proposes candidates: a name, `"path.py:Class"`, or a class.
+        model: the cost model, for samplers that use one: a registered name, `"path.py:Class"`, the file of a saved model, which is
+            trained further, or a factory.
+        seed: equal seeds propose equal candidates, as long as the measurements are equal.
+        batch: candidates per turn of a workload, built and measured together.
+        rules: rules of the space, functions or names in `search.space.rules_table.SEARCH_RULES`; by default those of the target.
+        leaders: number of best candidates that are verified and timed interleaved at the end; 0 disables this.
+        allocation: the allocator of batches: "round-robin", "gradient" (Ansor's), or an `Allocator`.  By default the gradient if the
+            budget is shared, else round-robin.
+        weights: occurrences of workloads in the optimised program, by name; by default 1.  The gradient allocator uses them.
+    """
+
+    sampler: str | type[Sampler] = "evolutionary"
+    model: str | Callable[..., CostModel] = "xgb"
+    seed: int = 0
+    batch: int = 32
+    rules: Sequence[str | Rule] | None = None
+    leaders: int = 4
+    allocation: str | Allocator | None = None
+    weights: Mapping[str, float] | None = field(default=None)
+
+
+def as_budget(budget: Budget | int | None) -> Budget:
+    """The budget; a number is `trials`.  UserError for anything else."""
+    if isinstance(budget, Budget):
+        return budget
+    if budget is None or (isinstance(budget, int) and not isinstance(budget, bool)):
+        return Budget(budget)
+    raise UserError(f"budget={budget!r}: expected Budget(trials=..., seconds=...) or a number of trials")
+
+
+def as_search(search: Search | str | type[Sampler] | None) -> Search:
+    """The search; a name or a class is the sampler.  UserError for anything else."""
+    if isinstance(search, Search):
+        return search
+    if search is None:
+        return Search()
+    if isinstance(search, (str, type)):
+        return Search(search)
+    raise UserError(f"search={search!r}: expected Search(sampler=..., model=...), or a sampler")
+
+
+def grouped(**options: Any) -> dict[str, Any]:
+    """Keyword arguments of `tune` from flat options, as a command line has them: those of `Budget` and `Search` are grouped."""
+    out = dict(options)
+    for name, kind in (("budget", Budget), ("search", Search)):
+        given = {f.name: out.pop(f.name) for f in fields(kind) if f.name in out}
+        if given:
+            out[name] = kind(**given)
+    return out
