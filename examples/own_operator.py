@@ -44,7 +44,7 @@ def reference(x, weight):
 
 def tune(func):
     """Search with few trials; the log holds every measured candidate, and a second run continues from it."""
-    return tunesmith.tune(func, trials=8, log=LOG, seed=0, batch=4, progress=False)
+    return tunesmith.tune(func, log=LOG, budget=8, search=tunesmith.Search(batch=4, seed=0), progress=False)
 
 
 def check(module, x, weight):

@@ -15,6 +15,7 @@ import tunesmith
 from tunesmith import te
 from tunesmith.codegen.llvm.build import build
 from tunesmith.driver.compile_model import compile_model
+from tunesmith.driver.compiled_cpu import load_cpu
 from tunesmith.graph.ir.builder import GraphBuilder
 from tunesmith.ir.expr import Binary, Const
 from tunesmith.ir.function import IRModule
@@ -82,7 +83,7 @@ def main():
     pipeline = CPU.insert_after("legalize_bool_storage", loose)
     with pass_context(ShowChanges("divide_by_multiplying")):
         # What `tunesmith.build` does for a CPU, with a pipeline.
-        module = tunesmith.CompiledModule.from_artifact(build(func, target, pipeline))
+        module = load_cpu(build(func, target, pipeline), (), (), [func])
 
     a = np.linspace(-1, 1, 64, dtype=np.float32)
     b = np.empty_like(a)

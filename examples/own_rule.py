@@ -56,7 +56,8 @@ def symmetric_sum():
 
 def tune(func):
     """Search the sketches of this rule and of a built-in one, which is given by name.  Without `rules` only built-in rules are used."""
-    return tunesmith.tune(func, trials=8, log=LOG, seed=0, batch=4, rules=[tiles, "pointwise"], progress=False)
+    search = tunesmith.Search(rules=[tiles, "pointwise"], batch=4, seed=0)
+    return tunesmith.tune(func, log=LOG, budget=8, search=search, progress=False)
 
 
 def main():

@@ -52,7 +52,8 @@ class HillClimber(Sampler):
 
 def tune():
     """A search of a small product without a log.  The sampler is asked for `batch` candidates at a time."""
-    return tunesmith.tune("matmul(m=64,n=64,k=64)", trials=8, log=None, seed=0, sampler=HillClimber, batch=4, progress=False)
+    search = tunesmith.Search(sampler=HillClimber, batch=4, seed=0)
+    return tunesmith.tune("matmul(m=64,n=64,k=64)", log=None, budget=8, search=search, progress=False)
 
 
 def main():

@@ -37,7 +37,8 @@ def detect():
 
 def tune(target):
     """A search for the target.  workers=0 runs it in this process, where the kind is registered."""
-    return tunesmith.tune(WORKLOAD, target, trials=2, log=LOG, seed=0, batch=2, leaders=0, workers=0, progress=False)
+    search = tunesmith.Search(batch=2, leaders=0, seed=0)
+    return tunesmith.tune(WORKLOAD, target, LOG, budget=2, search=search, workers=0, progress=False)
 
 
 def main():
