@@ -109,7 +109,7 @@ class Pipeline:
     """Passes in order.  Composition checks that each pass finds the stage it needs."""
 
     def __init__(self, *passes: Pass) -> None:
-        stage = passes[0].needs
+        stage = passes[0].needs if passes else STAGES[0]
         stages = []
         for p in passes:
             if STAGES.index(p.needs) > STAGES.index(stage):
