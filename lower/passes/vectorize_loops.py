@@ -25,7 +25,7 @@ from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import substitute, transform, walk, with_body
 from tunesmith.lower.pass_infra import function_pass
 from tunesmith.lower.simplifier import Simplifier, symbol_ranges
-from tunesmith.lower.uniform_division import UniformDivision, Versions, exact_buffers, wants_exact_operands
+from tunesmith.lower.uniform_division import UniformDivision, Versions, exact_buffers, requires_exact_operands
 from tunesmith.support import dtype as dt
 
 
@@ -239,7 +239,7 @@ class _Lanes:
         """The vector form of an expression, or the scalar when the lane does not matter."""
         if not self._depends(e):
             return e
-        outside, self.exact = self.exact, self.exact or wants_exact_operands(e)
+        outside, self.exact = self.exact, self.exact or requires_exact_operands(e)
         found = self._vector(e, mask)
         self.exact = outside
         return found
@@ -261,7 +261,7 @@ class _Lanes:
             a = self.wide(self.expr(e.a, mask))  # type: ignore[attr-defined]
             return Cast(dt.vector(e.dtype, self.lanes), a)
         if t is Binary and e.op == "div" and not self._depends(e.b) and dt.is_float(e.dtype) and not self.exact:  # type: ignore[attr-defined]
-            return self.divide(self.wide(self.expr(e.a, mask)), e.b, self._can_be_first)  # type: ignore[attr-defined]
+            return self.divide(self.wide(self.expr(e.a, mask)), e.b, self._is_hoistable)  # type: ignore[attr-defined]
         if t is Binary:
             return Binary(e.op, self.wide(self.expr(e.a, mask)), self.wide(self.expr(e.b, mask)))  # type: ignore[attr-defined]
         if t is Not:
@@ -306,7 +306,7 @@ class _Lanes:
         guard = frozenset(count.vars)
         return any(not self._is_apart(x, where, guard) for x, where in _loads(n, {}) if not self._depends(x))
 
-    def _can_be_first(self, b: Expr) -> bool:
+    def _is_hoistable(self, b: Expr) -> bool:
         """Whether `b`, which all lanes share, may be computed in front of all conditions around it."""
         if any(isinstance(v, IndirectVar) for x in walk(b) if type(x) is Poly for v in x.vars):
             return False
