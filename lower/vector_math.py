@@ -283,7 +283,7 @@ def _pow_edges(v: Lanes, x: Expr, y: Expr, positive: Expr) -> Expr:
 def expand_floored(node: Binary) -> Expr:
     """`a // b` or `a % b` of floats by floored division in float64, as in Python; a remainder is NaN for quotients from 2**52 on.
 
-    The quotient is the floor of the exact one: 1 // 0.1 is 9, as 0.1 is more than a tenth, while 1 / 0.1 rounds to 10.
+    The quotient is an integer: 1 // 0.1 is 9, as 0.1 is more than a tenth, while 1 / 0.1 rounds to 10.
     """
     v = Lanes(dt.vector("float64", dt.lanes(node.dtype)))
     x, y = cast(v.dtype, node.a), cast(v.dtype, node.b)
