@@ -1,8 +1,8 @@
-"""Contract float accumulations `C[i] = C[i] + a * b` to fma(a, b, C[i]), with one rounding, like vendor libraries.
+"""Contract float accumulations `C[i] = C[i] + a * b` to fma(a, b, C[i]), which rounds once.
 
-Only accumulations are contracted.  Elsewhere a product is rounded before it is added, as in numpy, torch and IEEE 754 expressions, so
-that `a * a - a * a` is 0 and its square root is not NaN.  The pass runs before functions are expanded: the arithmetic of an expanded
-sin requires that each product is rounded.
+Only accumulations are contracted, as in vendor libraries.  Elsewhere a product is rounded before it is added, as in numpy, torch and
+IEEE 754 expressions, so that `a * a - a * a` is 0 and its square root is not NaN.  The pass runs before functions are expanded: the
+arithmetic of an expanded sin requires that each product is rounded.
 """
 
 from __future__ import annotations

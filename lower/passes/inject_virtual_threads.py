@@ -114,7 +114,9 @@ class _VirtualThreadLoop:
         if not _depends_on(n, self.varying):
             return n
         var = Var(self.loop.var.name)
-        body = transform(substitute(n, {self.loop.var: poly(var)}), {BufferLoad: self._select_copy(var), BufferStore: self._select_copy(var)})
+        body = transform(
+            substitute(n, {self.loop.var: poly(var)}), {BufferLoad: self._select_copy(var), BufferStore: self._select_copy(var)}
+        )
         return For(var, self.loop.extent, body, "unrolled")
 
     def _parts(self, n: Stmt) -> bool:

@@ -158,7 +158,9 @@ class _CrossThreadReduction:
             w = Var("w")
 
             def gather(t: Poly) -> Stmt:
-                return For(w, poly(warps - 1), store(own, (t,), self._combine(own[t], BufferLoad(exchange, (*group, poly(w) + 1)))), "unrolled")
+                return For(
+                    w, poly(warps - 1), store(own, (t,), self._combine(own[t], BufferLoad(exchange, (*group, poly(w) + 1)))), "unrolled"
+                )
 
             steps.append(self._each(gather))
         steps.append(self._result(lambda t: own[t]))

@@ -1,4 +1,4 @@
-"""Allocate each intermediate buffer in the innermost loop that carries none of its values, with a compacted shape.
+"""Allocate intermediate buffers in the innermost loop that carries none of their values, with compacted shapes.
 
 The loop contains all uses of the buffer, and the shape is the footprint of the accesses inside.  Thread-private memory that is allocated
 outside a parallel loop and used inside is an error.  On a GPU, thread-private memory shrinks to the footprint of one thread, even if the
