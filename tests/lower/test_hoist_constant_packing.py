@@ -116,17 +116,17 @@ def refused(func: PrimFunc, text: str) -> None:
 
 
 def test_refusals() -> None:
-    refused(packed(dense()).with_(attrs=()), r"W is no constant parameter; declared constant: none")
+    refused(packed(dense()).with_(attrs=()), r"W is not a constant parameter; declared constants: none")
 
     def inside(s: Schedule) -> None:
         s.compute_at(s.get_block("W_copy"), s.get_loops(s.get_block("C"))[0])
 
-    refused(packed(dense(), inside), r"must copy one buffer into one other, in a nest of its own")
+    refused(packed(dense(), inside), r"must copy one buffer to another and be the only block of its loop nest")
 
     def register(s: Schedule) -> None:
         s.set_scope(s.get_block("W_copy"), "workspace")
 
-    refused(packed(dense(), register), r"fills W_copy, which is no intermediate buffer of scope global")
+    refused(packed(dense(), register), r"writes W_copy, which is not an intermediate buffer of scope global")
 
     twice = parse(
         """
@@ -146,7 +146,7 @@ def twice(W: T.Buffer((4,), "float32"), C: T.Buffer((4,), "float32")):
 """
     )
     assert isinstance(twice, PrimFunc)
-    refused(twice, r"W cannot be packed ahead, block C works on it as it is")
+    refused(twice, r"W cannot be packed ahead, block C reads it unpacked")
 
 
 def test_constants_are_parameters() -> None:

@@ -155,7 +155,7 @@ def test_a_parallel_loop_may_not_pass_values_on() -> None:
     tunesmith.build(s, TARGET)
     s = Schedule(first_only)
     s.parallel(s.get_loops(s.get_block("C"))[0])
-    with pytest.raises(BuildError, match="first_only: the buffer B may pass values from one iteration of the parallel loop i to another"):
+    with pytest.raises(BuildError, match="first_only: the parallel loop i may carry values of the buffer B from one iteration to another"):
         tunesmith.build(s, TARGET)
 
 

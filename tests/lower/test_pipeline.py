@@ -166,7 +166,7 @@ def test_a_function_in_the_wrong_stage_is_refused(stage: str, fault: str) -> Non
 
     func = {"OPAQUE": blocks, "FLAT": nested, "VECTOR": vectors}[stage]
     check_stage(func, STAGES[STAGES.index(stage) - 1], "test")
-    with pytest.raises(InternalError, match=f"after the pass test the function is in stage {stage}, which has no place for {fault}"):
+    with pytest.raises(InternalError, match=f"after the pass test the function is in stage {stage}, which does not allow {fault}"):
         check_stage(func, stage, "test")
 
 

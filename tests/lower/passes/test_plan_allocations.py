@@ -144,9 +144,9 @@ def nested(A: T.Buffer((2, 3), "float32"), C: T.Buffer((2, 3), "float32")):
 )
 def test_memory_of_a_thread_must_not_outlive_an_iteration(func: PrimFunc, buffer: str, loop: str) -> None:
     message = (
-        f"{func.name}: the buffer {buffer} is each thread's own, but it is allocated outside the parallel loop {loop} and used inside, "
-        "where other threads would not find what was written to it. Give it the scope global (set_scope), "
-        "or make it inside the loop (compute_at), or leave the loop serial"
+        f"{func.name}: the buffer {buffer} is private to a thread, but it is allocated outside the parallel loop {loop} and used inside, "
+        "where other threads cannot read it. Give it the scope global (set_scope), or compute it inside the loop (compute_at), "
+        "or leave the loop serial"
     )
     with pytest.raises(BuildError) as refused:
         plan_allocations(func, TARGET)

@@ -115,13 +115,13 @@ def loops(*tags: str, extents: tuple[int, ...] = (4, 4, 4)) -> PrimFunc:
     [
         (
             loops("threadIdx.x", "blockIdx.x"),
-            "f: the loop v1 of blockIdx.x stands inside another statement. Loops of blocks must be outermost",
+            "f: the loop v1 of blockIdx.x is inside another statement. Block loops must be outermost",
         ),
-        (loops("serial", "blockIdx.y"), "f: the loop v1 of blockIdx.y stands inside another statement"),
-        (loops("blockIdx.x", "parallel"), "f: the loop v1 is parallel, which is for CPUs. Bind it to blocks or threads of a GPU"),
+        (loops("serial", "blockIdx.y"), "f: the loop v1 of blockIdx.y is inside another statement"),
+        (loops("blockIdx.x", "parallel"), "f: the loop v1 is parallel, which only CPUs support. Bind it to blocks or threads of a GPU"),
         (
             loops("blockIdx.x", "threadIdx.x", "threadIdx.x", extents=(2, 4, 8)),
-            "f: loops of threadIdx.x have the extents 4 and 8; all must be the same number",
+            "f: loops of threadIdx.x have the extents 4 and 8; all must be the same constant",
         ),
     ],
 )
@@ -150,14 +150,14 @@ def some_left_out(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
 
 @pytest.mark.parametrize("func", [not_alike, some_left_out], ids=lambda f: f.name)
 def test_what_depends_on_the_thread_is_not_shared(func: PrimFunc) -> None:
-    with pytest.raises(BuildError, match="the loop j of threadIdx.x stands in another loop of threadIdx.x"):
+    with pytest.raises(BuildError, match="the loop j of threadIdx.x is inside another loop of threadIdx.x"):
         unify_thread_bindings(func, GPU)
 
 
 def test_a_number_of_threads_that_comes_with_the_call_is_refused() -> None:
     a, n, x = Buffer("A", (4,)), Var("n"), Var("x")
     func = PrimFunc("f", (a, n), (), For(Var("i"), poly(2), For(x, poly(n), store(a, (x,), a[x]), "thread", "threadIdx.x")))
-    with pytest.raises(BuildError, match="loops of threadIdx.x have the extents n and n; all must be the same number"):
+    with pytest.raises(BuildError, match="loops of threadIdx.x have the extents n and n; all must be the same constant"):
         unify_thread_bindings(func, GPU)
 
 
@@ -201,8 +201,8 @@ def foreign(A: T.Buffer((8,), "float32"), B: T.Buffer((8,), "float32")):
 def test_memory_of_another_thread_is_refused() -> None:
     with pytest.raises(BuildError) as caught:
         verify_thread_access(plan_allocations(foreign, GPU), GPU)
-    assert "foreign: the buffer L of scope local is each thread's own, but its place depends on the thread: L[" in str(caught.value)
-    assert "Share the loops that write and read it in the same way, or give it the scope shared (set_scope)" in str(caught.value)
+    assert "foreign: the buffer L of scope local is private to a thread, but its index depends on the thread: L[" in str(caught.value)
+    assert "Bind the loops that write and read it in the same way, or give it the scope shared (set_scope)" in str(caught.value)
 
 
 @T.prim_func

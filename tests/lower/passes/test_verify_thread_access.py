@@ -77,7 +77,7 @@ def test_each_thread_finds_what_it_reads(func: PrimFunc, at: int, scope: str, sh
 @pytest.mark.parametrize("func", [stencil, sums], ids=["map", "reduction"])
 def test_own_memory_that_others_write_is_refused(func: PrimFunc) -> None:
     with pytest.raises(
-        BuildError, match=r"buffer P of scope local is each thread's own, but P\[.*\] reads elements that this thread does not"
+        BuildError, match=r"buffer P of scope local is private to a thread, but P\[.*\] reads elements that this thread does not"
     ):
         GPU(computed(func, 0, "local", True), TARGET)
 
@@ -106,7 +106,7 @@ def test_virtual_threads_hand_nothing_on() -> None:
     s = Schedule(handed_on)
     s.set_scope(s.get_block("B"), "shared")
     s.bind(s.get_loops(s.get_block("C"))[0], "vthread.x")
-    with pytest.raises(BuildError, match=r"B\[0\] may be read in one iteration of the vthread.x loop i and written in another alone"):
+    with pytest.raises(BuildError, match=r"B\[0\] may be read in one iteration of the vthread.x loop i and written only in another"):
         GPU(s.func, TARGET)
     c = np.zeros(6, np.int32)
     Module.from_object(build(s.func, Target("llvm")).data)["handed_on"](c)
@@ -116,5 +116,5 @@ def test_virtual_threads_hand_nothing_on() -> None:
 def test_blocks_exchange_nothing_through_global_memory() -> None:
     s = Schedule(handed_on)
     s.bind(s.get_loops(s.get_block("C"))[0], "blockIdx.x")
-    with pytest.raises(BuildError, match=r"B\[0\] of scope global may read in one block of threads what another block writes"):
+    with pytest.raises(BuildError, match=r"B\[0\] of scope global may read in one thread block what another block writes"):
         GPU(s.func, TARGET)
