@@ -267,7 +267,9 @@ def test_memory_of_a_thread_does_not_cross_threads(scope: str) -> None:
         s.set_scope(s.get_block("C"), scope)
         s.parallel(s.get_loops(s.get_block("C"))[0])
 
-    message = f"stages: the buffer C of scope {scope} is private to a thread, but it is allocated outside the parallel loop i and used inside"
+    message = (
+        f"stages: the buffer C of scope {scope} is private to a thread, but it is allocated outside the parallel loop i and used inside"
+    )
     with pytest.raises(BuildError, match=message):
         build(scheduled(stages, steps), TARGET)
 

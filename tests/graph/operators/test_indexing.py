@@ -194,7 +194,9 @@ def test_classes_out_of_range_are_errors_where_they_are_in_the_source() -> None:
         )
         np.testing.assert_array_equal(made(np.array([0, 3, 1])), np.eye(4, dtype=np.int64)[[0, 3, 1]])
         if strict:
-            with pytest.raises(RunError, match="op_one_hot: the value of the indirect index index in block one_hot is 4, and the extent is 4"):
+            with pytest.raises(
+                RunError, match="op_one_hot: the value of the indirect index index in block one_hot is 4, and the extent is 4"
+            ):
                 made(np.array([0, 4, 1]))
         else:
             assert np.asarray(made(np.array([0, 4, 1]))).sum() == 2

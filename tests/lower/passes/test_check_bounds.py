@@ -178,7 +178,7 @@ def f(C: T.Buffer((8,), "int32")):
             vi = T.axis.spatial(8, i)
             C[vi] = 1
 """)
-    with pytest.raises(BuildError, match="takes programs of loops and blocks for CPUs, but the loop i is bound to threadIdx.x"):
+    with pytest.raises(BuildError, match="takes CPU programs of loops and blocks, but the loop i is bound to threadIdx.x"):
         tunesmith.build(bound, bounds_check=True)
     with pytest.raises(UserError, match="bounds_check=True raises errors in Python"):
         tunesmith.compile(model(), executor="aot", bounds_check=True)

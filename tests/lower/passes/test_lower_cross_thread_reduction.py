@@ -96,7 +96,7 @@ def test_any_number_of_threads(threads: int, target: Target) -> None:
 @pytest.mark.parametrize("scope", ["global", "local", "shared"])
 @pytest.mark.parametrize("threads", [1, 6, 8, 64])
 def test_threads_that_store_the_result(threads: int, scope: str, target: Target) -> None:
-    """Every thread stores it to local memory, only the first thread to other memory."""
+    """Every thread stores the result to local memory, only the first thread to other memory."""
     check(reduction(threads, scope=scope), target, double=scope != "global")
 
 
