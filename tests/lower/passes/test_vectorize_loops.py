@@ -180,7 +180,7 @@ def test_loops_of_large_or_unknown_extent_stay(lowered: Lowered) -> None:
 
 
 @T.prim_func
-def written_out(A: T.Buffer((12,), "float32"), C: T.Buffer((12,), "float32")):
+def unrolled_rows(A: T.Buffer((12,), "float32"), C: T.Buffer((12,), "float32")):
     for i in T.unroll(3):
         for j in T.unroll(4):
             if i * 4 + j < 10:
@@ -190,7 +190,7 @@ def written_out(A: T.Buffer((12,), "float32"), C: T.Buffer((12,), "float32")):
 
 
 def test_unroll_loops(lowered: Lowered, assert_golden: Golden) -> None:
-    assert_golden(str(lowered(written_out, unroll_loops)))
+    assert_golden(str(lowered(unrolled_rows, unroll_loops)))
 
 
 @T.prim_func
