@@ -148,12 +148,12 @@ class Pipeline:
         return func
 
     def without(self, name: str) -> Pipeline:
-        """The pipeline minus one pass, wherever it stands.  UserError if there is no such pass."""
+        """The pipeline without the pass called `name`, at every position.  UserError if there is no such pass."""
         self._check(name)
         return Pipeline(*[p for p in self.passes if p.name != name])
 
     def insert_after(self, name: str, *new: Pass) -> Pipeline:
-        """The pipeline with passes behind the one called `name`, wherever it stands.  UserError if there is no such pass."""
+        """The pipeline with passes inserted after the one called `name`, at every position.  UserError if there is no such pass."""
         self._check(name)
         out: list[Pass] = []
         for p in self.passes:
