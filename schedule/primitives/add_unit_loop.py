@@ -13,11 +13,13 @@ from tunesmith.schedule.state import ScheduleState
 def add_unit_loop(s: ScheduleState, loop: LoopRV) -> LoopRV:
     """Put a loop of one iteration around `loop`, and return it.
 
-    Rewrite:
-        for i in range(16): C[i] = A[i]
+    Rewrite: `add_unit_loop(i); bind(u, "blockIdx.x")`
+        for i in T.serial(16):
+            C[i] = A[i]
       ->
-        for u in range(1):
-            for i in range(16): C[i] = A[i]
+        for u in T.thread_binding(1, "blockIdx.x"):
+            for i in T.serial(16):
+                C[i] = A[i]
     Requires:
         loop-exists: the loop is still in the program.
     Keeps: everything (source: TVM's add_unit_loop).

@@ -30,11 +30,15 @@ def cache_read(s: ScheduleState, block: BlockRV, buffer: str, scope: str, layout
         layout: dimensions of the copy, each an int (that dimension of the buffer), [d, "/", f] (its outer part) or
             [d, "%", f] (its inner part), f a sampled factor or an int.  Elements beyond the buffer are filled with 0.
             None keeps the layout.  `[[1, "/", 16], 0, [1, "%", 16]]` packs B[k, j] into panels of 16 columns.
-    Rewrite:
-        for i in range(4): C[i] = A[i] + 1
+    Rewrite: `cache_read(C, "A", "workspace", [[1, "/", 4], 0, [1, "%", 4]])`
+        for i, j in T.grid(3, 8):
+            C[i, j] = A[i, j] + 1.0
       ->
-        for ax0 in range(4): A_copy[ax0] = A[ax0]
-        for i in range(4): C[i] = A_copy[i] + 1
+        A_copy = T.alloc_buffer((2, 3, 4), scope="workspace")
+        for ax0, ax1, ax2 in T.grid(2, 3, 4):
+            A_copy[ax0, ax1, ax2] = A[ax1, ax0 * 4 + ax2]
+        for i, j in T.grid(3, 8):
+            C[i, j] = A_copy[j // 4, i, j % 4] + 1.0
     Requires:
         reads-it: the block reads a buffer of that name.
         made-before: no block of the same nest writes the buffer, so that the copy is made of the finished values.

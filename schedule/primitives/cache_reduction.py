@@ -30,12 +30,16 @@ def cache_reduction(s: ScheduleState, block: BlockRV, loop: LoopRV, scope: str) 
 
     Returns the filling and the writing block.
 
-    Rewrite:
-        for k_0, i, k_1 in grid(2, 4, 8): { init: C[i] = 0 } C[i] = C[i] + A[i, k_0 * 8 + k_1]
-      -> (at i, into the scope workspace)
-        for k_0, i in grid(2, 4):
-            C_workspace[i] = select(k_0 * 8 < 1, 0, C[i])
-            for k_1 in range(8): C_workspace[i] = C_workspace[i] + A[i, k_0 * 8 + k_1]
+    Rewrite: `split(k, [None, 8]); reorder([k_0, i, k_1]); cache_reduction(C, i, "workspace")`
+        for i, k in T.grid(4, 16):
+            init: C[i] = 0.0
+            C[i] = C[i] + A[i, k]
+      ->
+        C_workspace = T.alloc_buffer((4,), scope="workspace")
+        for k_0, i in T.grid(2, 4):
+            C_workspace[i] = T.select(k_0 * 8 < 1, 0.0, C[i])
+            for k_1 in T.serial(8):
+                C_workspace[i] = C_workspace[i] + A[i, k_0 * 8 + k_1]
             C[i] = C_workspace[i]
     Requires:
         scope: the scope exists.

@@ -25,11 +25,15 @@ def cache_write(s: ScheduleState, block: BlockRV, scope: str, layout: Sequence[i
         block: the producer.
         scope: storage scope of the cache.
         layout: the dimensions of the old buffer in the order in which the cache has them; None keeps the order.
-    Rewrite:
-        for i in range(4): C[i] = A[i] + 1
-      -> (into the scope workspace)
-        for i in range(4): C_workspace[i] = A[i] + 1
-        for ax0 in range(4): C[ax0] = C_workspace[ax0]
+    Rewrite: `cache_write(C, "workspace")`
+        for i in T.serial(16):
+            C[i] = A[i] + 1.0
+      ->
+        C_workspace = T.alloc_buffer((16,), scope="workspace")
+        for i in T.serial(16):
+            C_workspace[i] = A[i] + 1.0
+        for ax0 in T.serial(16):
+            C[ax0] = C_workspace[ax0]
     Requires:
         scope: the scope exists.
         layout: it holds every dimension once.

@@ -30,14 +30,19 @@ def compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV, shared_by: Sequen
         loop: where it moves.
         shared_by: loops around `loop` whose iterations all use the same copy, as threads use shared memory: the box is what is read in
             all of them.
-    Rewrite:
-        for i in range(16): B[i] = A[i] * 2
-        for i_0 in range(4):
-            for i_1 in range(4): C[i_0 * 4 + i_1] = B[i_0 * 4 + i_1] + 1
+    Rewrite: `split(j, [None, 4]); compute_at(B, j_0)`
+        B = T.alloc_buffer((16,))
+        for i in T.serial(16):
+            B[i] = A[i] * 2.0
+        for j in T.serial(16):
+            C[j] = B[j] + 1.0
       ->
-        for i_0 in range(4):
-            for ax0 in range(4): B[i_0 * 4 + ax0] = A[i_0 * 4 + ax0] * 2
-            for i_1 in range(4): C[i_0 * 4 + i_1] = B[i_0 * 4 + i_1] + 1
+        B = T.alloc_buffer((16,))
+        for j_0 in T.serial(4):
+            for ax0 in T.serial(4):
+                B[j_0 * 4 + ax0] = A[j_0 * 4 + ax0] * 2.0
+            for j_1 in T.serial(4):
+                C[j_0 * 4 + j_1] = B[j_0 * 4 + j_1] + 1.0
     Requires:
         intermediate: the block writes one buffer, not a parameter of the function, at its own iteration variables, each once.
         own-values: of that buffer the block reads only the element that it initialises and accumulates into.

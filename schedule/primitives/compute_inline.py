@@ -39,11 +39,15 @@ def _pointwise_store(s: ScheduleState, b: Block) -> BufferStore:
 def compute_inline(s: ScheduleState, block: BlockRV) -> None:
     """Replace every read of what `block` computes by its expression, and drop the block and its buffer.
 
-    Rewrite:
-        for i in range(4): B[i] = A[i] * 2
-        for i in range(4): C[i] = B[i] + 1
+    Rewrite: `compute_inline(B)`
+        B = T.alloc_buffer((16,))
+        for i in T.serial(16):
+            B[i] = A[i] * 2.0
+        for i in T.serial(16):
+            C[i] = B[i] + 1.0
       ->
-        for i in range(4): C[i] = A[i] * 2 + 1
+        for i in T.serial(16):
+            C[i] = A[i] * 2.0 + 1.0
     Requires:
         pointwise: the block is one store, without reduction, at its own iteration variables, and does not read what it stores.
         intermediate: the buffer is not a parameter of the function and has no other writer.
@@ -86,11 +90,15 @@ def compute_inline(s: ScheduleState, block: BlockRV) -> None:
 def reverse_compute_inline(s: ScheduleState, block: BlockRV) -> None:
     """Let the single producer of what the pointwise `block` reads compute it at once, and drop the block.
 
-    Rewrite:
-        for i in range(4): B[i] = A[i] * 2
-        for i in range(4): C[i] = B[i] + 1
+    Rewrite: `reverse_compute_inline(C)`
+        B = T.alloc_buffer((16,))
+        for i in T.serial(16):
+            B[i] = A[i] * 2.0
+        for i in T.serial(16):
+            C[i] = B[i] + 1.0
       ->
-        for i in range(4): C[i] = A[i] * 2 + 1
+        for i in T.serial(16):
+            C[i] = A[i] * 2.0 + 1.0
     Requires:
         pointwise: the block is one store, without reduction, at its own iteration variables, and does not read what it stores.
         one-producer: it reads one intermediate buffer, at its own iteration variables; one pointwise block writes that, and

@@ -22,14 +22,19 @@ def cooperative_fetch(s: ScheduleState, block: BlockRV, vector: IntRV | int = 1)
     Args:
         block: a block under loops of threadIdx, that computes for all of them, a copy into shared memory say.
         vector: elements that a thread does at once.
-    Rewrite:
-        for t in thread_binding(32, "threadIdx.x"):
-            for i, j in grid(8, 16): S[i, j] = A[i, j]
+    Rewrite: `cooperative_fetch(S, vector=4)`
+        S = T.alloc_buffer((200,), scope="shared")
+        for t in T.thread_binding(32, "threadIdx.x"):
+            for i in T.serial(200):
+                S[i] = A[i]
       ->
-        for t in thread_binding(32, "threadIdx.x"):
-            for e_0 in unroll(1):
-                for e_1 in thread_binding(32, "threadIdx.x"):
-                    for e_2 in vectorized(4): S[e // 16, e % 16] = A[e // 16, e % 16]  # e = e_0 * 128 + e_1 * 4 + e_2, where e < 128
+        S = T.alloc_buffer((200,), scope="shared")
+        for t in T.thread_binding(32, "threadIdx.x"):
+            for i_fused_0 in T.unroll(2):
+                for i_fused_1 in T.thread_binding(32, "threadIdx.x"):
+                    for i_fused_2 in T.vectorized(4):
+                        if i_fused_0 * 128 + i_fused_1 * 4 + i_fused_2 < 200:
+                            S[i_fused_0 * 128 + i_fused_1 * 4 + i_fused_2] = A[i_fused_0 * 128 + i_fused_1 * 4 + i_fused_2]
     Requires:
         threads-around: a loop of threadIdx stands around the block.
         own-loops: the innermost loops around the block hold nothing else and are not marked.

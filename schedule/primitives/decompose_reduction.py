@@ -22,12 +22,15 @@ from tunesmith.schedule.state import ScheduleState
 def decompose_reduction(s: ScheduleState, block: BlockRV, loop: LoopRV) -> BlockRV:
     """Put the init of `block` into its own nest, directly before `loop`; the update keeps the rest.
 
-    Rewrite:
-        for i, k in grid(4, 8): { init: C[i] = 0 } C[i] = C[i] + A[i, k]
+    Rewrite: `decompose_reduction(C, k)`
+        for i, k in T.grid(4, 16):
+            init: C[i] = 0.0
+            C[i] = C[i] + A[i, k]
       ->
-        for i in range(4):
-            C_init[i] = 0
-            for k in range(8): C[i] = C[i] + A[i, k]
+        for i in T.serial(4):
+            C[i] = 0.0
+            for k in T.serial(16):
+                C[i] = C[i] + A[i, k]
     Requires:
         reduction: the block has an init, which does not depend on its reduction variables.
         loop-of-block: the loop is one of the block's loops.

@@ -17,11 +17,12 @@ from tunesmith.schedule.state import ScheduleState
 def fuse(s: ScheduleState, loops: Sequence[LoopRV]) -> LoopRV:
     """Fuse consecutive nested loops, outermost first, into one.
 
-    Rewrite:
-        for i in range(4):
-            for j in range(8): S(i, j)
+    Rewrite: `fuse([i, j])`
+        for i, j in T.grid(4, 8):
+            C[i, j] = A[i, j]
       ->
-        for i_j_fused in range(32): S(i_j_fused // 8, i_j_fused % 8)
+        for i_j_fused in T.serial(32):
+            C[i_j_fused // 8, i_j_fused % 8] = A[i_j_fused // 8, i_j_fused % 8]
     Requires:
         at-least-one: there is a loop to fuse.
         nested: each loop is the only statement of the one before it.

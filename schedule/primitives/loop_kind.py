@@ -90,10 +90,12 @@ def bind(s: ScheduleState, loop: LoopRV, thread: str) -> None:
         loop: the loop.
         thread: `blockIdx.x`, `threadIdx.x`, `vthread.x`, or y, or z.  A thread runs all virtual threads, side by side: what they share is
             fetched once.  Loops of one threadIdx may stand in each other: all threads do the outer one, and share the inner one's work.
-    Rewrite:
-        for i in range(16): C[i] = A[i]
+    Rewrite: `bind(i, "threadIdx.x")`
+        for i in T.serial(16):
+            C[i] = A[i]
       ->
-        for i in thread_binding(16, "threadIdx.x"): C[i] = A[i]
+        for i in T.thread_binding(16, "threadIdx.x"):
+            C[i] = A[i]
     Requires:
         known-thread: there is such a thread axis.
         serial: the loop is not marked otherwise.

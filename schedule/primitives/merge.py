@@ -20,13 +20,17 @@ def merge(s: ScheduleState, first: LoopRV, second: LoopRV) -> LoopRV:
 
     What stands between the two stays there, in front of the loop.
 
-    Rewrite:
-        for i in range(16): B[i] = A[i] * 2
-        for j in range(16): C[j] = B[j] + 1
+    Rewrite: `merge(i, j)`
+        B = T.alloc_buffer((16,))
+        for i in T.serial(16):
+            B[i] = A[i] * 2.0
+        for j in T.serial(16):
+            C[j] = B[j] + 1.0
       ->
-        for j in range(16):
-            B[j] = A[j] * 2
-            C[j] = B[j] + 1
+        B = T.alloc_buffer((16,))
+        for j in T.serial(16):
+            B[j] = A[j] * 2.0
+            C[j] = B[j] + 1.0
     Requires:
         siblings: both loops stand in one sequence of statements, `first` before `second`.
         serial: no loop is marked or annotated.

@@ -17,10 +17,14 @@ def pad_rows(s: ScheduleState, block: BlockRV, pad: IntRV | int) -> None:
 
     It is added to what is left of the row when the buffer shrinks to its tile.
 
-    Rewrite:
-        S = alloc_buffer((8, 32), scope="shared")
-      -> (4)
-        S = alloc_buffer((8, 32), scope="shared", pad=4)
+    Rewrite: `pad_rows(S, 4)`
+        S = T.alloc_buffer((8, 32), scope="shared")
+        for i, j in T.grid(8, 32):
+            S[i, j] = A[i, j]
+      ->
+        S = T.alloc_buffer((8, 32), scope="shared", pad=4)
+        for i, j in T.grid(8, 32):
+            S[i, j] = A[i, j]
     Requires:
         intermediate: the block writes one buffer, which is not a parameter of the function.
         positive: the padding is no negative number.

@@ -16,12 +16,12 @@ from tunesmith.schedule.state import ScheduleState
 def reorder(s: ScheduleState, loops: Sequence[LoopRV]) -> None:
     """Put `loops`, which stand in one perfect nest, into the given order; loops between them that are not named stay in place.
 
-    Rewrite:
-        for i in range(4):
-            for j in range(8): S(i, j)
+    Rewrite: `reorder([j, i])`
+        for i, j in T.grid(4, 8):
+            C[i, j] = A[i, j]
       ->
-        for j in range(8):
-            for i in range(4): S(i, j)
+        for j, i in T.grid(8, 4):
+            C[i, j] = A[i, j]
     Requires:
         distinct: no loop is named twice.
         nest: the loops belong to one nest without other statements between them.

@@ -23,12 +23,17 @@ from tunesmith.schedule.state import ScheduleState
 def reuse_buffer(s: ScheduleState, block: BlockRV, into: BlockRV) -> None:
     """Keep what `block` computes in the buffer that `into` writes; its own buffer disappears.
 
-    Rewrite:
-        for i in range(16): B[i] = A[i] * 2
-        for i in range(16): C[i] = B[i] + 1
+    Rewrite: `reuse_buffer(B, C)`
+        B = T.alloc_buffer((16,))
+        for i in T.serial(16):
+            B[i] = A[i] * 2.0
+        for i in T.serial(16):
+            C[i] = B[i] + 1.0
       ->
-        for i in range(16): C[i] = A[i] * 2
-        for i in range(16): C[i] = C[i] + 1
+        for i in T.serial(16):
+            C[i] = A[i] * 2.0
+        for i in T.serial(16):
+            C[i] = C[i] + 1.0
     Requires:
         intermediate: the block writes one buffer, which is an intermediate one, not in registers, and nothing else writes that.
         output: `into` is one store without reduction, to a parameter of the function that nothing else touches.

@@ -23,14 +23,19 @@ from tunesmith.schedule.state import ScheduleState
 def reverse_compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV) -> None:
     """Move the consumer `block` to the end of `loop`, over the box its producers write in one iteration.
 
-    Rewrite:
-        for i_0 in range(4):
-            for i_1 in range(4): B[i_0 * 4 + i_1] = A[i_0 * 4 + i_1] * 2
-        for i in range(16): C[i] = B[i] + 1
+    Rewrite: `split(i, [None, 4]); reverse_compute_at(C, i_0)`
+        B = T.alloc_buffer((16,))
+        for i in T.serial(16):
+            B[i] = A[i] * 2.0
+        for j in T.serial(16):
+            C[j] = B[j] + 1.0
       ->
-        for i_0 in range(4):
-            for i_1 in range(4): B[i_0 * 4 + i_1] = A[i_0 * 4 + i_1] * 2
-            for ax0 in range(4): C[i_0 * 4 + ax0] = B[i_0 * 4 + ax0] + 1
+        B = T.alloc_buffer((16,))
+        for i_0 in T.serial(4):
+            for i_1 in T.serial(4):
+                B[i_0 * 4 + i_1] = A[i_0 * 4 + i_1] * 2.0
+            for ax0 in T.serial(4):
+                C[i_0 * 4 + ax0] = B[i_0 * 4 + ax0] + 1.0
     Requires:
         elementwise: the block reads the produced buffer at its own iteration variables and reduces nothing.
         own-values: different instances of the block write different elements, and read of what they write only their own.

@@ -27,11 +27,20 @@ def rfactor(s: ScheduleState, loop: LoopRV) -> BlockRV:
 
     Returns the block of partial results; the final block keeps the name of the old one.
 
-    Rewrite:
-        for k_0, k_1 in grid(4, 8): { init: C[0] = 0 } C[0] = C[0] + A[k_0 * 8 + k_1] where k_0 * 8 + k_1 < 30
+    Rewrite: `split(k, [None, 8]); rfactor(k_1)`
+        for k in T.serial(30):
+            init: C[0] = 0.0
+            C[0] = C[0] + A[k]
       ->
-        for k_0, k_1 in grid(4, 8): { init: C_rf[0, k_1] = 0 } C_rf[0, k_1] = C_rf[0, k_1] + select(k_0 * 8 + k_1 < 30, A[k_0 * 8 + k_1], 0)
-        for k_1 in range(8): { init: C[0] = 0 } C[0] = C[0] + C_rf[0, k_1]
+        C_rf = T.alloc_buffer((1, 8))
+        for k_0, k_1 in T.grid(4, 8):
+            if k_0 < 1:
+                C_rf[0, k_1] = 0.0
+            C_rf[0, k_1] = C_rf[0, k_1] + T.select(k_0 * 8 + k_1 < 30, A[k_0 * 8 + k_1], 0.0)
+        for k_1 in T.serial(8):
+            if k_1 < 1:
+                C[0] = 0.0
+            C[0] = C[0] + C_rf[0, k_1]
     Requires:
         reduction: the loop holds one block, which has an init, a single store, and accumulates with +, *, min or max what does not
             depend on the buffer.

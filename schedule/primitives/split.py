@@ -22,11 +22,13 @@ def split(s: ScheduleState, loop: LoopRV, factors: Sequence[IntRV | int | None])
         loop: the loop to split.
         factors: extents from outer to inner.  The first may be None (TVM's spelling); the outermost extent is always
             ceildiv(extent, product of the others), so a given first factor is checked against it and not used.
-    Rewrite:
-        for i in range(16): S(i)
+    Rewrite: `split(i, [None, 4])`
+        for i in T.serial(18):
+            C[i] = A[i]
       ->
-        for i_0 in range(4):
-            for i_1 in range(4): S(i_0 * 4 + i_1) where i_0 * 4 + i_1 < 16
+        for i_0, i_1 in T.grid(5, 4):
+            if i_0 * 4 + i_1 < 18:
+                C[i_0 * 4 + i_1] = A[i_0 * 4 + i_1]
     Requires:
         serial: the loop is serial and carries no annotation.
         one-unknown: only the first factor is None.
