@@ -1,4 +1,4 @@
-"""fuse: nested loops become one."""
+"""Fuse nested loops into one."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def fuse(s: ScheduleState, loops: Sequence[LoopRV]) -> LoopRV:
     Requires:
         at-least-one: there is a loop to fuse.
         nested: each loop is the only statement of the one before it.
-        serial: no loop is marked or annotated.
-        independent: no loop's extent depends on another of them.
+        serial: every loop is serial and carries no annotation.
+        independent: no extent depends on another of the loops.
         loop-exists: the loops are still in the program.
     Keeps: the order of executed block instances.
     """

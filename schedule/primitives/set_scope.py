@@ -1,4 +1,4 @@
-"""set_scope: move an intermediate buffer to another storage scope."""
+"""Move an intermediate buffer to another storage scope."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tunesmith.schedule.state import ScheduleState
 
 @primitive
 def set_scope(s: ScheduleState, block: BlockRV, scope: str) -> None:
-    """Put the buffer that `block` writes into `scope`.
+    """Move the buffer that `block` writes to `scope`.
 
     Rewrite: `set_scope(B, "workspace")`
         B = T.alloc_buffer((16,))
