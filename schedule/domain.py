@@ -114,8 +114,8 @@ def check_first_step(s: ScheduleState, block: Block, label: str) -> list[Poly]:
     used = {v for it, e in zip(block.iters, block.bindings, strict=True) if it.kind == "R" for v in e.vars}
     steps: dict[Var, Poly] = {f.var: ZERO for f in loops if f.var in used}
     inside = loops[next((i for i, f in enumerate(loops) if f.var in steps), 0) :]
-    begun = digits_of(s, block, "R") is not None or digits_of(s, block.with_(predicate=()), "R") is not None
-    if not begun or is_repeated(s, block, inside):
+    starts_first = digits_of(s, block, "R") is not None or digits_of(s, block.with_(predicate=()), "R") is not None
+    if not starts_first or is_repeated(s, block, inside):
         raise s.refuse(
             label,
             f"the reduction of block {block.name} may not start in the first iteration of its loops, or may start more than once",

@@ -177,14 +177,14 @@ def check_order(s: ScheduleState, block: Block, old: Sequence[For], new: Sequenc
     for a, b in _conflicting(found, written):
         shared = instances.shared(a, b)
         before, after = ([f.var for f in loops if f.var not in shared] for loops in (old, new))
-        if before == after or (reassociable and (block.init is None or _begins_first(s, block, before))):
+        if before == after or (reassociable and (block.init is None or _starts_first(s, block, before))):
             continue
         if not _writes_same_value(s, a, b, tuple(old)):
             names = ", ".join(v.name for v in before)
             raise s.refuse(label, f"instances of block {block.name} depend on each other along {names}, which must keep their order", block)
 
 
-def _begins_first(s: ScheduleState, block: Block, loops: Sequence[Var]) -> bool:
+def _starts_first(s: ScheduleState, block: Block, loops: Sequence[Var]) -> bool:
     """Whether the loops bind only reduction variables, and the reduction starts once, in their first iteration."""
     used: dict[str, set[Var]] = {"S": set(), "R": set()}
     for it, e in zip(block.iters, block.bindings, strict=True):

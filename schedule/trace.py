@@ -70,12 +70,12 @@ class Trace:
             if i.kind.startswith("sample_"):
                 n = len(i.outputs)
                 if len(values) < n:
-                    raise RecordError(f"the row has too few values: {len(row)}, but the trace samples more")
+                    raise RecordError(f"the configuration has {len(row)} values, and the trace samples more")
                 i = replace(i, decision=_decision(i, values[:n], len(row) - len(values)))
                 values = values[n:]
             out.append(i)
         if values:
-            raise RecordError(f"the row has {len(values)} values more than the trace samples")
+            raise RecordError(f"the configuration has {len(values)} values more than the trace samples")
         return Trace(tuple(out))
 
     def append(self, instruction: Instruction) -> Trace:
@@ -158,7 +158,7 @@ def _decision(i: Instruction, values: Sequence[Any], start: int) -> Decision:
     for at, (name, x) in enumerate(zip(i.outputs, values, strict=True), start):
         value = as_integer(x)
         if value is None:
-            raise RecordError(f"row[{at}], the value of {name} = {i.kind}(...), is {x!r}; a row holds integers")
+            raise RecordError(f"row[{at}], the value of {name} = {i.kind}(...), is {x!r}; a configuration consists of integers")
         out.append(value)
     return tuple(out)
 

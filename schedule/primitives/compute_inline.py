@@ -20,7 +20,7 @@ from tunesmith.schedule.primitive import primitive
 from tunesmith.schedule.state import ScheduleState
 
 
-def _pointwise_store(s: ScheduleState, b: Block) -> BufferStore:
+def _elementwise_store(s: ScheduleState, b: Block) -> BufferStore:
     """The single store of a block whose instances each write one element, at distinct iteration variables."""
     body = b.body
     if is_guarded(s, b):
@@ -28,7 +28,7 @@ def _pointwise_store(s: ScheduleState, b: Block) -> BufferStore:
     if type(body) is not BufferStore or b.init is not None or any(it.kind == "R" for it in b.iters):
         raise s.refuse("pointwise", f"block {b.name} is not a single store without reduction", b)
     if any(a.buffer is body.buffer and not a.is_write for a in accesses(b)):
-        raise s.refuse("pointwise", f"block {b.name} reads what it writes", b)
+        raise s.refuse("pointwise", f"block {b.name} reads the buffer it writes", b)
     positions = [plain_iter(e, b) for e in body.indices]
     if None in positions or len(set(positions)) != len(b.iters):
         raise s.refuse("pointwise", f"block {b.name} does not write one element in each instance, at its own iteration variables", b)
@@ -61,7 +61,7 @@ def compute_inline(s: ScheduleState, block: BlockRV) -> None:
     Keeps: results; every load computes the expression again.
     """
     b = s.block(block)
-    body = _pointwise_store(s, b)
+    body = _elementwise_store(s, b)
     _require_private(s, b, body.buffer)
     by_var: list[Var] = [e.as_var() for e in body.indices]  # type: ignore[misc]
     readers = [c for c in s.blocks() if c is not b and any(a.buffer is body.buffer for a in reads(c))]
@@ -114,12 +114,12 @@ def reverse_compute_inline(s: ScheduleState, block: BlockRV) -> None:
     Keeps: results.
     """
     b = s.block(block)
-    body = _pointwise_store(s, b)
+    body = _elementwise_store(s, b)
     made = [c for c in s.blocks() if c is not b and {w.buffer for w in writes(c)} & {a.buffer for a in reads(b)}]
     if len(made) != 1:
         raise s.refuse("one-producer", f"block {b.name} has {len(made)} producers", b)
     p = made[0]
-    source = _pointwise_store(s, p)
+    source = _elementwise_store(s, p)
     for c in (b, p):
         check_in_blocks(s, c, "in-blocks")
         check_unconditional(s, c, "guard")

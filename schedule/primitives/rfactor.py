@@ -85,14 +85,16 @@ def rfactor(s: ScheduleState, loop: LoopRV) -> BlockRV:
         if c is not b and any(a.buffer is body.buffer for a in accesses(c)):
             what = f"block {c.name} accesses {body.buffer.name} while block {b.name} accumulates into it"
             raise s.refuse("running", what, c)
-    begins = check_first_step(s, b, "first")
+    start_guards = check_first_step(s, b, "first")
     partial = Buffer(f"{body.buffer.name}_rf", [*body.buffer.shape, target.extent], body.buffer.dtype, body.buffer.scope)
     s.add_allocs(partial)
     name = s.fresh_name(f"{b.name}_rf")
     parts = _partial_block(s, b, body, init, name, partial, target, reduce_loops)
     outermost = reduce_loops[0]
     inner = loops[loops.index(outermost) :]
-    final = _final_nest(b, body, init, partial, target, begins, [f for f in inner if any(f.var in e.vars for e in spatial)], reduce_loops)
+    final = _final_nest(
+        b, body, init, partial, target, start_guards, [f for f in inner if any(f.var in e.vars for e in spatial)], reduce_loops
+    )
     s.replace_block(b.name, lambda _: parts)
     s.replace_loop(outermost.var, lambda f: seq([f, final]))
     return s.new_block(name)
@@ -172,7 +174,7 @@ def _final_nest(
     init: BufferStore,
     partial: Buffer,
     target: For,
-    begins: list[Poly],
+    start_guards: list[Poly],
     spatial_loops: list[For],
     reduce_loops: list[For],
 ) -> Stmt:
@@ -196,7 +198,7 @@ def _final_nest(
         b.name,
         (*iters, lane),
         (*bindings, poly(lane_loop)),
-        tuple([substitute(p, values) for p in (*[p for p in b.predicate if p.vars.isdisjoint(around)], *begins)]),
+        tuple([substitute(p, values) for p in (*[p for p in b.predicate if p.vars.isdisjoint(around)], *start_guards)]),
         substitute_program(init, rename),
         BufferStore(body.buffer, at, value),
     )

@@ -80,7 +80,7 @@ def test_rows_of_what_is_no_integer(on: On, value: Any) -> None:
     s.split(i, [None, a, b])
     with pytest.raises(RecordError) as refused:
         s.trace.with_row([2, value])
-    assert f"row[1], the value of v1 = sample_tile(...), is {value!r}; a row holds integers" in str(refused.value)
+    assert f"row[1], the value of v1 = sample_tile(...), is {value!r}; a configuration consists of integers" in str(refused.value)
     with pytest.raises(ScheduleError) as caught:
         concretize(s.func, dict(zip(s.params, (2, value), strict=True)))
     assert (caught.value.primitive, caught.value.requirement) == ("concretize", "arguments")

@@ -225,7 +225,7 @@ def test_compute_inline_pointwise(on: On, refuse: Refuse) -> None:
 
 def test_compute_inline_pointwise_2(on: On, refuse: Refuse) -> None:
     s = on("odd")
-    refuse("compute_inline", "pointwise", "block in_place reads what it writes", s, lambda: s.compute_inline(s.get_block("in_place")))
+    refuse("compute_inline", "pointwise", "block in_place reads the buffer it writes", s, lambda: s.compute_inline(s.get_block("in_place")))
 
 
 def test_compute_inline_intermediate(on: On, refuse: Refuse) -> None:
