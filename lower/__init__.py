@@ -1,1 +1,1 @@
-"""Rank 3: passes that turn a concrete scheduled program into loops, vectors and flat memory."""
+"""Lower a concrete scheduled program to loops, vectors and flat memory by a list of passes."""

@@ -1,6 +1,6 @@
-"""Estimate the number of instructions of a program.
+"""Estimate the number of instructions of a program before vector math is expanded.
 
-The program is one before vector math is expanded: a function that will be expanded counts as the arithmetic it becomes.
+A call that will be expanded counts as the arithmetic that replaces it.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from tunesmith.lower.vector_math_tables import OPERATIONS
 from tunesmith.support import dtype as dt
 
 UNROLLED = 16_384
-"""Estimated instructions that unrolled loops may add up to in one function: what LLVM compiles in 1 to 2.5 s."""
+"""Limit on the estimated instructions of all unrolled loops of a function; LLVM compiles as many in 1 to 2.5 s."""
 
 DEVICE_UNROLLED = 4 * UNROLLED
-"""The same for a kernel of a GPU: sketches unroll 2,048 multiply-adds of a thread, ten instructions each by this estimate."""
+"""The same limit for a GPU kernel: sketches unroll 2,048 multiply-adds per thread, estimated at ten instructions each."""
 
 EMITTED = 65_536
-"""Lines of LLVM IR of one function at most, whatever they come from: what LLVM compiles in 4 to 10 s."""
+"""Limit on the lines of LLVM IR of a function; LLVM compiles as many in 4 to 10 s."""
 
 _SCALAR_SCALE = 14
-"""Instructions of a multiplication by a power of two where the machine has none: two products, and the bits of two factors."""
+"""Instructions of `ldexp` on machines without it: two multiplications and the construction of two factors."""
 _ADDRESS = 1
-"""Instructions of an access to memory beside the access itself."""
+"""Address instructions of a memory access."""
 
 
 def expression_size(e: Expr, seen: set[int] | None = None) -> int:
-    """Estimated instructions of an expression; an object that occurs twice counts once."""
+    """Estimated instructions of an expression; a shared object counts once."""
     seen = set() if seen is None else seen
     total = 0
     stack: list[Any] = [e]
@@ -69,7 +69,7 @@ def _function_size(name: str, lanes: int) -> int:
 
 
 def code_size(n: Stmt, lanes: int = 1) -> int:
-    """Estimated instructions of a statement with all its unrolled and vectorised loops written out, `lanes` elements in a vector."""
+    """Estimated instructions of a statement after unrolling and vectorization, with `lanes` elements per vector."""
     t: Any = type(n)
     if t is For:
         loop: Any = n

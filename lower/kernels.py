@@ -1,4 +1,4 @@
-"""Split GPU functions into kernels: their root statements, which run one after the other."""
+"""Split GPU functions into kernels: the root statements, which run one after the other."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tunesmith.ir.visit import with_body
 
 
 def kernels(body: Stmt) -> list[Stmt]:
-    """The kernels of a body, in order; memory that they share may be allocated around them."""
+    """The kernels of a body, in order; allocations of scope global may enclose them."""
     while type(body) is Allocate and body.buffer.scope == "global":
         body = body.body
     return list(body.stmts) if type(body) is Seq else [body]
 
 
 def map_kernels(func: PrimFunc, f: Callable[[Stmt], Stmt]) -> PrimFunc:
-    """The function with `f` applied to each kernel; itself when nothing changes."""
+    """The function with `f` applied to each kernel; the same object when nothing changes."""
 
     def go(n: Stmt) -> Stmt:
         if type(n) is Allocate and n.buffer.scope == "global":

@@ -1,7 +1,7 @@
-"""Decide whether an intermediate buffer passes values from one iteration of a loop to another.
+"""Decide whether an intermediate buffer carries values from one iteration of a loop to another.
 
-It does not if every element that an iteration reads has been written earlier in the same iteration, or if different iterations access
-different elements.  What cannot be proved counts as passed on, so that the buffer outlives the iteration.
+It carries none if every element that an iteration reads was written earlier in the same iteration, or if different iterations access
+different elements.  If neither can be proved, the answer is yes, so that the buffer outlives the iteration.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from tunesmith.ir.stmt import For
 from tunesmith.lower.simplifier import Simplifier
 
 MAX_POINTS = 1 << 17
-"""Iterations of an access that are enumerated."""
+"""Limit on the enumerated iterations of an access."""
 
 
 def carries_values(
     loop: For, buffer: Buffer, s: Simplifier, threads: Mapping[Var, Poly], sizes: frozenset[Var] = frozenset()
 ) -> bool | None:
-    """Whether a value of the buffer may pass from one iteration of the loop to another.
+    """Whether the loop may carry a value of the buffer from one iteration to another.
 
     Args:
-        loop: all accesses to the buffer are inside it.
+        loop: the loop; it contains all accesses to the buffer.
         buffer: the buffer.
-        s: knows the ranges of the variables around the loop, and of the loop.
-        threads: highest values of the loops of threads around the loop and inside it that share the buffer: barriers let all of them
-            write before any of them reads.
-        sizes: the variables that are the same for the whole call.
+        s: has the ranges of the loop variable and of the variables around the loop.
+        threads: highest values of the thread loops, around and inside the loop, that share the buffer: with barriers, all threads
+            write before any thread reads.
+        sizes: the variables that are constant during a call.
     Returns:
-        False when each iteration writes what it reads, so that this holds for all loops around it, too; None when different
-        iterations access different elements; True otherwise.
+        False if each iteration writes what it reads, which then holds for all enclosing loops, too; None if different iterations access
+        different elements; True otherwise.
     """
     found = guarded_accesses(loop.body, buffer, threads)
     reads = [(n, a) for n, a in enumerate(found) if not a.is_write]
@@ -50,38 +50,38 @@ def carries_values(
     inside = {loop.var: loop.extent - 1}
     each = [LoopAccess(buffer, a.indices, a.is_write, {**inside, **a.ranges}, (loop.var, *a.ranges), a.guards, None) for a in found]
     writes = [a for a in each if a.is_write]
-    apart = all(loop.var in shared_iterations(w, r) for w in writes for r in each if not r.is_write)
-    return None if apart else True
+    disjoint = all(loop.var in shared_iterations(w, r) for w in writes for r in each if not r.is_write)
+    return None if disjoint else True
 
 
 def _covers(
     w: GuardedAccess, r: GuardedAccess, found: list[GuardedAccess], threads: Mapping[Var, Poly], sizes: frozenset[Var], s: Simplifier
 ) -> bool:
-    """Whether `w`, which comes before `r`, has written every element that `r` reads, in the same iteration of the loop."""
+    """Whether `w`, which precedes `r`, writes every element that `r` reads in the same iteration of the loop."""
     if not (w.exact and w.is_whole):
         return False
     common = [v for v in w.ranges if v in r.ranges and v not in threads]
     own = {v: n for v, n in w.ranges.items() if v not in common}
     others = {v: n for v, n in r.ranges.items() if v not in common}
-    # The first iteration of a common loop comes before all that read: an init runs in it.
+    # The first iteration of a common loop precedes all that read: an init runs in it.
     first: dict[Var, Poly] = {v: ZERO for v in common if all(v not in i.vars for i in w.indices)}
     if any(not n.vars.isdisjoint(own) for n in own.values()):
         return False
     known = Simplifier(s.ranges)
     for v, n in (*w.ranges.items(), *r.ranges.items()):
         known.ranges[v] = (0, max(known.bounds(n)[1], 0))
-    kept: list[Poly] = []
+    remaining: list[Poly] = []
     for g in (substitute(p, first) for p in w.guards):
-        met = g in r.guards and g.vars.isdisjoint(own)
-        if met or known.bounds(g)[1] < 0 or _excludes_for_all(g, w, found, sizes):
+        implied = g in r.guards and g.vars.isdisjoint(own)
+        if implied or known.bounds(g)[1] < 0 or _excludes_for_all(g, w, found, sizes):
             continue
         if not g.vars <= set(own):
             return False
-        kept.append(g)
-    if not kept and _is_dense(w.indices, own) and _is_within(w, r, own, others, known):
+        remaining.append(g)
+    if not remaining and _is_dense(w.indices, own) and _is_within(w, r, own, others, known):
         return True
     lows = [interval(i, own)[0] for i in w.indices]
-    written = _points([known.index(i - low) for i, low in zip(w.indices, lows, strict=True)], kept, own)
+    written = _points([known.index(i - low) for i, low in zip(w.indices, lows, strict=True)], remaining, own)
     if written is None:
         return False
     ends = [nested_interval(i - low, others) for i, low in zip(r.indices, lows, strict=True)]
@@ -94,7 +94,7 @@ def _covers(
 
 
 def _multiple(g: Poly, index: Poly, sizes: frozenset[Var]) -> tuple[Fraction, Poly] | None:
-    """(c, k) with g * d = index * n + k, where c = n / d, and k depends on sizes alone."""
+    """(c, k) with g * d = index * n + k, where c = n / d, and k depends only on sizes."""
     terms = split_constant(index)[0].terms
     if not terms:
         return None
@@ -105,20 +105,20 @@ def _multiple(g: Poly, index: Poly, sizes: frozenset[Var]) -> tuple[Fraction, Po
 
 
 def _excludes_for_all(g: Poly, w: GuardedAccess, found: list[GuardedAccess], sizes: frozenset[Var]) -> bool:
-    """Whether the guard of `w` is decided by the element alone, and every other store excludes that element, too: it has no value."""
+    """Whether the guard of `w` depends only on the element, and every other store excludes the same elements, which are never written."""
     keys = {(d, m) for d, i in enumerate(w.indices) if (m := _multiple(g, i, sizes)) is not None}
     others = [x for x in found if x.is_write and x is not w]
     return bool(keys) and all(any((d, _multiple(p, x.indices[d], sizes)) in keys for p in x.guards for d, _ in keys) for x in others)
 
 
 def _is_dense(indices: tuple[Poly, ...], loops: Mapping[Var, Poly]) -> bool:
-    """Whether the indices have every combination of values in their box."""
+    """Whether the indices take every combination of values in their bounding box."""
     used = [v for i in indices for v in i.vars if v in loops]
     return len(used) == len(set(used)) and all(_is_tiling(i, loops) for i in indices)
 
 
 def _is_tiling(e: Poly, loops: Mapping[Var, Poly]) -> bool:
-    """Whether the loops give `e` every value from its lowest to its highest."""
+    """Whether `e` takes every value from its lowest to its highest over the loops."""
     steps: list[tuple[int, int]] = []
     for m, c in e.terms:
         if any(not a.vars.isdisjoint(loops) for a in m):
@@ -135,7 +135,7 @@ def _is_tiling(e: Poly, loops: Mapping[Var, Poly]) -> bool:
 
 
 def _is_within(w: GuardedAccess, r: GuardedAccess, own: Mapping[Var, Poly], others: Mapping[Var, Poly], s: Simplifier) -> bool:
-    """Whether the box of `r` is part of that of `w`."""
+    """Whether the bounding box of `r` is inside that of `w`."""
     for x, y in zip(w.indices, r.indices, strict=True):
         low, high = interval(x, own)
         first, last = nested_interval(y, others)
@@ -146,7 +146,7 @@ def _is_within(w: GuardedAccess, r: GuardedAccess, own: Mapping[Var, Poly], othe
 
 
 def _points(indices: list[Poly], guards: list[Poly], loops: Mapping[Var, Poly]) -> set[tuple[int, ...]] | None:
-    """All values of the indices where the guards hold; None when they are not numbers or too many."""
+    """All values of the indices where the guards hold; None if they are not constant or too many."""
     used = list(dict.fromkeys(v for p in (*indices, *guards) for v in p.vars))
     if any(v not in loops or loops[v].const is None for v in used):
         return None

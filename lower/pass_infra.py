@@ -109,7 +109,7 @@ class Pipeline:
     """Passes in order.  Composition checks that each pass finds the stage it needs."""
 
     def __init__(self, *passes: Pass) -> None:
-        stage = passes[0].needs
+        stage = passes[0].needs if passes else STAGES[0]
         stages = []
         for p in passes:
             if STAGES.index(p.needs) > STAGES.index(stage):
@@ -148,12 +148,12 @@ class Pipeline:
         return func
 
     def without(self, name: str) -> Pipeline:
-        """The pipeline minus one pass, wherever it stands.  UserError if there is no such pass."""
+        """The pipeline without the pass called `name`, at every position.  UserError if there is no such pass."""
         self._check(name)
         return Pipeline(*[p for p in self.passes if p.name != name])
 
     def insert_after(self, name: str, *new: Pass) -> Pipeline:
-        """The pipeline with passes behind the one called `name`, wherever it stands.  UserError if there is no such pass."""
+        """The pipeline with passes inserted after the one called `name`, at every position.  UserError if there is no such pass."""
         self._check(name)
         out: list[Pass] = []
         for p in self.passes:

@@ -1,4 +1,4 @@
-"""List the passes of each target kind; `PASSES` has all of them by name."""
+"""List the lowering passes of each target kind, and find passes by name."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ CPU = Pipeline(
     fuse_multiply_add,
     bound_unrolling,
     unroll_loops,
-    # Last: expanded functions share subexpressions as objects, which a rewrite of trees would copy.
+    # Last: expanded functions share subexpressions as objects, which a tree rewrite would copy.
     expand_math,
 )
-"""From a concrete scheduled function to what the CPU code generators take."""
+"""Passes from a concrete scheduled function to the input of the CPU code generators."""
 
 CPU_CHECKED = Pipeline(check_bounds, guard_zero_padding, simplify, flatten_buffers, legalize_bool_storage, fuse_multiply_add, expand_math)
-"""As `CPU`, with every index checked at run time: serial, and as slow as that is.  What decides how results are rounded is in both."""
+"""Passes for a serial, slow program that checks every index at run time.  Passes that affect rounding are the same as in `CPU`."""
 
 GPU = Pipeline(
     lower_cross_thread_reduction,
@@ -88,14 +88,14 @@ GPU = Pipeline(
     insert_barriers,
     bound_unrolling,
 )
-"""From a concrete scheduled function to kernels: the form of `lower.kernels`, with flat memory, vectors and barriers."""
+"""Passes from a concrete scheduled function to kernels (see `lower.kernels`) with flat memory, vectors and barriers."""
 
 PASSES: Mapping[str, Pass] = {p.name: p for p in sorted({*CPU.passes, *CPU_CHECKED.passes, *GPU.passes}, key=lambda p: p.name)}
-"""Every pass by name."""
+"""All passes by name."""
 
 
 def find_pass(text: str) -> Pass:
-    """The pass that `text` names, with its options: `simplify`, `version_loops{most=8}`.
+    """Parse the name of a pass and its options: `simplify`, `version_loops{most=8}`.
 
     Raises:
         UserError: there is no such pass or option, or a value has the wrong type.

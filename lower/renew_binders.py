@@ -1,7 +1,6 @@
-"""renew_binders: where a pass has written a statement twice, the copies get loop variables and allocations of their own.
+"""Rename loop variables and allocations of duplicated statements, so that each is bound once (TVM RenewDefs).
 
-A binder is bound once in a program: code generation knows an address by its buffer and its index, and two allocations under
-one name would share what it has computed for the first.
+Code generation caches addresses by buffer and index: two allocations of one buffer would share the addresses of the first.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from tunesmith.ir.visit import substitute, transform
 
 
 def renew_binders(body: Stmt) -> Stmt:
-    """`body` with every loop variable and every allocated buffer bound once; `body` itself when they are."""
+    """`body` with every loop variable and every allocated buffer bound once; `body` itself when that already holds."""
     loops: set[Var] = set()
     buffers: set[Buffer] = set()
     renamed: dict[Var, Poly] = {}
@@ -48,6 +47,6 @@ def renew_binders(body: Stmt) -> Stmt:
         return substitute_poly(p, renamed) if renamed else p
 
     def on_leaf(n: Stmt, recurse: Any) -> Stmt:
-        return n.map_children(recurse) if renamed else n  # most copies bind nothing: their expressions need no look
+        return n.map_children(recurse) if renamed else n  # most copies rename nothing: skip their expressions
 
     return transform(body, {For: on_for, Allocate: on_allocate, BufferStore: on_leaf, Evaluate: on_leaf, Poly: on_poly})

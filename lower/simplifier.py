@@ -1,6 +1,6 @@
 """Simplify programs under known ranges: guards that always hold, loops of one iteration, constant conditions.
 
-Scheduling primitives do not simplify; they leave it to this rewrite.
+Scheduling primitives do not simplify their results; this rewrite runs after them.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ Range = tuple[int, int]
 
 
 class Simplifier:
-    """Simplifies statements and expressions under known ranges of variables (both ends included)."""
+    """Simplify statements and expressions under known ranges of variables (both ends included)."""
 
     def __init__(self, ranges: Mapping[Var, Range] | None = None) -> None:
         self.ranges: dict[Var, Range] = dict(ranges or {})
-        self._simplest: dict[Any, Poly] = {}
-        self._settled: set[BufferStore] = set()
+        self._simplified: dict[Any, Poly] = {}
+        self._unchanged: set[BufferStore] = set()
         self._table: dict[type, Any] = {
             BufferStore: self._store,
             Poly: lambda n, _: self.index(n),
             For: lambda n, _: self.loop(n),
             Block: self._block,
             If: self._if,
-            IsNegative: self._lt0,
+            IsNegative: self._is_negative,
             Select: self._select,
             Binary: self._binary,
             Not: self._not,
             Seq: self._seq,
             Allocate: self._allocate,
-            IndirectIndex: self._lookup,
+            IndirectIndex: self._indirect_index,
         }
 
     def __call__(self, n: Any) -> Any:
@@ -51,18 +51,18 @@ class Simplifier:
         """The simplest known form of an index."""
         if is_plain(p, self.ranges):
             return p
-        key = (p, *[self.ranges.get(v) for v in p.vars])  # all that the result depends on: copies of a statement ask again
-        done = self._simplest.get(key)
+        key = (p, *[self.ranges.get(v) for v in p.vars])  # copies of a statement repeat their indices
+        done = self._simplified.get(key)
         if done is None:
-            done = self._simplest[key] = simplify_poly(p, self.ranges)
+            done = self._simplified[key] = simplify_poly(p, self.ranges)
         return p if done == p else done
 
     def bounds(self, p: Poly) -> Range:
-        """Lowest and highest value."""
+        """The lowest and the highest value of an index."""
         return bounds(p, self.ranges)
 
     def loop(self, n: For) -> Stmt | None:
-        """A loop; None when it never runs."""
+        """The simplified loop; None when it never runs."""
         extent = self.index(n.extent)
         high = self.bounds(extent)[1]
         if high <= 0:
@@ -79,7 +79,7 @@ class Simplifier:
         return n.with_(extent=extent, body=body)
 
     def guards(self, predicate: tuple[Poly, ...]) -> tuple[Poly, ...] | None:
-        """The entries that are neither always true nor implied by another; None when one never is."""
+        """The entries that are neither always true nor implied by another entry; None when an entry is always false."""
         kept: list[Poly] = []
         for e in predicate:
             e = self.index(e)
@@ -113,11 +113,11 @@ class Simplifier:
         return n.with_(bindings=bindings, predicate=predicate, init=init, body=body)
 
     def _store(self, n: BufferStore, recurse: Any) -> Stmt:
-        if n in self._settled:  # seen before and left as it was, which is right under any ranges
+        if n in self._unchanged:  # an earlier visit left it as it was, which is correct under any ranges
             return n
         m: BufferStore = n.map_children(recurse)
         if m is n:
-            self._settled.add(n)
+            self._unchanged.add(n)
         return m
 
     def _if(self, n: If, recurse: Any) -> Stmt | None:
@@ -129,7 +129,7 @@ class Simplifier:
             return None if orelse is None else If(negate(cond), orelse)
         return n if cond is n.cond and then is n.then and orelse is n.orelse else If(cond, then, orelse)
 
-    def _lt0(self, n: IsNegative, recurse: Any) -> Expr:
+    def _is_negative(self, n: IsNegative, recurse: Any) -> Expr:
         e = self.index(n.index)
         low, high = self.bounds(e)
         if n.lanes > 1 and n.stride is not None:
@@ -161,7 +161,7 @@ class Simplifier:
         holds = known_truth(a)
         return truth(not holds, dt.lanes(n.dtype)) if holds is not None else n if a is n.a else Not(a)
 
-    def _lookup(self, n: IndirectIndex, recurse: Any) -> Expr:
+    def _indirect_index(self, n: IndirectIndex, recurse: Any) -> Expr:
         self.ranges[n.var] = (0, max(self.bounds(n.extent)[1] - 1, 0))
         out: Expr = n.map_children(recurse)
         del self.ranges[n.var]
@@ -179,26 +179,26 @@ class Simplifier:
 
 
 def truth(value: bool, lanes: int = 1) -> Expr:
-    """The condition that always or never holds, for a number of lanes."""
+    """A constant condition for `lanes` lanes."""
     one = Const(value, "bool")
     return one if lanes == 1 else Broadcast(one, lanes)
 
 
 def known_truth(cond: Expr) -> bool | None:
-    """Whether a condition holds, in all lanes; None when that is not known."""
+    """The value of a condition that is constant and the same in all lanes; None for other conditions."""
     one = cond.a if type(cond) is Broadcast else cond
     return bool(one.value) if type(one) is Const else None
 
 
 def negate(cond: Expr) -> Expr:
-    """The opposite condition."""
+    """The negated condition."""
     if type(cond) is IsNegative and cond.lanes == 1:
         return IsNegative(-cond.index - 1)
     return Not(cond)
 
 
 def symbol_ranges(func: PrimFunc) -> dict[Var, Range]:
-    """Ranges of the function's symbolic sizes: anything a dimension can be."""
+    """Ranges of the symbolic sizes of a function: 1 to 2**31 - 1, or the domain of a Param."""
     out: dict[Var, Range] = {}
     for p in func.params:
         for v in (p,) if isinstance(p, Var) else {v for e in p.shape for v in e.vars}:

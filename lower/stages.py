@@ -15,27 +15,27 @@ STAGES = ("SCHEDULED", "OPAQUE", "FLAT", "VECTOR")
 
 
 def check_stage(func: PrimFunc, stage: str, after: str) -> None:
-    """Refuse a function that is not in `stage`.
+    """Check that a function is in `stage`.
 
     Args:
         func: the function.
         stage: one of `STAGES`; a function in a later stage is in all earlier ones.
-        after: the pass that made it, for the message.
+        after: the pass that produced the function, for the message.
     Raises:
-        InternalError: with the node that does not belong there.
+        InternalError: the function has a node that the stage does not allow; the message names the node.
     """
     for limit, fault in _faults(func):
         if STAGES.index(stage) > STAGES.index(limit):
-            raise InternalError(f"{func.name}: after the pass {after} the function is in stage {stage}, which has no place for {fault}")
+            raise InternalError(f"{func.name}: after the pass {after} the function is in stage {stage}, which does not allow {fault}")
 
 
 def stage_of(func: PrimFunc) -> str:
-    """The last stage that the function is in."""
+    """The latest stage whose conditions the function meets."""
     return min((limit for limit, _ in _faults(func)), key=STAGES.index, default=STAGES[-1])
 
 
 def _faults(func: PrimFunc) -> Iterator[tuple[str, str]]:
-    """Nodes with a last stage: (that stage, a description of the node)."""
+    """Nodes that are not allowed after some stage: (the last stage that allows the node, its description)."""
     for n in walk_objects(func.body):
         kind = type(n)
         if kind is Block:

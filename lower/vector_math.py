@@ -1,17 +1,17 @@
 """Expand elementary functions into arithmetic without branches: intrinsics marked `expanded`, and `pow`, `//` and `%` of floats.
 
-The trees use only what a vector unit does in every lane: fma, mul, add, div, sqrt, select, compare, trunc, copysign, integer
+The trees use only lane-wise operations of vector units: fma, mul, add, div, sqrt, select, compare, trunc, copysign, integer
 shifts, `reinterpret`, and `ldexp` where the result may be denormal.  float16 and bfloat16 compute in float32.  sin, cos and
 pow of float32 compute partly in float64, so they have no float64 form; the others have one with longer polynomials.
 
-A tree shares its parts as Python objects: as text it is hundreds of times larger.  So a consumer must evaluate each object once, and
-expansion comes after all passes that walk expressions without a memo: last, before code generation.
-`vector_math_tables.OPERATIONS` says how many operations an expansion has.
+A tree shares its parts as Python objects; its text is hundreds of times larger.  So a consumer must evaluate each object once, and
+expansion runs after all passes that walk expressions without memoization: last, before code generation.
+`vector_math_tables.OPERATIONS` lists the number of operations of each expansion.
 
 Accuracy is given as the largest |result - exact| in units of the last place (ulp) of the exact result, for denormal results in
 units of the smallest number.  The float32 figures of functions of one argument were measured over all 2**32 arguments; the
-float64 forms stay below 2.5 ulp on samples.  They hold where each operation rounds once by itself: a code generator must not
-split an fma, fuse a mul with an add (sin and cos fail then), reassociate, or flush denormals.
+float64 forms stay below 2.5 ulp on samples.  They require that each operation rounds once: a code generator must not split an
+fma, fuse a mul with an add (sin and cos fail then), reassociate, or flush denormals.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class Lanes:
 
     @property
     def tables(self) -> FloatTables:
-        """The numbers of this float type."""
+        """The constants of this float type."""
         return FLOAT32 if self.element == "float32" else FLOAT64
 
     @property
     def word(self) -> str:
-        """The element type that holds the bits of a lane."""
+        """The unsigned integer type with the width of a lane."""
         return f"uint{dt.bits(self.element)}"
 
     def __call__(self, value: float) -> Expr:
@@ -70,7 +70,7 @@ class Lanes:
         return call("reinterpret", bits, dtype=self.dtype)
 
     def clamp(self, x: Expr, low: float | None, high: float | None) -> Expr:
-        """x within [low, high]; NaN stays NaN.  Written so that each side is one instruction on x86, unlike IEEE minimum."""
+        """x within [low, high]; NaN stays NaN.  The form gives one instruction per side on x86, unlike IEEE minimum."""
         if low is not None:
             x = select(x < self(low), self(low), x)
         if high is not None:
@@ -91,7 +91,7 @@ def fma(a: Expr, b: Expr, c: Expr) -> Expr:
 
 
 def _rsqrt(v: Lanes, x: Expr) -> Expr:
-    """1 / sqrt(x) as written: -inf at -0, NaN below; float32: at most 1.5 ulp, denormal arguments too."""
+    """1 / sqrt(x): -inf at -0, NaN below; float32: at most 1.5 ulp, also for denormal arguments."""
     return v(1.0) / call("sqrt", x)
 
 
@@ -118,7 +118,7 @@ def _exp2(v: Lanes, x: Expr) -> Expr:
 
 
 def _sigmoid(v: Lanes, x: Expr) -> Expr:
-    """1 / (1 + e**-x) as t / (1 + t), t = e**x, which keeps small results; float32: at most 3.5 ulp, also where it is denormal."""
+    """1 / (1 + e**-x) as t / (1 + t), t = e**x, accurate for small results; float32: at most 3.5 ulp, also where it is denormal."""
     t = _exp_positive(v, x, tables.SIGMOID_END)
     return t / (t + v(1.0))
 
@@ -135,7 +135,7 @@ def _expm1_reduced(v: Lanes, r: Expr, scale: float = 1.0) -> Expr:
 
 
 def _tanh(v: Lanes, x: Expr) -> Expr:
-    """tanh x = s / (s + 1) with s = (e**2|x| - 1) / 2, which is never above 1; float32: at most 2.6 ulp, -0 and denormals kept."""
+    """tanh x = s / (s + 1) with s = (e**2|x| - 1) / 2, never above 1; float32: at most 2.6 ulp, -0 and denormals preserved."""
     t = v.tables
     a = v.clamp(call("abs", x), None, t.tanh_end)
     shifted = fma(a, v(2 * t.log2e), v(t.magic))
@@ -146,7 +146,7 @@ def _tanh(v: Lanes, x: Expr) -> Expr:
 
 
 def _erf(v: Lanes, x: Expr) -> Expr:
-    """erf |x| = 1 - e**u, where u = log(erfc |x|) is nearly a polynomial; float32: at most 3.2 ulp, -0 and denormals kept."""
+    """erf |x| = 1 - e**u, where u = log(erfc |x|) is nearly a polynomial; float32: at most 3.2 ulp, -0 and denormals preserved."""
     t = v.tables
     a = v.clamp(call("abs", x), None, t.erf_end)
     u = a * v.polynomial(a, [-c for c in t.erf])
@@ -157,13 +157,13 @@ def _erf(v: Lanes, x: Expr) -> Expr:
 
 
 def _split_exponent(v: Lanes, x: Expr) -> tuple[Expr, Expr]:
-    """(e, f) with x = 2**e (1 + f) and 1 + f in [sqrt(1/2), sqrt(2)), for finite x > 0, denormal or not; garbage for others."""
+    """(e, f) with x = 2**e (1 + f) and 1 + f in [sqrt(1/2), sqrt(2)), for finite x > 0, also denormal; undefined for others."""
     t = v.tables
     denormal = x < v(t.tiny)
     normal = select(denormal, x * v(2.0**t.mantissa), x)
     one = t.bias << t.mantissa
     moved = v.to_bits(normal) + v.bits(one - t.sqrt_half)
-    # Integer to float by putting the exponent below the leading bit of 2**mantissa: one `or` and a subtraction.
+    # Integer to float with one `or` and a subtraction: the exponent goes below the leading bit of 2**mantissa.
     base = 2.0**t.mantissa + t.bias
     whole = v.from_bits(Binary("bitor", Binary("shr", moved, v.bits(t.mantissa)), v.bits((t.bias + t.mantissa) << t.mantissa)))
     e = whole - select(denormal, v(base + t.mantissa), v(base))
@@ -177,19 +177,19 @@ def _log1p_reduced(v: Lanes, f: Expr) -> Expr:
 
 
 def _log_domain(v: Lanes, x: Expr, finite: Expr) -> Expr:
-    """`finite` for finite x > 0; -inf at zero, NaN below, infinity and NaN as they are."""
+    """`finite` for finite x > 0; -inf at zero, NaN below; infinity and NaN unchanged."""
     edge = select(equal(x, v(0.0)), v(-INF), v(NAN))
     return select(x > v(0.0), select(x < v(INF), finite, x), edge)
 
 
 def _log(v: Lanes, x: Expr) -> Expr:
-    """Natural logarithm; float32: at most 1.2 ulp, denormal arguments too; log(1) = 0."""
+    """Natural logarithm; float32: at most 1.2 ulp, also for denormal arguments; log(1) = 0."""
     e, f = _split_exponent(v, x)
     return _log_domain(v, x, fma(e, v(v.tables.ln2), _log1p_reduced(v, f)))
 
 
 def _log2(v: Lanes, x: Expr) -> Expr:
-    """Logarithm to base 2; float32: at most 2.2 ulp, denormal arguments too; exact for powers of two."""
+    """Logarithm to base 2; float32: at most 2.2 ulp, also for denormal arguments; exact for powers of two."""
     e, f = _split_exponent(v, x)
     return _log_domain(v, x, fma(_log1p_reduced(v, f), v(v.tables.log2e), e))
 
@@ -198,8 +198,8 @@ def _half_turns(v: Lanes, x: Expr, size: Expr, quarter: bool) -> tuple[Expr, Exp
     """(r, s): x [+ pi/2 when `quarter`] = k pi + r with |r| < 0.626 pi, and the parity of k as sign bit s.  `size` is |x|.
 
     In float64 with 1/pi as head and tail, x / pi is known to 2**-56 of a half turn, enough for the float32 nearest to a multiple
-    of pi/2.  For large x the leading bits of 1/pi give whole turns and are left out (the idea of Payne and Hanek), by a choice of
-    head and tail instead of a loop over words, so it holds for every float32.
+    of pi/2.  For large x the leading bits of 1/pi give whole turns and are omitted (the idea of Payne and Hanek), by a choice of
+    head and tail instead of a loop over words, so the bound holds for every float32.
     """
     d = Lanes(dt.vector("float64", v.count))
     head, minus_tail = d(tables.HALF_TURNS[-1][0]), d(-tables.HALF_TURNS[-1][1])
@@ -208,7 +208,7 @@ def _half_turns(v: Lanes, x: Expr, size: Expr, quarter: bool) -> tuple[Expr, Exp
         head, minus_tail = select(near, d(h), head), select(near, d(-low), minus_tail)
     wide = cast(d.dtype, x)
     rounded = wide * head
-    # What is missing: minus the rounding error of the product, which fma gives exactly, and minus the tail.
+    # Minus the rounding error of the product, which fma gives exactly, and minus the tail.
     excess = fma(wide, minus_tail, fma(wide, head * d(-1.0), rounded))
     shifted = (rounded + d(0.5) if quarter else rounded) + d(FLOAT64.magic)
     k = shifted - d(FLOAT64.magic)
@@ -224,10 +224,10 @@ def _sin_reduced(v: Lanes, r: Expr) -> Expr:
 
 
 def _sin(v: Lanes, x: Expr) -> Expr:
-    """sin x, float32 only: at most 2.4 ulp for every finite x (2.1 for |x| < 2**50), NaN for infinities; -0 and denormals kept."""
+    """sin x, float32 only: at most 2.4 ulp for every finite x (2.1 for |x| < 2**50), NaN for infinities; -0 and denormals preserved."""
     size = call("abs", x)
     r, sign = _half_turns(v, size, size, quarter=False)
-    # |x| is reduced and the sign put back, or -0 would become +0.
+    # Reduce |x| and restore the sign, or -0 would become +0.
     own = Binary("bitand", v.to_bits(x), v.bits(1 << 31))
     return v.from_bits(Binary("bitxor", Binary("bitxor", v.to_bits(_sin_reduced(v, r)), sign), own))
 
@@ -262,7 +262,7 @@ def _pow(v: Lanes, x: Expr, y: Expr) -> Expr:
     e = select(size < v(INF), select(size > v(0.0), e, v(-INF)), size)
     wide = cast(d.dtype, f)
     log2 = fma(wide, d.polynomial(wide, tables.POW_LOG2), cast(d.dtype, e))
-    # An exponent of 2**40 gives 0, 1 or infinity like an infinite one, and 0 instead of NaN when multiplied by log2(1) = 0.
+    # An exponent of 2**40 gives 0, 1 or infinity like an infinite exponent, and 0 instead of NaN when multiplied by log2(1) = 0.
     t = log2 * cast(d.dtype, v.clamp(y, -(2.0**40), 2.0**40))
     t = d.clamp(t, *FLOAT32.exp2_range)
     n = (t + d(FLOAT64.magic)) - d(FLOAT64.magic)
@@ -283,7 +283,7 @@ def _pow_edges(v: Lanes, x: Expr, y: Expr, positive: Expr) -> Expr:
 def expand_floored(node: Binary) -> Expr:
     """`a // b` or `a % b` of floats by floored division in float64, as in Python; a remainder is NaN for quotients from 2**52 on.
 
-    The quotient is an integer: that of 1 // 0.1 is 9, as 0.1 is more than a tenth, while 1 / 0.1 rounds to 10.
+    The quotient is an integer: 1 // 0.1 is 9, as 0.1 is more than a tenth, while 1 / 0.1 rounds to 10.
     """
     v = Lanes(dt.vector("float64", dt.lanes(node.dtype)))
     x, y = cast(v.dtype, node.a), cast(v.dtype, node.b)
@@ -313,28 +313,28 @@ _RULES: dict[str, Callable[[Lanes, Expr], Expr]] = {
 
 
 def _working_type(dtype: str) -> str:
-    """float16 and bfloat16 compute in float32, others in their own type."""
+    """The type of the computation: float32 for float16 and bfloat16, else `dtype` itself."""
     element, count = dt.split(dtype)
     return dt.vector("float32" if element in ("float16", "bfloat16") else element, count)
 
 
 def _refuse_types(name: str, dtype: str) -> None:
-    """Raises BuildError when `name` has no expansion for `dtype`."""
+    """Raise BuildError if `name` has no expansion for `dtype`."""
     if not dt.is_float(dtype):
         raise BuildError(f"{name} of {dtype}: elementary functions take floats; cast the operand to float32 first")
     if dt.element(dtype) == "float64" and name in ("sin", "cos", "pow"):
         hint = f", or use one of the exponents {', '.join(map(str, tables.MULTIPLIED_EXPONENTS))}" if name == "pow" else ""
         raise BuildError(
-            f"{name} of {dtype} has no expansion into arithmetic: that of float32 computes in float64, and there is no type wide enough "
-            f"to do the same for float64. Cast the operand to float32{hint}"
+            f"{name} of {dtype} has no expansion into arithmetic: that of float32 computes in float64, and float64 has no wider type. "
+            f"Cast the operand to float32{hint}"
         )
 
 
 def expand_call(node: Call) -> Expr:
-    """The arithmetic of an intrinsic marked `expanded`; `node` itself when it is another one.
+    """The arithmetic of an intrinsic marked `expanded`; `node` itself for other intrinsics.
 
     Raises:
-        BuildError: the operand is no float, or sin or cos are asked for in float64.
+        BuildError: the operand is not a float, or the call is sin or cos of float64.
     """
     rule = _RULES.get(node.name)
     if rule is None:
@@ -348,7 +348,7 @@ def expand_pow(node: Binary) -> Expr:
     """The arithmetic of `a pow b`: multiplications or a root for the constant exponents in MULTIPLIED_EXPONENTS, else by logarithm.
 
     Raises:
-        BuildError: float64 with another exponent, or integers with one that is not 0, 1, 2, 3 or 4.
+        BuildError: float64 with another exponent, or integers with an exponent other than 0, 1, 2, 3 and 4.
     """
     v = Lanes(_working_type(node.dtype))
     x, y = cast(v.dtype, node.a), cast(v.dtype, node.b)
@@ -366,7 +366,7 @@ def expand_pow(node: Binary) -> Expr:
 
 
 def expand(e: Call | Binary) -> Expr:
-    """A call or operation that `is_expanded`, as arithmetic.
+    """The arithmetic of a call or operation that `is_expanded`.
 
     Raises:
         BuildError: see `expand_call` and `expand_pow`.
@@ -375,7 +375,7 @@ def expand(e: Call | Binary) -> Expr:
 
 
 def is_expanded(e: object) -> bool:
-    """Whether the node is a call or operation that has to be expanded."""
+    """Whether the node is a call or operation that must be expanded."""
     if type(e) is Call:
         return e.name in _RULES
     return type(e) is Binary and (e.op == "pow" or (e.op in ("floordiv", "mod") and dt.is_float(e.dtype)))

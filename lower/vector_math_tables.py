@@ -1,10 +1,9 @@
-"""The numbers behind vector_math: one `FloatTables` per float type, each coefficient a near-minimax fit rounded to that type.
+"""Define the constants of `vector_math`: one `FloatTables` per float type, with near-minimax coefficients rounded to it.
 
-How they were fitted.  Each polynomial minimises the largest error in units of the last place of the result on the reduced
-interval that is named beside it.  float32: linear programming on 160 Chebyshev points; coefficients were then rounded one at a
-time, lowest power first, refitting the rest after each and keeping the best few of the neighbouring roundings.  float64: the
-Remez exchange in 45-digit arithmetic, rounded in the same order.  "0.8 ulp" is the error of the fit alone, before rounding
-errors of the evaluation.
+Each polynomial minimises the largest error, in units in the last place of the result, on the reduced interval named in its
+description.  float32: linear programming on 160 Chebyshev points; coefficients were then rounded one at a time, lowest power first,
+refitting the rest after each and keeping the best few of the neighbouring roundings.  float64: the Remez exchange in 45-digit
+arithmetic, rounded in the same order.  "0.8 ulp" is the error of the fit alone, without rounding errors of the evaluation.
 """
 
 from __future__ import annotations
@@ -14,16 +13,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class FloatTables:
-    """What the expansions need to know about one float type.  Polynomials are lowest power first.
+    """Constants of one float type.  Polynomials are lowest power first.
 
     Attributes:
         mantissa: bits of the fraction field.
-        bias: of the exponent field; also the largest exponent of a finite number.
+        bias: bias of the exponent field; also the largest exponent of a finite number.
         tiny: the smallest normal number.
         magic: 1.5 * 2**mantissa: `(t + magic) - magic` is t rounded half to even for |t| < 2**(mantissa - 1), and the low bits of
             `t + magic` hold that integer in two's complement.
         log2e: log2(e).
-        ln2: ln(2); `ln2_tail` is what rounding it lost.
+        ln2: ln(2); `ln2_tail` is its rounding error.
         exp_range: exp is 0 (after rounding) below and infinite above.
         exp2_range: the same for exp2.
         exp: e**r for |r| <= ln(2)/2, with e**0 = 1 and slope 1.
@@ -31,9 +30,9 @@ class FloatTables:
         expm1: (e**r - 1 - r) / r**2 for |r| <= ln(2)/2, weighted for the relative error of e**r - 1.
         log: (log(1 + f) - f) / f**2 for 1 + f in [sqrt(1/2), sqrt(2)], weighted for the relative error of log(1 + f).
         sqrt_half: bits of sqrt(1/2).
-        tanh_end: tanh rounds to 1 from here on.
+        tanh_end: tanh rounds to 1 from this argument on.
         erf: -log(erfc(a)) / a for 0 <= a <= erf_end, weighted for the relative error of erf.
-        erf_end: erf rounds to 1 from here on.
+        erf_end: erf rounds to 1 from this argument on.
     """
 
     mantissa: int
@@ -198,11 +197,12 @@ FLOAT64 = FloatTables(
 )
 
 SIGMOID_END = 40.0
-"""sigmoid rounds to 1 from here on, in float32 and float64."""
+"""sigmoid rounds to 1 from this argument on, in float32 and float64."""
 
 SIN = (-0.1666666567325592, 0.008333304896950722, -0.0001983857073355466, 2.7444029910839163e-06, -2.286980560484153e-08)
-"""(sin(r) - r) / r**3 in powers of r**2 for |r| <= 0.626 pi, float32, 0.01 ulp.  Why not 0.5: for the largest x below each of
-TURN_LIMITS, x / pi is off by up to 1/8 when its nearest integer is taken (head * x is rounded, tail * x missing); both are added after."""
+"""(sin(r) - r) / r**3 in powers of r**2 for |r| <= 0.626 pi, float32, 0.01 ulp.  The interval exceeds 0.5 pi because x / pi is off by up
+to 1/8 when it is rounded to an integer, for the largest x below each of TURN_LIMITS (head * x is rounded, tail * x is missing); both
+terms are added afterwards."""
 
 PI = 3.141592653589793
 
@@ -214,7 +214,7 @@ HALF_TURNS = (
     (3.037013244824923e-24, 1.5718273777458022e-40),
 )
 """1/pi as head + tail in float64 for |x| below each of TURN_LIMITS and above the last.  A float32 x >= 2**50 is a multiple of
-2**27, so the bits of 1/pi worth 2**-26 and more give whole turns and are left out; in the same way 2**-52 and 2**-78."""
+2**27, so the bits of 1/pi worth 2**-26 and more give whole turns and are omitted; in the same way 2**-52 and 2**-78."""
 
 POW_LOG2 = (
     1.4426950409393458,
@@ -244,7 +244,7 @@ POW_EXP2 = (
 """2**f in float32 for |f| <= 1/2, 0.02 ulp."""
 
 MULTIPLIED_EXPONENTS = (0, 1, 2, 3, 4, -1, -2, 0.5, -0.5)
-"""Constant exponents for which pow is a few multiplications, a division or a root."""
+"""Constant exponents for which pow expands to a few multiplications, a division or a root."""
 
 OPERATIONS: dict[str, tuple[int, int]] = {
     "exp": (14, 0),
@@ -261,6 +261,6 @@ OPERATIONS: dict[str, tuple[int, int]] = {
     "floordiv": (2, 19),
     "mod": (2, 17),
 }
-"""The cost of each float32 expansion: operations on 32-bit lanes and on 64-bit lanes, which take twice the vectors.  tanh, sigmoid
-and rsqrt have one division among them, rsqrt also a square root.  A clamp counts 2 or 4 and is 1 or 2 instructions on x86; literals
-and reinterpretations are free."""
+"""The cost of each float32 expansion: operations on 32-bit lanes and on 64-bit lanes, which take twice the vectors.  tanh, sigmoid and
+rsqrt include one division, rsqrt also a square root.  A clamp counts as 2 or 4 and is 1 or 2 instructions on x86; literals and
+reinterpretations are free."""

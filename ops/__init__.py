@@ -1,1 +1,1 @@
-"""Rank 2: tensor expressions, and the operator library, each operator with its numpy reference."""
+"""Build programs from tensor expressions, and provide the operator library, each operator with its numpy reference."""

@@ -1,4 +1,4 @@
-"""Elementwise functions of two tensors; the second is repeated along axes it does not have, as numpy does it."""
+"""Define elementwise operators of two tensors; the second is broadcast to the first, as in numpy."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ BINARY: dict[str, tuple[Callable[[Expr, Expr], Expr], Callable[[np.ndarray, np.n
     "maximum": (expr.maximum, np.maximum),
     "minimum": (expr.minimum, np.minimum),
 }
-"""What each function does to expressions, and to arrays."""
+"""Each function for expressions and for arrays."""
 
 
 def binary(function: str, a: Tensor, b: Tensor, name: str = "Y", axes: tuple[str, ...] | None = None) -> Tensor:
-    """One stage: a function of `BINARY` of the elements of `a` and `b`; the result has the shape of `a`.
+    """One stage: a function of `BINARY` applied to the elements of `a` and `b`; the result has the shape of `a`.
 
-    `b` has at most as many dimensions as `a`; aligned at the last one, each extent is that of `a`, or 1 and repeated.
+    `b` has at most as many dimensions as `a`; aligned at the last one, each extent equals that of `a` or is 1.
 
     Raises:
         ScriptError: the function is unknown or the shapes do not fit.
@@ -39,7 +39,7 @@ def binary(function: str, a: Tensor, b: Tensor, name: str = "Y", axes: tuple[str
         raise ScriptError(f"binary {name}: unknown function {function!r}; known are {', '.join(sorted(BINARY))}")
     lead = len(a.shape) - len(b.shape)
     if lead < 0 or any(e not in (1, f) for e, f in zip(b.shape, a.shape[lead:], strict=True)):
-        raise ScriptError(f"binary {name}: {b!r} cannot be repeated to the shape of {a!r}")
+        raise ScriptError(f"binary {name}: {b!r} cannot be broadcast to the shape of {a!r}")
 
     def element(*index: Poly) -> Expr:
         at = [ZERO if e == 1 and f != 1 else i for e, f, i in zip(b.shape, a.shape[lead:], index[lead:], strict=True)]
@@ -48,13 +48,13 @@ def binary(function: str, a: Tensor, b: Tensor, name: str = "Y", axes: tuple[str
     return te.compute(a.shape, element, name, axes=axes)
 
 
-def _settled(params: dict[str, Value]) -> dict[str, Value]:
-    """`other` is `same`, kept as (), when it is the shape itself."""
+def _normalised(params: dict[str, Value]) -> dict[str, Value]:
+    """The parameters, with `other` stored as () (spelled `same`) if it equals the shape."""
     shape, other = params["shape"], params["other"]
     assert isinstance(shape, tuple) and isinstance(other, tuple)
     if len(other) > len(shape) or any(e not in (1, f) for e, f in zip(other[::-1], shape[::-1], strict=False)):
         small, large = ["x".join(map(str, extents)) for extents in (other, shape)]
-        raise UserError(f"parameter other: {small} cannot be repeated to {large}: from the last extent on, each must be equal or 1")
+        raise UserError(f"parameter other: {small} cannot be broadcast to {large}: aligned at the last extent, each must be equal or 1")
     return {**params, "other": () if other == shape else other}
 
 
@@ -71,7 +71,7 @@ def _operator(function: str) -> Operator:
 
     parameters = (ShapeParameter("shape"), ShapeParameter("other", (), "same"), FLOATS)
     positive = ("B",) if function == "div" else ()
-    return Operator(function, parameters, tensors, reference, flops, positive=positive, settle=_settled)
+    return Operator(function, parameters, tensors, reference, flops, positive=positive, settle=_normalised)
 
 
 ADD, SUB, MUL = [_operator(f) for f in ("add", "sub", "mul")]

@@ -1,7 +1,7 @@
-"""Two-dimensional convolutions, NHWC and NCHW, strided, dilated, grouped and depthwise, with an epilogue.
+"""Define two-dimensional convolutions: NHWC and NCHW, strided, dilated, grouped and depthwise, with an epilogue.
 
-Padding is a stage of its own, `Pad`, which reads X where it is in range and is 0 elsewhere; schedules copy it, compute it
-at a tile, or inline it.
+Padding is a separate stage, `Pad`, which reads X where it is in range and is 0 elsewhere.  Schedules copy it, compute it at a tile, or
+inline it.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _LOOPS = {"NHWC": ("n", "h", "w", "c"), "NCHW": ("n", "c", "h", "w")}
 
 
 Pair = int | tuple[int, int]
-"""One number for height and width, or one for each."""
+"""One number for both height and width, or (height, width)."""
 
 Sides = int | tuple[int, int, int, int]
 """One number for all four sides, or (top, left, bottom, right)."""
 
 
 def pad_image(x: Tensor, pad: Sides, layout: str) -> Tensor:
-    """`x` with rows and columns of zeros on its four sides, as the stage Pad; `pad` of them on each, or (top, left, bottom, right)."""
+    """The stage Pad: `x` with `pad` rows and columns of zeros on each side, or (top, left, bottom, right) of them."""
     names = _LOOPS[layout]
     top, left, bottom, right = _sides(pad)
     edges = {names.index("h"): (top, bottom), names.index("w"): (left, right)}
@@ -43,7 +43,7 @@ def pad_image(x: Tensor, pad: Sides, layout: str) -> Tensor:
 
 
 def _within(i: Poly, low: int, high: int, extent: Poly) -> list[Expr]:
-    """Conditions that index `i` of a padded dimension is no padding; an end without padding needs none."""
+    """Conditions under which index `i` of a padded dimension is in the image; an end without padding needs none."""
     return [*([i >= low] if low else []), *([i < extent + low] if high else [])]
 
 
@@ -65,20 +65,21 @@ def conv2d(
     layout: str = "NHWC",
     image_layout: str | None = None,
 ) -> Tensor:
-    """The convolution (cross-correlation, as everywhere in deep learning): a stage C under n, h, w, c in the order of `layout`,
-    then the reduction axes rh, rw, rc (NCHW: rc, rh, rw), after a stage Pad if there is padding.
+    """A convolution (cross-correlation, as usual in deep learning): the stage C, after a stage Pad if there is padding.
+
+    Its loops are n, h, w, c in the order of `layout`, then the reduction axes rh, rw, rc (NCHW: rc, rh, rw).
 
     Args:
         x: X[n, h, w, ci], or X[n, ci, h, w] for NCHW.
-        w: W[kh, kw, ci / groups, co], or W[co, ci / groups, kh, kw] for NCHW.  Of rank 3, W[kh, kw, c] or W[c, kh, kw], it
-            is a depthwise filter: one for each channel, and no reduction over channels; `groups` counts nothing then.
+        w: W[kh, kw, ci / groups, co], or W[co, ci / groups, kh, kw] for NCHW.  A filter of rank 3, W[kh, kw, c] or W[c, kh, kw],
+            is depthwise: one for each channel, without a reduction over channels; `groups` is ignored.
         stride: distance of output pixels in the input, in both directions or (vertical, horizontal).
         pad: rows and columns of zeros on each side, or (top, left, bottom, right).
         dilation: distance of taps in the input, in both directions or (vertical, horizontal).
-        groups: the channels of an output see only those of X in its group.  As many groups as channels of X and of the result
-            are a depthwise convolution, too, whose W has an extent of 1.
-        layout: NHWC or NCHW, of W and the result.
-        image_layout: of X, where it is another.
+        groups: an output channel reads only the input channels of its group.  With as many groups as channels of X and of the
+            result, the convolution is depthwise too, and W has an extent of 1.
+        layout: NHWC or NCHW, for W and the result.
+        image_layout: layout of X, if it is different.
     Raises:
         ScriptError: the shapes do not fit together.
     """
@@ -122,14 +123,14 @@ def _is_depthwise(ci: int, co: int, groups: int) -> bool:
     return groups > 1 and groups == ci == co
 
 
-def _settled(p: dict[str, Value]) -> dict[str, Value]:
+def _checked(p: dict[str, Value]) -> dict[str, Value]:
     ci, co, groups, pad, dilation = [int(p[key]) for key in ("ci", "co", "groups", "pad", "dilation")]  # type: ignore[arg-type]
     if ci % groups or co % groups:
         raise UserError(f"groups={groups} must divide ci={ci} and co={co}")
     for size, kernel in (("h", "kh"), ("w", "kw")):
         extent, reach = int(p[size]) + 2 * pad, dilation * (int(p[kernel]) - 1) + 1  # type: ignore[arg-type]
         if extent < reach:
-            raise UserError(f"the kernel does not fit: {kernel} reaches over {reach} pixels and {size} with padding has {extent}")
+            raise UserError(f"the kernel does not fit: {kernel} covers {reach} pixels, and {size} with padding has {extent}")
     return p
 
 
@@ -185,7 +186,7 @@ def _reference(
     residual: int,
     **_: object,
 ) -> list[np.ndarray]:
-    """Tap by tap: a shifted view of the padded image times a matrix for each group."""
+    """Compute the convolution tap by tap: a shifted view of the padded image times a matrix for each group."""
     nhwc, rest = layout == "NHWC", list(more)
     image = np.pad((x if nhwc else x.transpose(0, 2, 3, 1)).astype(np.float64), ((0, 0), (pad, pad), (pad, pad), (0, 0)))
     filters = w.reshape((kh, kw, ci // groups, co)) if nhwc else w.reshape((co, ci // groups, kh, kw)).transpose(2, 3, 1, 0)
@@ -245,5 +246,5 @@ CONV2D = Operator(
     _reference,
     _flops,
     constants=("W", "bias"),
-    settle=_settled,
+    settle=_checked,
 )

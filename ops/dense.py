@@ -1,4 +1,4 @@
-"""A fully connected layer: a matrix product with a constant right factor, a bias and an activation."""
+"""Define a fully connected layer: a matrix product with a constant right factor, a bias and an activation."""
 
 from __future__ import annotations
 

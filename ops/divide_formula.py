@@ -1,7 +1,8 @@
-"""Divide a formula that is too deep or too large for the passes of the compiler into stages, each a tensor of its own.
+"""Divide a formula that is too deep or too large for the compiler passes into stages, each with its own tensor.
 
-Passes walk expressions by recursion and as trees (`ir.expression_size`).  A sum of 2,000 terms is 2,000 levels deep, and a value that
-is squared 40 times is a tree of 2**40 nodes; as stages both are a few short formulas.  What is stored and loaded again keeps its bits.
+Passes traverse expressions recursively and as trees (`ir.expression_size`).  A sum of 2,000 terms is 2,000 levels deep, and a value that
+is squared 40 times is a tree of 2**40 nodes; as stages both are a few short formulas.  Storing and loading a value does not change its
+bits.
 """
 
 from __future__ import annotations
@@ -18,23 +19,23 @@ from tunesmith.support.errors import ScriptError
 
 STAGE_DEPTH = 60
 STAGE_NODES = 512
-"""A part that is as deep or as large as this becomes a stage, once the whole formula is beyond the limits of an expression."""
+"""Depth and size from which a part becomes a stage, if the whole formula exceeds the limits of an expression."""
 
 _LEAVES = (Poly, Const, BufferLoad)
 
 
 def divide_formula(root: Expr, name: str, bound: frozenset[Var], stage: Callable[[Expr], Expr]) -> Expr:
-    """`root` itself where it fits, else the formula of the last stage.
+    """`root` itself if it fits, otherwise the formula of the last stage.
 
-    A part may become a stage if it is evaluated whatever the formula chooses, and depends on no variable that is bound inside of it.
+    A part may become a stage if it is evaluated unconditionally and depends on no variable that the formula binds.
 
     Args:
         root: the formula.
-        name: of the tensor, for the error.
-        bound: variables that are bound in the formula: those of its reduction.
-        stage: makes a tensor of a part, and gives the load of its element.
+        name: name of the tensor, for the error.
+        bound: variables that the formula binds: those of its reduction.
+        stage: makes a tensor of a part, and returns the load of its element.
     Raises:
-        ScriptError: what cannot be divided is still too deep or too large.
+        ScriptError: a part that cannot be divided is too deep or too large.
     """
     if size_of(root).fits:
         return root
@@ -42,7 +43,7 @@ def divide_formula(root: Expr, name: str, bound: frozenset[Var], stage: Callable
     made: dict[int, Any] = {}
     sizes: dict[int, Size] = {}
     free: dict[int, bool] = {}
-    keep: list[Any] = []  # ids are of objects that live
+    alive: list[Any] = []  # keeps objects alive, so that their ids stay unique
     stack: list[tuple[Any, bool]] = [(root, False)]
     while stack:
         n, ready = stack.pop()
@@ -63,19 +64,19 @@ def divide_formula(root: Expr, name: str, bound: frozenset[Var], stage: Callable
         if large and n is not root and id(n) in always and free[id(n)] and not isinstance(n, _LEAVES):
             new, size = stage(new), LEAF
         made[id(n)], sizes[id(n)] = new, size
-        keep.append(new)
+        alive.append(new)
     size = sizes[id(root)]
     if not size.fits:
         raise ScriptError(
-            f"compute {name}: the formula has {size.nodes} nodes, written out as a tree, and depth {size.depth}; at most {MAX_NODES} nodes "
-            f"and depth {MAX_DEPTH} are compiled, and it could not be divided. Give parts of it a compute of their own"
+            f"compute {name}: the formula has {size.nodes} nodes as a tree, and depth {size.depth}; at most {MAX_NODES} nodes and depth "
+            f"{MAX_DEPTH} are compiled, and it could not be divided. Move parts of it to a separate compute"
         )
     out: Expr = made[id(root)]
     return out
 
 
 def _always(root: Expr) -> set[int]:
-    """The parts, by identity, that are evaluated whatever the formula chooses."""
+    """The parts, by identity, that are evaluated unconditionally."""
     found: set[int] = set()
     stack: list[Any] = [root]
     while stack:

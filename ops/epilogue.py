@@ -1,6 +1,6 @@
-"""What follows a contraction: bias, residual and activation, each a pointwise stage of its own, as a graph fuser emits them.
+"""Build the epilogue of a contraction: bias, residual and activation, each a separate elementwise stage.
 
-Stages are named bias, residual, and like the activation.  Schedules inline them or compute them at the register tile.
+Stages are named bias, residual, and after the activation.  Schedules inline them or compute them at the register tile.
 """
 
 from __future__ import annotations
@@ -15,7 +15,11 @@ ACTIVATIONS = ("none", "relu", "gelu", "tanh", "sigmoid")
 
 
 def bias_add(x: Tensor, bias: Tensor, axis: int = -1) -> Tensor:
-    """x + bias, where `bias` is a vector along `axis` of `x`.  ScriptError if it is not."""
+    """x + bias, where `bias` is a vector along `axis` of `x`.
+
+    Raises:
+        ScriptError: `bias` has another shape.
+    """
     position = axis % len(x.shape)
     if bias.shape != (x.shape[position],):
         raise ScriptError(f"bias_add: {bias!r} is not a vector along axis {axis} of {x!r}")
@@ -23,12 +27,12 @@ def bias_add(x: Tensor, bias: Tensor, axis: int = -1) -> Tensor:
 
 
 def residual_add(x: Tensor, residual: Tensor) -> Tensor:
-    """x + residual, of one shape."""
+    """x + residual, which have the same shape."""
     return binary("add", x, residual, "residual", loop_names(x))
 
 
 def activate(x: Tensor, activation: str) -> Tensor:
-    """The activation of every element; `x` itself for none."""
+    """The activation applied to every element; `x` itself for `none`."""
     return x if activation == "none" else unary(activation, x, activation, loop_names(x))
 
 

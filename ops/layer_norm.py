@@ -1,4 +1,4 @@
-"""Layer normalisation of rows (Ba, Kiros and Hinton, 2016): mean and variance in two passes, which do not cancel."""
+"""Define layer normalisation of rows (Ba, Kiros and Hinton, 2016), with mean and variance in two passes against cancellation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, eps: float = 1e-5) -> Ten
     """(x - mean) / sqrt(variance + eps) * gamma + beta along the last axis.
 
     Stages: S, the sum of a row; M, its mean; V, the sum of squared differences; R, the reciprocal of the deviation; Y.
-    M and R are stages so that a row divides and takes a root once.
+    M and R are separate stages, so that each row needs one division and one square root.
 
     Raises:
         ScriptError: gamma or beta is not a vector along the last axis.
@@ -46,7 +46,7 @@ def _reference(x: np.ndarray, gamma: np.ndarray, beta: np.ndarray, /, *, eps: fl
 
 
 def _flops(*, m: int, n: int, **_: object) -> int:
-    """Sum; difference, square, sum; difference, two products, sum."""
+    """Operations per element: sum; difference, square, sum; difference, two products, sum."""
     return 8 * m * n
 
 

@@ -1,4 +1,4 @@
-"""Matrix products: one, and a batch of them; either factor may be stored transposed."""
+"""Define matrix products and batched matrix products, with optionally transposed factors."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tunesmith.support.errors import ScriptError
 
 
 def matmul(a: Tensor, b: Tensor, ta: bool = False, tb: bool = False, name: str = "C") -> Tensor:
-    """C[i, j] = sum over k of A[i, k] * B[k, j], under the loops i, j, k; a third, leading dimension is a batch b.
+    """C[i, j] = sum over k of A[i, k] * B[k, j], with the loops i, j, k; tensors of rank 3 have a leading batch dimension b.
 
     Args:
         a: [m, k], or [k, m] if `ta`.
         b: [k, n], or [n, k] if `tb`.
         ta: A is stored transposed.
         tb: B is stored transposed.
-        name: of the result.
+        name: name of the result.
     Raises:
         ScriptError: the shapes do not fit.
     """

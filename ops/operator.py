@@ -1,7 +1,7 @@
-"""Operators: a program for any parameters, its numpy reference, its count of operations; and the table of all of them.
+"""Define operators (program, numpy reference and operation count for given parameters) and register them by name.
 
-An operator is registered by a line in `_LIBRARY`, by `OPERATORS.register(name, operator)`, or by another distribution's entry
-point in the group `tunesmith.operator`.  Modules of the library are imported when one of their operators is first asked for.
+An operator is registered by a line in `_LIBRARY`, by `OPERATORS.register(name, operator)`, or by an entry point of another distribution
+in the group `tunesmith.operator`.  A module of the library is imported at the first use of one of its operators.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ class Operator:
     """One operator of the library.
 
     Attributes:
-        name: as workloads spell it, and the name of the function built.
-        parameters: in the order of the text form.
-        arguments: called with all parameters as keywords; the tensors of the function, inputs and then outputs.
-        in_numpy: called with the input arrays and all parameters as keywords; the output arrays.  It accumulates in float64
-            and rounds once, so that where program and reference differ, the reference is the better number.
-        operations: called with all parameters as keywords; see `flops`.
-        constants: inputs that are weights: they may be rearranged at compile time.  Some need not be there for all parameters.
+        name: name in the text of workloads, and of the function built.
+        parameters: parameters in the order of the text form.
+        arguments: takes all parameters as keywords; returns the tensors of the function, inputs and then outputs.
+        in_numpy: takes the input arrays, and all parameters as keywords; returns the output arrays.  It accumulates in float64
+            and rounds once, so the reference is more accurate than the program.
+        operations: takes all parameters as keywords; see `flops`.
+        constants: inputs that are weights, which may be packed at compile time.  They need not exist for all parameters.
         positive: inputs whose values must be positive for a meaningful result, such as a divisor.
-        settle: brings parameters that depend on each other into their one form; UserError when they do not fit together.
+        settle: normalises parameters that depend on each other; raises UserError if they are inconsistent.
     """
 
     name: str
@@ -48,18 +48,18 @@ class Operator:
     settle: Callable[[dict[str, Value]], dict[str, Value]] = dict
 
     def bind(self, given: Mapping[str, object]) -> dict[str, Value]:
-        """All parameters with checked values, in order, defaults filled in.
+        """All parameters in order, with checked values and defaults.
 
         Args:
-            given: texts, or values of the parameter's type.
+            given: texts, or values of the parameter's type, by name.
         Raises:
-            UserError: a parameter is unknown (the message names the nearest), missing or wrong, or they do not fit together.
+            UserError: a parameter is unknown (the message names the nearest), missing or invalid, or parameters are inconsistent.
         """
         known = {p.name: p for p in self.parameters}
         wrong = [f"parameter {key} is unknown{self._nearest(key)}" for key in given if key not in known]
         wrong += [f"parameter {p.name} is missing" for p in self.parameters if p.name not in given and p.default is None]
         if wrong:
-            raise UserError(f"{self.name}: {'; '.join(wrong)}. It is spelled {self.usage()}")
+            raise UserError(f"{self.name}: {'; '.join(wrong)}. Usage: {self.usage()}")
         try:
             return self.settle({name: p.checked(given.get(name, p.default)) for name, p in known.items()})
         except UserError as error:
@@ -70,20 +70,24 @@ class Operator:
         return f"{self.name}({', '.join([p.name if p.default is None else f'{p.name}={p.text(p.default)}' for p in self.parameters])})"
 
     def spelled(self, params: Params) -> str:
-        """The canonical text of a workload: parameters in order, those with their default value left out."""
+        """The canonical text of a workload: parameters in order, without those with their default value."""
         parts = [f"{p.name}={p.text(params[p.name])}" for p in self.parameters if params[p.name] != p.default]
         return f"{self.name}({','.join(parts)})"
 
     def tensors(self, **params: object) -> list[Tensor]:
-        """The tensors of the function, inputs and then outputs; computed ones hold their formulas."""
+        """The tensors of the function, inputs and then outputs; computed tensors contain their formulas."""
         return self.arguments(**self.bind(params))
 
     def build(self, **params: object) -> PrimFunc:
-        """The program, not scheduled: a block for each stage.  Raises UserError for wrong parameters."""
+        """The unscheduled program, with a block for each stage.
+
+        Raises:
+            UserError: parameters are invalid; see `bind`.
+        """
         return self.function(self.tensors(**params))
 
     def function(self, tensors: Sequence[Tensor]) -> PrimFunc:
-        """The program of the tensors, its weights declared constant."""
+        """The program of the tensors, with its weights declared constant."""
         func = create_prim_func(tensors, self.name)
         declared = [p.name for p in func.params if p.name in self.constants]
         return func.with_(attrs=(("constants", " ".join(declared)),)) if declared else func
@@ -93,8 +97,11 @@ class Operator:
         return self.in_numpy(*inputs, **self.bind(params))
 
     def flops(self, **params: object) -> int:
-        """Operations by the convention of benchmark tables: two for each multiply-add of a contraction, taps in the padding
-        included and epilogues not; for all other operators one for each element and arithmetic step."""
+        """Operation count by the convention of benchmark tables.
+
+        A contraction counts two operations for each multiply-add, including taps in the padding, without epilogues.  Other operators
+        count one for each element and arithmetic step.
+        """
         return self.operations(**self.bind(params))
 
     def _nearest(self, key: str) -> str:
@@ -112,7 +119,7 @@ _LIBRARY: dict[str, tuple[str, ...]] = {
     "softmax": ("softmax",),
     "layer_norm": ("layer_norm",),
 }
-"""Module -> operators in it, each a constant named like the operator in capitals."""
+"""Operators by module; each is a constant with the name of the operator in capitals."""
 
 OPERATORS: Registry[Operator] = Registry(
     "operator", {name: f"tunesmith.ops.{module}:{name.upper()}" for module, names in _LIBRARY.items() for name in names}

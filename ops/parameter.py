@@ -1,4 +1,4 @@
-"""Parameters of operators: what may stand behind the equals sign of `NAME(key=value,...)`, and how it is spelled back.
+"""Parse and print the parameters of operators: the values in `NAME(key=value,...)`.
 
 A value has one text, so that equal workloads have equal names: 1e-05 and not 0.00001, 1 and not -1 for the last of two axes.
 """
@@ -16,7 +16,7 @@ from typing import ClassVar
 from tunesmith.support.errors import UserError
 
 Value = int | float | str | tuple[int, ...]
-"""Integers and flags, reals, words, and shapes or lists of axes."""
+"""An integer or flag, a real number, a word, a shape or a list of axes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,33 +25,41 @@ class Parameter(ABC):
 
     Attributes:
         name: the key.
-        default: its value when it is not given; None if it must be given.
+        default: the default value; None if the parameter is required.
     """
 
     name: str
     default: Value | None = None
 
     kind: ClassVar[str] = ""
-    """What is expected, for messages and tables."""
+    """The expected kind of value, for messages and tables."""
 
     @abstractmethod
     def read(self, text: str) -> Value:
-        """The value of a text; UserError when it has none."""
+        """The value of a text.
+
+        Raises:
+            UserError: the text is not a value of this parameter.
+        """
 
     def text(self, value: Value) -> str:
-        """The text of a value."""
+        """The canonical text of a value."""
         return str(value)
 
     def checked(self, value: object) -> Value:
-        """The value for `value`, a text or a value of this parameter's type; UserError for anything else."""
-        return self.read(value.strip() if isinstance(value, str) else self.text(value))  # type: ignore[arg-type]  # refused by read
+        """The checked value of `value`, a text or a value of this parameter's type.
+
+        Raises:
+            UserError: it is neither.
+        """
+        return self.read(value.strip() if isinstance(value, str) else self.text(value))  # type: ignore[arg-type]  # read refuses it
 
     def refuse(self, text: str, hint: str = "") -> UserError:
         """The error for a bad value."""
         return UserError(f"parameter {self.name}: expected {self.expected()}, got {text!r}.{hint}")
 
     def expected(self) -> str:
-        """What a value looks like."""
+        """The description of a value, for messages."""
         return self.kind
 
 
@@ -127,7 +135,7 @@ class RealParameter(Parameter):
 
 @dataclass(frozen=True, slots=True)
 class ShapeParameter(Parameter):
-    """Extents, spelled 64x56x56, or the word for (), where there is one."""
+    """Extents, spelled 64x56x56; the word `empty`, if given, spells ()."""
 
     empty: str = ""
 
@@ -155,7 +163,7 @@ class ShapeParameter(Parameter):
 
 @dataclass(frozen=True, slots=True)
 class AxesParameter(Parameter):
-    """Positions of axes, spelled 0+2, negative ones counted from the end; () stands for all axes."""
+    """Positions of axes, spelled 0+2, negative ones counted from the end; () means all axes."""
 
     kind: ClassVar[str] = "positions of axes, spelled like 1 or 0+2, or all"
 

@@ -1,4 +1,4 @@
-"""Sums, means and extremes of a tensor over some or all of its axes."""
+"""Define sums, means, maxima and minima of a tensor over some or all axes."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _REDUCE: dict[str, Callable[[Expr, list[Poly]], Expr]] = {"sum": te.sum, "max": 
 
 
 def reduce(function: str, x: Tensor, axes: tuple[int, ...], name: str = "Y") -> Tensor:
-    """One stage: the sum, max or min over `axes` (positions from 0; none of them means all); the others remain, in order.
+    """One stage: the sum, max or min over `axes` (positions from 0; () means all); the other axes remain, in order.
 
     Raises:
-        ScriptError: the function is unknown, or an axis is not one of `x` or listed twice.
+        ScriptError: the function is unknown, or an axis is out of range or listed twice.
     """
     rank = len(x.shape)
     if function not in _REDUCE:
@@ -30,28 +30,28 @@ def reduce(function: str, x: Tensor, axes: tuple[int, ...], name: str = "Y") -> 
     if any(not 0 <= a < rank for a in axes) or len(set(axes)) != len(axes):
         raise ScriptError(f"reduce {name}: {axes} are not different axes of {x!r}")
     loops = list("ijkl"[:rank]) if rank <= 4 else [f"i{d}" for d in range(rank)]
-    gone = {d: te.reduce_axis(x.shape[d], loops[d]) for d in sorted(axes or range(rank))}
-    kept = [d for d in range(rank) if d not in gone]
+    reduced = {d: te.reduce_axis(x.shape[d], loops[d]) for d in sorted(axes or range(rank))}
+    remaining = [d for d in range(rank) if d not in reduced]
 
     def element(*index: Poly) -> Expr:
-        at = {**gone, **dict(zip(kept, index, strict=True))}
-        return _REDUCE[function](x[tuple([at[d] for d in range(rank)])], list(gone.values()))
+        at = {**reduced, **dict(zip(remaining, index, strict=True))}
+        return _REDUCE[function](x[tuple([at[d] for d in range(rank)])], list(reduced.values()))
 
-    return te.compute([x.shape[d] for d in kept], element, name, axes=[loops[d] for d in kept])
+    return te.compute([x.shape[d] for d in remaining], element, name, axes=[loops[d] for d in remaining])
 
 
 def divide_by_count(x: Tensor, count: Poly, name: str) -> Tensor:
-    """x / count, the second stage of a mean."""
+    """The second stage of a mean: x / count."""
     return te.compute(x.shape, lambda *index: x[index] / number(count, x.dtype), name, axes=[v.name for v in x.axes])
 
 
 def number(size: Poly, dtype: str) -> Expr:
-    """A size as a value."""
+    """A size as a value of the type."""
     return te.const(size.const, dtype) if size.const is not None else te.cast(dtype, size)
 
 
-def _settled(params: dict[str, Value]) -> dict[str, Value]:
-    """Axes counted from 0, in order; all of them become `all`."""
+def _normalised(params: dict[str, Value]) -> dict[str, Value]:
+    """The parameters, with axes counted from 0 and sorted; all axes are stored as () (spelled `all`)."""
     shape, axis = params["shape"], params["axis"]
     assert isinstance(shape, tuple) and isinstance(axis, tuple)
     rank = len(shape)
@@ -80,7 +80,7 @@ def _operator(function: str) -> Operator:
     def flops(*, shape: tuple[int, ...], **_: object) -> int:
         return math.prod(shape)
 
-    return Operator(function, (ShapeParameter("shape"), AxesParameter("axis", ()), FLOATS), tensors, reference, flops, settle=_settled)
+    return Operator(function, (ShapeParameter("shape"), AxesParameter("axis", ()), FLOATS), tensors, reference, flops, settle=_normalised)
 
 
 SUM, MEAN, MAX, MIN = [_operator(f) for f in ("sum", "mean", "max", "min")]

@@ -1,4 +1,4 @@
-"""Softmax of rows, in the four stages that keep it from overflowing: largest, exponentials, their sum, quotients."""
+"""Define softmax of rows in four stages that avoid overflow: maximum, exponentials, their sum, quotients."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tunesmith.support.errors import ScriptError
 
 
 def softmax(x: Tensor) -> Tensor:
-    """exp(x - max) / sum of them, along the last axis: the stages M, E, S and Y."""
+    """Softmax along the last axis, in the stages M (max), E = exp(x - M), S (sum of E) and Y = E / S."""
     last = len(x.shape) - 1
     if last < 0:
         raise ScriptError(f"softmax: {x!r} has no axis")
@@ -36,7 +36,7 @@ def _reference(x: np.ndarray, /, **_: object) -> list[np.ndarray]:
 
 
 def _flops(*, m: int, n: int, **_: object) -> int:
-    """Max, difference, exp, sum and quotient."""
+    """Operations per element: max, difference, exp, sum and quotient."""
     return 5 * m * n
 
 

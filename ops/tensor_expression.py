@@ -1,14 +1,14 @@
-"""Tensor expressions: a tensor is a shape and the formula of one element; `create_prim_func` makes the loops around it.
+"""Define tensors by a shape and the formula of one element, and create functions with loops from them.
 
-The names and the meaning are those of TVM's `te` (Chen et al., OSDI 2018, after Halide's separation of what and when):
+Names and semantics are those of TVM's `te` (Chen et al., OSDI 2018, after Halide's separation of algorithm and schedule):
 
     A, B = placeholder((m, k), name="A"), placeholder((k, n), name="B")
     r = reduce_axis(k, "k")
     C = compute((m, n), lambda i, j: sum(A[i, r] * B[r, j], axis=r), name="C")
     func = create_prim_func([A, B, C], name="matmul")
 
-Each `compute` becomes one block, named like its tensor, under one serial loop for each axis, named like the parameters of
-the lambda.  The reductions are `sum`, `prod`, `max` and `min`; the elementwise functions are those of `ir.expr`, passed on here.
+Each `compute` becomes one block with the name of its tensor, inside one serial loop for each axis, named after the parameters of the
+lambda.  Reductions are `sum`, `prod`, `max` and `min`; the elementwise functions are re-exported from `ir.expr`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Callable[..., Expr]:
-    """`te.exp(x)` is `te.call("exp", x)`, and so for each intrinsic."""
+    """Resolve `te.exp(x)` to `te.call("exp", x)`, for each intrinsic."""
     if name not in INTRINSICS:
         raise AttributeError(
             f"te has no {name}; its functions are {', '.join(__all__)}, and the intrinsics {', '.join(sorted(INTRINSICS))}"
@@ -73,7 +73,7 @@ class SpatialAxis(Var):
 
 
 class ReduceAxis(Var):
-    """A variable that a reduction runs over, 0 <= variable < extent."""
+    """The variable of a reduction, 0 <= variable < extent."""
 
     __slots__ = ("extent",)
 
@@ -84,7 +84,7 @@ class ReduceAxis(Var):
 
 @node
 class Reduction(Expr):
-    """`value` combined over `axes` with `op`.  Only `compute` takes it, as the whole formula of an element."""
+    """`value` combined over `axes` with `op`, allowed only as the whole formula of a `compute`."""
 
     op: str
     value: Expr
@@ -96,7 +96,7 @@ class Reduction(Expr):
 
 
 class Tensor(Buffer):
-    """A placeholder, or a computed tensor; `T[i, j]` is the element as an expression.  Made by `placeholder` and `compute`.
+    """A placeholder or a computed tensor, made by `placeholder` and `compute`; `T[i, j]` is an element, as an expression.
 
     Attributes:
         axes: one variable for each dimension; empty for a placeholder.
@@ -119,17 +119,17 @@ class Tensor(Buffer):
 
 
 def var(name: str) -> Poly:
-    """A size that is known when the function is called; `create_prim_func` makes it a scalar parameter."""
+    """A dynamic size: `create_prim_func` makes it a scalar parameter of the function."""
     return poly(Var(name))
 
 
 def placeholder(shape: Index | Iterable[Index], dtype: str = "float32", name: str = "placeholder") -> Tensor:
-    """An input.
+    """An input tensor.
 
     Args:
-        shape: extents, ints or index expressions; a single one for a vector, () for a scalar.
+        shape: extents, ints or index expressions; a single extent for a vector, () for a scalar.
         dtype: scalar element type.
-        name: of the parameter.
+        name: name of the parameter.
     """
     return Tensor(name, _shape(shape, f"placeholder {name}"), dtype)
 
@@ -139,7 +139,7 @@ def reduce_axis(extent: Index | tuple[Index, Index], name: str = "r") -> Poly:
 
     Args:
         extent: number of iterations, or the range (0, extent).
-        name: of the loop.
+        name: name of the loop.
     """
     if isinstance(extent, tuple):
         if len(extent) != 2 or poly(extent[0]) != 0:
@@ -160,25 +160,25 @@ def compute(
 ) -> Tensor:
     """The tensor whose element at i, j, ... is fcompute(i, j, ...).
 
-    A formula that is deeper or larger than an expression may be becomes several stages (`divide_formula`).
+    A formula that exceeds the limits of an expression becomes several stages (`divide_formula`).
 
     Args:
         shape: extents; () for a scalar.
-        fcompute: takes one index expression for each dimension and returns the element: an expression, a reduction, or a
-            number together with `dtype`.
-        name: of the tensor and its block.
+        fcompute: takes one index expression for each dimension and returns the element: an expression, a reduction, or, if
+            `dtype` is given, a number.
+        name: name of the tensor and its block.
         axes: names of the spatial loops; by default the parameters of `fcompute`, or i, j, k, l if it takes `*indices`.
-        dtype: what the element must be.
+        dtype: required type of the element.
     Raises:
-        ScriptError: `fcompute` does not fit the shape, a reduction stands below the top of the formula or reduces over
-            something else than axes of `reduce_axis`, an axis that is not reduced is used, or types are mixed.
+        ScriptError: `fcompute` does not fit the shape, a reduction is not the whole formula or its axes are not results of
+            `reduce_axis`, an axis that is not reduced is used, or types are mixed.
     """
     extents = _shape(shape, f"compute {name}")
     variables = tuple([SpatialAxis(n) for n in _axis_names(fcompute, len(extents), name, axes)])
     made = fcompute(*[poly(v) for v in variables])
     if isinstance(made, (int, float)):
         if dtype is None:
-            raise ScriptError(f"compute {name}: the element is the number {made!r}; say which type it has with dtype=")
+            raise ScriptError(f"compute {name}: the element is the number {made!r}; give its type with dtype=")
         made = const(made, dtype)
     if not isinstance(made, Expr):
         raise ScriptError(f"compute {name}: the function must return an expression, got {type(made).__name__}: {made!r}")
@@ -197,7 +197,7 @@ def compute(
 
 
 def sum(value: Expr, axis: Poly | Sequence[Poly]) -> Expr:
-    """The sum of `value` over `axis`, one or several results of `reduce_axis`, added in the type of `value`."""
+    """The sum of `value` over `axis`, one or several results of `reduce_axis`, in the type of `value`."""
     return _reduction("add", "sum", value, axis)
 
 
@@ -217,7 +217,7 @@ def min(value: Expr, axis: Poly | Sequence[Poly]) -> Expr:
 
 
 def all(*conditions: Expr) -> Expr:
-    """Whether all conditions hold; those that are known to hold are left out."""
+    """Whether all conditions hold; conditions that are constant true are left out."""
     for c in conditions:
         if not isinstance(c, Expr) or c.dtype != "bool":
             raise ScriptError(f"all: a condition is a comparison of expressions, got {c.dtype if isinstance(c, Expr) else repr(c)}")
@@ -230,13 +230,13 @@ def if_then_else(condition: Expr, a: Value, b: Value) -> Expr:
 
 
 def lookup(value: Expr, extent: Index, body: Callable[[Poly], Expr], name: str = "at") -> Expr:
-    """body(v), where v is an index that has to be computed or loaded first.
+    """body(v), where v is an indirect index: its value is computed or loaded first.
 
     Args:
-        value: int64; it must be in [0, extent) in every call, so restrict it if callers may pass anything.
-        extent: of what v is an index into.
+        value: the index, of type int64; it must be in [0, extent) in every call, so clamp it if callers may pass other values.
+        extent: extent of the dimension that v indexes.
         body: the formula, which uses v in indices.
-        name: of v.
+        name: name of v.
     """
     if not isinstance(value, Expr) or value.dtype != dt.INDEX:
         got = value.dtype if isinstance(value, Expr) else repr(value)
@@ -246,16 +246,16 @@ def lookup(value: Expr, extent: Index, body: Callable[[Poly], Expr], name: str =
 
 
 def create_prim_func(tensors: Sequence[Tensor], name: str = "main") -> PrimFunc:
-    """The function that computes tensors from others.
+    """The function that computes the output tensors from the inputs.
 
     Args:
-        tensors: its parameters in order, inputs and then outputs.  What lies between them becomes allocations of the function.
-        name: of the function.
+        tensors: the parameters in order, inputs and then outputs.  Intermediate tensors become allocations of the function.
+        name: name of the function.
     Returns:
-        One nest of loops and one block for each computed tensor, producers first.  Buffers and variables are new in each
-        call.  Sizes made by `var` become scalar parameters after the buffers.
+        A function with one loop nest and one block for each computed tensor, producers first.  Each call makes new buffers and
+        variables.  Sizes made by `var` become scalar parameters after the buffers.
     Raises:
-        ScriptError: nothing is computed, a placeholder is needed that is no parameter, or a tensor is listed twice.
+        ScriptError: nothing is computed, a required placeholder is not a parameter, or a tensor is listed twice.
     """
     for t in tensors:
         if not isinstance(t, Tensor):
@@ -295,7 +295,7 @@ def _axis_names(fcompute: Callable[..., Value], rank: int, name: str, given: Seq
         raise ScriptError(f"compute {name}: the shape has {rank} dimensions and the function takes {len(named)} indices")
     if given is not None:
         if len(given) != rank:
-            raise ScriptError(f"compute {name}: the shape has {rank} dimensions and {len(given)} names of axes are given")
+            raise ScriptError(f"compute {name}: the shape has {rank} dimensions, and axes= has {len(given)} names")
         return list(given)
     if variadic:
         return list("ijkl"[:rank]) if rank <= 4 else [f"i{d}" for d in range(rank)]
@@ -321,19 +321,19 @@ def _reduction(op: str, word: str, value: Expr, axis: Poly | Sequence[Poly]) -> 
 
 
 def _check_formula(made: Expr, variables: tuple[SpatialAxis, ...], name: str) -> None:
-    """Refuse nested reductions, foreign variables and buffers that are no tensors."""
+    """Refuse nested reductions, variables of other computes and buffers that are not tensors."""
     reduced = made.axes if isinstance(made, Reduction) else ()
     for n in walk_objects(made.value if isinstance(made, Reduction) else made):
         if isinstance(n, Reduction):
             raise ScriptError(
-                f"compute {name}: a reduction over {', '.join(a.name for a in n.axes)} stands inside a formula;"
-                " it must be the whole formula, so give it a compute of its own and read that"
+                f"compute {name}: a reduction over {', '.join(a.name for a in n.axes)} is nested in a formula;"
+                " it must be the whole formula, so move it to a separate compute and read its result"
             )
         if isinstance(n, BufferLoad) and not isinstance(n.buffer, Tensor):
             raise ScriptError(f"compute {name}: {n.buffer.name} is a buffer, not a tensor; make it with placeholder or compute")
         for v in _variables(n):
             if isinstance(v, ReduceAxis) and v not in reduced:
-                raise ScriptError(f"compute {name}: the formula uses the axis {v}, over which nothing is reduced; add it to axis=")
+                raise ScriptError(f"compute {name}: the formula uses the axis {v}, which is not reduced; add it to axis=")
             if isinstance(v, SpatialAxis) and v not in variables:
                 raise ScriptError(f"compute {name}: the formula uses the index {v} of another compute")
 
@@ -343,13 +343,13 @@ def _variables(n: Node) -> list[Var]:
 
 
 def _sources(t: Tensor) -> list[Tensor]:
-    """The tensors that the formula reads, each once, in the order of the formula."""
+    """The tensors that the formula reads, without duplicates, in the order of the formula."""
     found = [] if t.value is None else [n.buffer for n in walk(t.value) if isinstance(n, BufferLoad)]
     return [b for b in dict.fromkeys(found) if isinstance(b, Tensor)]
 
 
 def _producers_first(outputs: Sequence[Tensor], parameters: set[Tensor], name: str) -> list[Tensor]:
-    """All computed tensors that the outputs need, each after those it reads."""
+    """All computed tensors that the outputs need, each after its producers."""
     done: dict[Tensor, None] = {}
     stack: list[tuple[Tensor, bool]] = [(t, False) for t in reversed(outputs)]
     while stack:
@@ -358,7 +358,7 @@ def _producers_first(outputs: Sequence[Tensor], parameters: set[Tensor], name: s
             continue
         if t.is_input:
             if t not in parameters:
-                raise ScriptError(f"create_prim_func {name}: the input {t.name} is read and is not in the list of parameters")
+                raise ScriptError(f"create_prim_func {name}: the input {t.name} is read, but it is not in the list of parameters")
         elif ready:
             done[t] = None
         else:
@@ -368,7 +368,7 @@ def _producers_first(outputs: Sequence[Tensor], parameters: set[Tensor], name: s
 
 
 def _unique(tensors: Sequence[Tensor]) -> list[str]:
-    """The names of the tensors, made different by numbers; the first of a name keeps it."""
+    """The names of the tensors, with numbers added to duplicates; the first of a name keeps it."""
     taken = {t.name for t in tensors}
     used: set[str] = set()
     out: list[str] = []
@@ -383,7 +383,7 @@ def _unique(tensors: Sequence[Tensor]) -> list[str]:
 
 
 def _sizes(tensors: Sequence[Tensor]) -> list[Var]:
-    """The variables that only a caller can give a value: those of shapes, extents and formulas that are neither axes nor Params."""
+    """The dynamic sizes: variables of shapes, extents and formulas that are neither axes nor Params."""
     parts: list[Node] = []
     for t in tensors:
         parts += t.shape
@@ -397,7 +397,7 @@ def _sizes(tensors: Sequence[Tensor]) -> list[Var]:
 def _stage(t: Tensor, block: str, buffers: Mapping[Buffer, Buffer]) -> Stmt:
     """The loops and the block of one computed tensor.
 
-    A reduction accumulates as `C[...] = C[...] op value`, the old value first: rfactor and the vectoriser look for that form.
+    A reduction accumulates as `C[...] = C[...] op value`, with the old value first, because rfactor and the vectorizer match this form.
     """
     value: Any = t.value
     axes: list[tuple[Var, Poly, str]] = [(v, e, "S") for v, e in zip(t.axes, t.shape, strict=True)]
@@ -418,7 +418,7 @@ def _stage(t: Tensor, block: str, buffers: Mapping[Buffer, Buffer]) -> Stmt:
 
 
 def _identity(op: str, dtype: str) -> Const:
-    """The value that changes nothing: 0, 1, or the end of the type's range."""
+    """The identity element of a reduction: 0, 1, or the smallest or largest value of the type."""
     if op in ("add", "mul"):
         return const(0 if op == "add" else 1, dtype)
     if dt.is_float(dtype):

@@ -1,4 +1,4 @@
-"""Elementwise functions of one tensor, which are also the activations that follow a contraction."""
+"""Define elementwise operators of one tensor, which are also the activations of contractions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Numpy = Callable[[np.ndarray], np.ndarray]
 
 
 def _gelu(x: Expr) -> Expr:
-    """The exact one (Hendrycks and Gimpel, 2016), with erf."""
+    """The exact GELU (Hendrycks and Gimpel, 2016), with erf."""
     return x * 0.5 * (call("erf", x * math.sqrt(0.5)) + 1.0)
 
 
@@ -30,12 +30,12 @@ def _np_gelu(x: np.ndarray) -> np.ndarray:
 
 
 def negative(x: Expr) -> Expr:
-    """-x; as `0 - x`, which `-x` is, it would have no negative zero."""
+    """-x; floats use `x * -1`, because the expression `-x` is `0 - x`, which has no negative zero."""
     return x * -1.0 if dt.is_float(x.dtype) else -x
 
 
 def _named(name: str) -> tuple[Formula, Numpy]:
-    """An intrinsic, with the meaning that the interpreter gives it."""
+    """An intrinsic and its numpy function, which the interpreter uses too."""
     return lambda x: call(name, x), intrinsic(name).numpy
 
 
@@ -52,13 +52,17 @@ UNARY: dict[str, tuple[Formula, Numpy]] = {
     "sqrt": _named("sqrt"),
     "tanh": _named("tanh"),
 }
-"""What each function does to an expression, and to an array of float64."""
+"""Each function for expressions and for float64 arrays."""
 
 _POSITIVE = ("log", "rsqrt", "sqrt")
 
 
 def unary(function: str, x: Tensor, name: str = "Y", axes: tuple[str, ...] | None = None) -> Tensor:
-    """One stage: a function of `UNARY` applied to every element of `x`.  ScriptError for an unknown function."""
+    """One stage: a function of `UNARY` applied to every element of `x`.
+
+    Raises:
+        ScriptError: the function is unknown.
+    """
     if function not in UNARY:
         raise ScriptError(f"unary {name}: unknown function {function!r}; known are {', '.join(sorted(UNARY))}")
     return te.compute(x.shape, lambda *index: UNARY[function][0](x[index]), name, axes=axes)

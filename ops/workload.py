@@ -1,6 +1,6 @@
-"""Workloads: one operator with one set of parameters, named by a text such as `matmul(m=512,n=512,k=512)`.
+"""Define workloads: one operator with one set of parameters, named by a text such as `matmul(m=512,n=512,k=512)`.
 
-The text is what logs, tables and command lines use; `workload(text).text` is its canonical form.
+Logs, tables and command lines use the text; `workload(text).text` is its canonical form.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ class TensorSpec:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Workload:
-    """An operator with its parameters; made by `workload` and `make_workload`.
+    """An operator with parameters, made by `workload` and `make_workload`.
 
     Attributes:
-        operator: what it is one case of.
+        operator: the operator.
         params: all parameters, in order.
-        func: the program, not scheduled; its parameters are the inputs and then the outputs.
+        func: the unscheduled program; its parameters are the inputs and then the outputs.
         inputs: specs of the inputs, in order.
         outputs: specs of the outputs, in order.
-        flops: floating point operations, as tables count them (`Operator.flops`).
+        flops: floating point operations, by the convention of benchmark tables (`Operator.flops`).
     """
 
     operator: Operator
@@ -66,23 +66,29 @@ class Workload:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all inputs and outputs: what must be moved at least."""
+        """Bytes of all inputs and outputs, the minimum memory traffic."""
         return sum([t.nbytes for t in (*self.inputs, *self.outputs)])
 
     def __str__(self) -> str:
         return self.text
 
     def random_inputs(self, seed: int = 0) -> list[np.ndarray]:
-        """Inputs from the seed: uniform in [-0.5, 0.5), or [0.5, 1.5) where the operator needs positive values.
+        """Random inputs, uniform in [-0.5, 0.5), or in [0.5, 1.5) if the operator needs positive values.
 
-        An input depends on seed, text and its own name only.
+        An input depends only on the seed, the text and its name.
         """
         return [self._random(t, seed) for t in self.inputs]
 
     def reference(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The outputs that numpy computes from `inputs`; RunError when those are not the workload's."""
+        """The outputs that numpy computes from `inputs`.
+
+        Raises:
+            RunError: number, shapes or types of the inputs are not those of the workload.
+        """
         if len(inputs) != len(self.inputs):
-            raise RunError(f"{self.text}: it has {len(self.inputs)} inputs ({', '.join([t.name for t in self.inputs])}), got {len(inputs)}")
+            raise RunError(
+                f"{self.text}: the workload has {len(self.inputs)} inputs ({', '.join([t.name for t in self.inputs])}), got {len(inputs)}"
+            )
         for spec, array in zip(self.inputs, inputs, strict=True):
             if array.shape != spec.shape or array.dtype != dt.to_numpy(spec.dtype):
                 raise RunError(
@@ -99,11 +105,11 @@ class Workload:
 
 
 def workload(text: str) -> Workload:
-    """The workload that `NAME(key=value,...)` names; spaces are allowed around names and values.
+    """The workload with the text `NAME(key=value,...)`; spaces are allowed around names and values.
 
     Raises:
         UserError: the text has another form, the operator or a parameter is unknown (the message names the nearest), a
-            parameter is missing, given twice or has a bad value.
+            parameter is missing, given twice or has an invalid value.
     """
     match = re.fullmatch(r"\s*([A-Za-z_]\w*)\s*\((.*)\)\s*", text, re.DOTALL)
     if match is None:
@@ -115,7 +121,7 @@ def workload(text: str) -> Workload:
     for part in inside.split(",") if inside.strip() else []:
         key, equals, value = [x.strip() for x in part.partition("=")]
         if not equals or not key:
-            raise UserError(f"{text!r}: {part.strip()!r} is not of the form key=value. It is spelled {operator.usage()}")
+            raise UserError(f"{text!r}: {part.strip()!r} is not of the form key=value. Usage: {operator.usage()}")
         if key in given:
             raise UserError(f"{text!r}: the parameter {key} is given twice")
         given[key] = value
@@ -123,7 +129,7 @@ def workload(text: str) -> Workload:
 
 
 def make_workload(operator: Operator | str, params: Mapping[str, object]) -> Workload:
-    """The workload of an operator, or of its name, with these parameters, texts or values; errors as in `workload`."""
+    """The workload of an operator, given itself or by name, with parameters as texts or values; errors as in `workload`."""
     op = OPERATORS.get(operator) if isinstance(operator, str) else operator
     bound = op.bind(params)
     tensors = op.arguments(**bound)

@@ -1,1 +1,1 @@
-"""Rank 2: scheduling primitives, traces, and the two modes, concrete and parametric."""
+"""Schedule programs with recorded primitives, in concrete or parametric mode."""

@@ -1,4 +1,4 @@
-"""Blocks and threads for what a schedule has left without: the spatial iterations of a block, one a thread."""
+"""Bind the spatial loops that a schedule has left unbound to thread blocks and threads, one iteration per thread."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from tunesmith.schedule.handles import BlockRV, IntRV
 from tunesmith.schedule.schedule import Schedule
 
 THREADS = 256
-"""Threads of a block where nobody has searched."""
+"""Default number of threads per thread block, used without a search."""
 
 
 def bind_rest(s: Schedule, threads: IntRV | int = THREADS) -> None:
-    """Give blocks and threads to the nests that have none (source: TVM MetaSchedule's AutoBind)."""
+    """Bind the nests without bound loops (source: TVM MetaSchedule's AutoBind)."""
     for b in [b.name for b in s.blocks()]:
         loops = s.loops_of(b)
         if any(f.kind == "thread" for f in loops):
@@ -20,12 +20,12 @@ def bind_rest(s: Schedule, threads: IntRV | int = THREADS) -> None:
 
 
 def bind_spatial(s: Schedule, block: BlockRV, threads: IntRV | int) -> None:
-    """The spatial loops of a block, fused, over blocks of so many threads; a block without any is the work of one thread."""
+    """Fuse the spatial loops of a block and bind them to thread blocks of `threads` threads; without spatial loops nothing is bound."""
     b: Block = s.block(block)
     reducing = {v for it, e in zip(b.iters, b.bindings, strict=True) if it.kind == "R" for v in e.vars}
     handles = s.get_loops(block)
     own: list[For] = [s.loop(x) for x in handles]
-    # A loop of one iteration would only make indices harder to see through.
+    # Loops with one iteration are left out, because they only make the fused indices harder to analyse.
     wide = [f for f in own if f.var not in reducing and f.extent != 1] or [f for f in own if f.var not in reducing]
     spatial = [x for x, f in zip(handles, own, strict=True) if f in wide]
     rest = [x for x, f in zip(handles, own, strict=True) if f not in wide]

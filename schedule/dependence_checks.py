@@ -1,6 +1,6 @@
-"""Demand that accesses of different iterations of a loop are to different elements.
+"""Require that different iterations of a loop access different elements.
 
-Nothing here decides by a number that a Param may change: conditions that normal forms leave open become constraints of the sketch.
+Conditions that the normal forms do not decide become constraints of the sketch, because they depend on values of Params.
 """
 
 from __future__ import annotations
@@ -13,23 +13,26 @@ from tunesmith.ir.poly import ZERO, Poly, Var, is_param_only, minimum
 from tunesmith.schedule.state import ScheduleState
 
 
-def separation_conditions(a: LoopAccess, b: LoopAccess, loop: Var) -> Iterator[list[Poly]]:
-    """Ways in which `a` of one iteration of `loop` and `b` of another access different elements, each a list of expressions to be <= 0."""
+def pair_conditions(a: LoopAccess, b: LoopAccess, loop: Var) -> Iterator[list[Poly]]:
+    """Independence conditions of `a` and `b` in different iterations of `loop`: alternatives, each a list of expressions <= 0."""
     for at in zip(a.indices, b.indices, strict=True):
         yield from independence_conditions(at, loop, (Inner(a.ranges, a.guards), Inner(b.ranges, b.guards)))
 
 
-def require_one(s: ScheduleState, ways: Iterable[list[Poly]], label: str, message: str, at: Any) -> None:
-    """Demand that in one of the `ways` every expression is <= 0.
+def require_one(s: ScheduleState, alternatives: Iterable[list[Poly]], label: str, message: str, at: Any) -> None:
+    """Require one of the alternatives, each a list of expressions that must be <= 0.
 
-    The first that is known to hold, else the first that may hold for some rows, which then becomes constraints.  A row that meets
-    them passes here too when it is put in from the start, because numbers leave nothing unknown.
+    If an alternative is proven, nothing is required.  Otherwise the first that may hold for some configurations becomes constraints.  A
+    configuration that satisfies them also passes in concrete mode, because numbers leave nothing undecided.
+
+    Raises:
+        ScheduleError: no alternative can hold.
     """
-    tried = list(ways)
-    if any(all(minimum(p, ZERO) == p for p in way) for way in tried):
+    candidates = list(alternatives)
+    if any(all(minimum(p, ZERO) == p for p in conditions) for conditions in candidates):
         return
-    for way in tried:
-        unknown = [p for p in way if minimum(p, ZERO) != p]
+    for conditions in candidates:
+        unknown = [p for p in conditions if minimum(p, ZERO) != p]
         if all(is_param_only(p) and minimum(p, ZERO) != ZERO for p in unknown):
             for p in unknown:
                 s.require("le0", p, label, message)

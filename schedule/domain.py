@@ -1,4 +1,4 @@
-"""Prove that the loops around a block run all instances of its domain."""
+"""Prove that the loops around a block cover its domain: that they run all of its instances."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ from tunesmith.schedule.state import ScheduleState
 
 
 def is_guarded(s: ScheduleState, block: Block) -> bool:
-    """Whether a predicate of the block may exclude instances of its domain; those that only exclude values beyond it, or that a split of
-    a loop has added, do not."""
+    """Whether a predicate of the block may exclude instances of its domain.
+
+    Predicates that only exclude values outside the domain, or that a split added, do not.
+    """
     own = {p for it, e in zip(block.iters, block.bindings, strict=True) for p in (e - it.extent, -e - 1)}
     return any(p not in own for p in block.predicate) and not covers_domain(s, block)
 
 
 @dataclass(frozen=True, slots=True)
 class _Extent:
-    """An expression of loops that must have every value of [0, extent), whatever values the others have."""
+    """An expression of loops that must take every value in [0, extent), for all values of the other expressions."""
 
     kind: str
     expr: Poly
@@ -31,7 +33,7 @@ class _Extent:
 
 
 def _joined_variables(block: Block) -> list[_Extent]:
-    """The iteration variables of a block, where what has been fused is one again: f for f // n and f % n."""
+    """The iteration variables of a block, with the digits of a fused loop joined: f for f // n and f % n."""
     out = [_Extent(it.kind, e, it.extent) for it, e in zip(block.iters, block.bindings, strict=True)]
     while True:
         found = next(((x, y) for x in out for y in out if x.kind == y.kind and _joined(x.expr, y.expr, y.extent) is not None), None)
@@ -55,8 +57,10 @@ def _joined(x: Poly, e: Poly, extent: Poly) -> Poly | None:
 
 
 def _unguarded(loops: Sequence[tuple[Var, Poly]], block: Block) -> tuple[list[_Extent], dict[Var, Poly], dict[Var, set[Var]]] | None:
-    """The variables and the highest values of their loops, with one loop for what a guard bounds, and the loops that each such loop has
-    replaced; None when a guard is left."""
+    """The variables and the largest values of their loops, with one loop for each guarded group, and the loops that it replaces.
+
+    None if a guard remains.
+    """
     ranges = loop_ranges(loops)
     if any(high == -1 for high in ranges.values()):
         return None
@@ -71,7 +75,7 @@ def _unguarded(loops: Sequence[tuple[Var, Poly]], block: Block) -> tuple[list[_E
         guards = [g for g in guards if g not in own]
         if not guards:
             return variables, ranges, replaced
-        # The last guard is that of the innermost split.
+        # The innermost split added the last guard.
         bounded = bounded_part(guards.pop(), ranges)
         if bounded is None or not is_tiling(bounded[0], ranges):
             return None
@@ -92,27 +96,31 @@ def _always_holds(guard: Poly, ranges: Mapping[Var, Poly]) -> bool:
 
 
 def check_loops_cover(s: ScheduleState, block: Block, label: str) -> None:
-    """Refuse to build new loops over the domain of a block whose loops leave out a part of it; guards may leave out instances."""
+    """Refuse to build new loops over the domain of a block whose loops do not cover it; guards may exclude instances."""
     plain = block.with_(predicate=())
     if _is_conditional(s, block) or any(digits_of(s, block, kind) is None and digits_of(s, plain, kind) is None for kind in ("S", "R")):
-        raise s.refuse(label, f"the loops around block {block.name} may leave out a part of its domain, which would be run", block)
+        raise s.refuse(label, f"the loops around block {block.name} may not cover its domain; the new loops would run all of it", block)
 
 
 def check_first_step(s: ScheduleState, block: Block, label: str) -> list[Poly]:
-    """Refuse a reduction that does not begin, just once for each element, where all its loops are at 0: its init runs there.
+    """Refuse a reduction that does not start once for each element, in the iteration where all its loops are 0: the init runs there.
 
-    Returns the guards that decide whether the reduction runs at all, in terms of the other loops.
+    Returns the guards that decide whether the reduction runs at all, as expressions of the other loops.
     """
     at = [plain_iter(e, block) for w in writes(block) for e in w.indices]
     if any(it.kind == "S" and it.extent != 1 and n not in at for n, it in enumerate(block.iters)):
-        raise s.refuse(label, f"several instances of block {block.name} begin the reduction of one element", block)
+        raise s.refuse(label, f"several instances of block {block.name} start the reduction of one element", block)
     loops = s.loops_of(block.name)
     used = {v for it, e in zip(block.iters, block.bindings, strict=True) if it.kind == "R" for v in e.vars}
     steps: dict[Var, Poly] = {f.var: ZERO for f in loops if f.var in used}
     inside = loops[next((i for i, f in enumerate(loops) if f.var in steps), 0) :]
-    begun = digits_of(s, block, "R") is not None or digits_of(s, block.with_(predicate=()), "R") is not None
-    if not begun or is_repeated(s, block, inside):
-        raise s.refuse(label, f"the first step of the reduction of block {block.name} may not be that of its loops, or be repeated", block)
+    starts_first = digits_of(s, block, "R") is not None or digits_of(s, block.with_(predicate=()), "R") is not None
+    if not starts_first or is_repeated(s, block, inside):
+        raise s.refuse(
+            label,
+            f"the reduction of block {block.name} may not start in the first iteration of its loops, or may start more than once",
+            block,
+        )
     own = {e - it.extent for it, e in zip(block.iters, block.bindings, strict=True)}
     guards: list[Poly] = []
     for p in block.predicate:
@@ -128,7 +136,7 @@ def check_first_step(s: ScheduleState, block: Block, label: str) -> list[Poly]:
 
 
 def is_repeated(s: ScheduleState, block: Block, inside: Sequence[For]) -> bool:
-    """Whether one of the loops may run an instance of the block again."""
+    """Whether the loops may run an instance of the block more than once."""
     for each in (block, block.with_(predicate=())):
         spatial, reduced = digits_of(s, each), digits_of(s, each, "R")
         if spatial is not None and reduced is not None and all(f.var in spatial or f.var in reduced or f.extent == 1 for f in inside):
@@ -137,7 +145,7 @@ def is_repeated(s: ScheduleState, block: Block, inside: Sequence[For]) -> bool:
 
 
 def covers_domain(s: ScheduleState, block: Block) -> bool:
-    """Whether every combination of values of the block's spatial iteration variables is run."""
+    """Whether the loops run every combination of values of the block's spatial iteration variables."""
     return not _is_conditional(s, block) and digits_of(s, block) is not None
 
 
@@ -146,20 +154,20 @@ def _is_conditional(s: ScheduleState, block: Block) -> bool:
 
 
 def digits_of(s: ScheduleState, block: Block, kind: str = "S") -> set[Var] | None:
-    """Loops each of which is a digit of the iteration variables of a kind, so that different iterations of them run different instances
-    and all together run every instance of the domain; None when that is not known.
+    """The loops that are digits of the iteration variables of a kind; None if this is not proven.
 
-    Bindings are taken apart into digits, as `split` and `fuse` make them: what is bound to i_0 * n + i_1, with i_1 over [0, n), covers its
-    extent if i_0 covers ceildiv(extent, n), and f // n together with f % n if f covers both.
+    Different iterations of these loops run different instances, and together they run every instance of the domain.  Bindings are divided
+    into digits, as `split` and `fuse` make them: a variable bound to i_0 * n + i_1, with i_1 in [0, n), covers its extent if i_0 covers
+    ceildiv(extent, n), and f // n together with f % n if f covers both.
     """
     loops = tuple([(f.var, f.extent) for f in s.loops_of(block.name)])
     key = (block.iters, block.bindings, block.predicate, loops, kind)
     if key not in s.digits:
-        alike = (*key[:-1], "")
-        if alike not in s.digits:
-            s.digits[alike] = _unguarded(loops, block)
-        plain = s.digits[alike]
-        s.digits[key] = None if plain is None else _digits(loops, block, kind, *plain)
+        any_kind = (*key[:-1], "")
+        if any_kind not in s.digits:
+            s.digits[any_kind] = _unguarded(loops, block)
+        unguarded = s.digits[any_kind]
+        s.digits[key] = None if unguarded is None else _digits(loops, block, kind, *unguarded)
     found: set[Var] | None = s.digits[key]
     return found
 
@@ -176,11 +184,11 @@ def _digits(
     free = {v: high + 1 for v, high in ranges.items() if v not in others}
     if any(n == ZERO for n in (*free.values(), *[x.extent for x in variables])):
         return None
-    # Each expression must have all values of [0, ceildiv(n, d)).
+    # Entries (e, n, d): the expression e must take all values in [0, ceildiv(n, d)).
     needed = [(x.expr, x.extent, ONE) for x in variables if x.kind == kind]
     used = {v for it, e in zip(block.iters, block.bindings, strict=True) if it.kind == kind for v in e.vars}
     found = {v for v, e in loops if e == ONE and v in used}
-    waiting = 0
+    deferred = 0
     while needed:
         e, n, d = needed.pop()
         extent = ceildiv(n, d)
@@ -191,16 +199,16 @@ def _digits(
             at, whole = joined
             _, outer, divisor = needed.pop(at)
             needed.append((whole, mul(ceildiv(outer, divisor), extent), ONE))
-            waiting = 0
+            deferred = 0
             continue
         digit = next((v for v in e.vars if v in free and _rest(e, v, free[v]) is not None), None)
-        if digit is None:  # it may be joined with what is left of another
+        if digit is None:  # the rest of another expression may join it later
             needed.insert(0, (e, n, d))
-            waiting += 1
-            if waiting >= len(needed):
+            deferred += 1
+            if deferred >= len(needed):
                 return None
             continue
-        waiting = 0
+        deferred = 0
         step = free.pop(digit)
         found |= replaced.get(digit, {digit})
         rest = _rest(e, digit, step)
@@ -210,7 +218,7 @@ def _digits(
 
 
 def _divided_once(p: Poly) -> Poly:
-    """ceildiv(ceildiv(x, a), b) as ceildiv(x, a * b), which it is equal to."""
+    """ceildiv(ceildiv(x, a), b) as the equal ceildiv(x, a * b)."""
     a = p.as_atom()
     if type(a) is not Op or a.op != "ceildiv":
         return p
@@ -219,7 +227,7 @@ def _divided_once(p: Poly) -> Poly:
 
 
 def _rest(e: Poly, v: Var, step: Poly) -> Poly | None:
-    """q with `e` = q * step + v; None where there is none."""
+    """q with `e` = q * step + v; None if there is none."""
     rest = e - poly(v)
     if v in rest.vars or not rest.terms:
         return None if rest.terms else rest

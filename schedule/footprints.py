@@ -1,4 +1,4 @@
-"""What a block computes in one iteration of a loop: under which guards, and whether the box of its elements has gaps."""
+"""Analyse the footprint of a block in one iteration of a loop: its outer guards, and whether it has gaps."""
 
 from __future__ import annotations
 
@@ -12,30 +12,31 @@ from tunesmith.ir.stmt import Block
 from tunesmith.schedule.state import ScheduleState
 
 
-def guards_of_box(s: ScheduleState, block: Block, ranges: Mapping[Var, Poly]) -> list[Poly]:
-    """What must hold outside the loops of `ranges` for `block` to compute its box at all.
+def footprint_guards(s: ScheduleState, block: Block, ranges: Mapping[Var, Poly]) -> list[Poly]:
+    """The guards, as expressions of the loops outside `ranges`, under which `block` computes its footprint.
 
-    All guards at their lowest, none left out, not even those that the box implies: which ones those are depends on numbers.
-    Refuses (guard) when a guard cuts the box itself, unless it holds in all iterations, as that of an earlier move may.
+    Each guard takes its smallest value over `ranges`.  Guards that the footprint implies are included, because which ones it implies
+    depends on numbers.  Refuses (guard) if a guard cuts the footprint itself, unless it holds in all iterations, as a guard of an
+    earlier move may.
     """
     spatial = {v for it, e in zip(block.iters, block.bindings, strict=True) if it.kind == "S" for v in e.vars if v in ranges}
     own = [e - it.extent for it, e in zip(block.iters, block.bindings, strict=True)]
     everywhere = loop_ranges([(f.var, f.extent) for f in s.loops_of(block.name)])
-    kept: list[Poly] = []
+    outer: list[Poly] = []
     for p in block.predicate:
         if not p.vars.isdisjoint(spatial) and p not in own:
             if is_nonpositive(nested_interval(p, everywhere)[1] + 1):
                 continue
-            raise s.refuse("guard", f"block {block.name} computes only a part of its box, where {p!r} < 0", block)
-        kept.append(interval(p, ranges)[0])
-    return kept
+            raise s.refuse("guard", f"block {block.name} computes only the part of its footprint where {p!r} < 0", block)
+        outer.append(interval(p, ranges)[0])
+    return outer
 
 
 def is_tiling(e: Poly, ranges: Mapping[Var, Poly]) -> bool:
-    """Whether the loops of `ranges`, each over [0, ranges[v]], give `e` every value from its lowest on, and each once.
+    """Whether the loops of `ranges`, each over [0, ranges[v]], give `e` every value of an interval exactly once.
 
-    They do when their steps are 1, n1, n1 * n2, ... with n1, n2, ... their extents in this order, as a split makes them.  Only
-    normal forms are compared: an expression that is a tiling for some numbers alone is none here.
+    They do if their steps are 1, n1, n1 * n2, ... where n1, n2, ... are their extents in this order, as in a split.  Only normal forms
+    are compared: an expression that is a tiling only for some numbers is not accepted.
     """
     steps: dict[Var, Poly] = {}
     for m, c in e.terms:
@@ -53,7 +54,7 @@ def is_tiling(e: Poly, ranges: Mapping[Var, Poly]) -> bool:
         fitting = [v for v, each in steps.items() if each == step]
         if not fitting:
             return False
-        # Of two that fit, one of a single iteration leaves the step as it is for the other.
+        # If two loops fit, take one with a single iteration first: it does not change the step.
         v = next((v for v in fitting if ranges[v] == ZERO), fitting[0])
         del steps[v]
         step = step * (ranges[v] + 1)

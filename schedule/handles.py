@@ -1,4 +1,4 @@
-"""What a schedule hands out: names for a block, a loop, a sampled integer.  A handle outlives every rewrite that keeps its binder."""
+"""Refer to blocks, loops and sampled integers of a schedule by handles, which stay valid while their binder is in the program."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from tunesmith.ir.poly import Poly, Var
 
 
 class Handle:
-    """Named `b0`, `l3`, `v7` in order of creation, so that equal traces are equal text.
+    """A handle, named `b0`, `l3`, `v7` in order of creation, so that equal traces have equal text.
 
-    `owner` is the number of the schedule that gave it: another schedule of the same function has loops of the same variables, but a
-    trace of its own, where the name is another handle's, or none's.
+    `owner` is the number of the schedule that made the handle.  Schedules of one function share loop variables, but each has its own
+    trace, where the same name may refer to another handle, or to none.
     """
 
     __slots__ = ("name", "owner")
@@ -24,7 +24,7 @@ class Handle:
 
 
 class BlockRV(Handle):
-    """A block, by its name in the function."""
+    """Handle of a block, by its name in the function."""
 
     __slots__ = ("block",)
     letter = "b"
@@ -35,7 +35,7 @@ class BlockRV(Handle):
 
 
 class LoopRV(Handle):
-    """A loop, by its variable."""
+    """Handle of a loop, by its variable."""
 
     __slots__ = ("var",)
     letter = "l"
@@ -46,7 +46,7 @@ class LoopRV(Handle):
 
 
 class IntRV(Handle):
-    """A sampled integer.  `expr` is a Param in parametric mode and a number in concrete mode; two draws of 4 are two handles."""
+    """Handle of a sampled integer.  `expr` is a Param in parametric mode and a number in concrete mode; two draws of 4 are two handles."""
 
     __slots__ = ("expr",)
     letter = "v"

@@ -1,7 +1,7 @@
 """Prove that the iterations of a loop may run at the same time, or in another order.
 
-Two iterations conflict when both access one element and at least one of them writes it.  An intermediate buffer that is used inside
-the loop alone becomes private to an iteration when it is allocated; lowering refuses it if a value passes from one iteration to another.
+Two iterations conflict if both access one element and at least one of them writes it.  An intermediate buffer that is used only inside
+the loop becomes private to an iteration when it is allocated; lowering refuses it if a value passes from one iteration to another.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def check_independent(
     Args:
         s: the schedule.
         loop: the loop.
-        label: of the refusal.
-        within_blocks: only the instances of one block are compared with each other: barriers order different blocks.
+        label: label of the refusal.
+        within_blocks: compare only instances of the same block, because barriers order different blocks.
         same_values: iterations may write one element if all of them write the same value.
-        private: an intermediate buffer that is used inside the loop alone is private to an iteration.
+        private: an intermediate buffer that is used only inside the loop is private to an iteration.
     """
     if loop.extent.const == 1:
         return
@@ -55,12 +55,12 @@ def check_independent(
 
 
 def check_marked_loops(func: PrimFunc) -> None:
-    """Refuse a program written by hand with a parallel or vectorized loop whose iterations conflict.
+    """Refuse a hand-written program with a parallel or vectorized loop whose iterations conflict.
 
-    Schedules need no such check: their primitives have made it.
+    Scheduled programs need no such check, because the primitives make it.
 
     Raises:
-        ScheduleError: with the loop underlined.
+        ScheduleError: iterations of a loop conflict; the message underlines the loop.
     """
     s = ScheduleState(func)
     for f in [n for n in walk(func.body) if type(n) is For and n.kind in ("parallel", "vectorized")]:
@@ -75,7 +75,7 @@ def check_marked_loops(func: PrimFunc) -> None:
 
 
 def _is_folded(loop: For, reduced: Sequence[Block]) -> bool:
-    """Whether the loop is a horizontal sum, maximum or minimum: one update in any order, without an init, in a block or in none."""
+    """Whether the loop is a horizontal reduction: one update that can be reassociated, without an init, inside a block or not."""
     n: object = loop.body
     while type(n) is For and n.kind == "vectorized":
         n = n.body
@@ -85,7 +85,7 @@ def _is_folded(loop: For, reduced: Sequence[Block]) -> bool:
 
 
 def is_independent(s: ScheduleState, loop: For) -> bool:
-    """Whether `parallel` would find no conflict between the iterations of the loop, for rules that look before they schedule."""
+    """Whether `parallel` would accept the loop, for rules that test before they schedule."""
     try:
         check_independent(s, loop, "independent")
     except ScheduleError:
@@ -94,25 +94,25 @@ def is_independent(s: ScheduleState, loop: For) -> bool:
 
 
 class _Instances:
-    """Which iterations two accesses must share to be to one element: of one block mostly those that run one and the same instance."""
+    """The loops whose iterations two accesses must share to access one element; within a block, mostly those of one instance."""
 
     def __init__(self, s: ScheduleState) -> None:
         self._state = s
         self._digits: dict[str, set[Var] | None] = {}
 
     def shared(self, a: LoopAccess, b: LoopAccess, wanted: Var | None = None) -> set[Var]:
-        """Loops around both whose iterations must be the same; if one is `wanted`, others may be missing."""
+        """Loops around both accesses whose iterations must be equal; if `wanted` is among them, others may be missing."""
         block = a.block
         if block is None or b.block is not block:
             return shared_iterations(a, b, wanted)
         if block.name not in self._digits:
             self._digits[block.name] = digits_of(self._state, block) if is_one_element(block) else None
-        # With the same buffer's element goes the same instance, up to its reduction.
+        # Accesses to one element belong to one instance, up to its reduction steps.
         return self._digits[block.name] or shared_iterations(a, b, wanted)
 
 
 def is_one_element(block: Block) -> bool:
-    """Whether all accesses to what the block writes are at one tuple of indices, which holds every spatial iteration variable."""
+    """Whether all accesses to the buffers that the block writes use one tuple of indices with every spatial iteration variable."""
     made = {w.buffer: w.indices for w in writes(block)}
     spatial = {n for n, it in enumerate(block.iters) if it.kind == "S" and it.extent != 1}
     return all(a.indices == made[a.buffer] for a in accesses(block) if a.buffer in made) and all(
@@ -121,7 +121,7 @@ def is_one_element(block: Block) -> bool:
 
 
 def _conflicting(found: Sequence[LoopAccess], buffers: Sequence[Buffer]) -> Iterator[tuple[LoopAccess, LoopAccess]]:
-    """Pairs of accesses to one of the buffers, the first a write; equal ones once."""
+    """Pairs of accesses to one of the buffers, the first a write, without duplicates."""
     for buffer in buffers:
         mine: dict[object, LoopAccess] = {}
         for x in found:
@@ -133,7 +133,7 @@ def _conflicting(found: Sequence[LoopAccess], buffers: Sequence[Buffer]) -> Iter
 
 
 def _writes_same_value(s: ScheduleState, a: LoopAccess, b: LoopAccess, loops: tuple[For, ...]) -> bool:
-    """Whether both are stores of one block that gives an element the same value in every iteration of the loops."""
+    """Whether both are stores of one block that writes the same value to an element in every iteration of the loops."""
     block = a.block
     if block is None or b.block is not block or not (a.is_write and b.is_write) or block.init is not None:
         return False
@@ -158,17 +158,17 @@ def _conflict(a: LoopAccess, b: LoopAccess, loop: For) -> str:
 
 
 def check_order(s: ScheduleState, block: Block, old: Sequence[For], new: Sequence[For], label: str) -> None:
-    """Refuse another order of the loops of a nest that holds one block, where dependences between its instances forbid it.
+    """Refuse a new order of the loops around one block if dependences between its instances forbid it.
 
-    Loops whose iterations are the same for any two instances that conflict may have any place.  The others keep their order, except
-    those of a reduction whose updates may be combined in any order.
+    Loops whose iterations are equal for all conflicting instances may have any position.  The others keep their order, except loops of a
+    reduction that can be reassociated.
 
     Args:
         s: the schedule.
         block: the block in the nest.
-        old: the loops, outermost first; the first holds all others.
-        new: the same in the new order.
-        label: of the refusal.
+        old: the loops, outermost first; the first contains all others.
+        new: the same loops in the new order.
+        label: label of the refusal.
     """
     found = loop_accesses(old[0])
     written = list(dict.fromkeys(a.buffer for a in found if a.is_write))
@@ -177,15 +177,15 @@ def check_order(s: ScheduleState, block: Block, old: Sequence[For], new: Sequenc
     for a, b in _conflicting(found, written):
         shared = instances.shared(a, b)
         before, after = ([f.var for f in loops if f.var not in shared] for loops in (old, new))
-        if before == after or (reassociable and (block.init is None or _begins_first(s, block, before))):
+        if before == after or (reassociable and (block.init is None or _starts_first(s, block, before))):
             continue
         if not _writes_same_value(s, a, b, tuple(old)):
             names = ", ".join(v.name for v in before)
             raise s.refuse(label, f"instances of block {block.name} depend on each other along {names}, which must keep their order", block)
 
 
-def _begins_first(s: ScheduleState, block: Block, loops: Sequence[Var]) -> bool:
-    """Whether the loops are part of the block's reduction and of nothing else, which begins just once, where they do."""
+def _starts_first(s: ScheduleState, block: Block, loops: Sequence[Var]) -> bool:
+    """Whether the loops bind only reduction variables, and the reduction starts once, in their first iteration."""
     used: dict[str, set[Var]] = {"S": set(), "R": set()}
     for it, e in zip(block.iters, block.bindings, strict=True):
         used[it.kind] |= e.vars

@@ -1,4 +1,4 @@
-"""Integers at the boundary: whatever counts as one (numpy's too) becomes an int, and what only looks like one does not."""
+"""Convert integer arguments, including numpy integers, to int; bools and floats are rejected."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def as_integer(x: Any) -> int | None:
-    """`x` as an int; None when it is none: a bool and a float are not, also where they are equal to one."""
+    """`x` as an int; None if it is not an integer. Bools and floats are not, even if they are equal to one."""
     if type(x) is int:
         return x
     if isinstance(x, bool):

@@ -1,8 +1,8 @@
-"""What a block runs past when it moves, and whether anything there changes what it reads or looks at what it writes.
+"""Check the dependences between a moving block and the blocks that it moves past.
 
-A block that moves leaves one statement of a sequence and enters another: everything in these two and between them runs
-in another order with it.  Under loops around the sequence, each iteration is such a move; instances that change their
-iteration are a move of their own.  Buffers are compared, elements only where the normal forms of their indices decide.
+A move takes a block out of one statement of a sequence and into another: its order changes relative to the blocks in these two statements
+and between them.  Inside loops around the sequence, each iteration is such a move, and instances that change their iteration are a further
+move.  Buffers are compared; elements only if the normal forms of their indices decide.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from tunesmith.schedule.state import ScheduleState
 
 @dataclass(frozen=True)
 class Move:
-    """A block on its way to another.
+    """The move of a block to the nest of another block.
 
     Attributes:
         shared: the loops around both, outermost first.
-        up: whether it moves against the order of the program.
-        here: the blocks of the statement that it leaves, with itself.
+        up: whether the block moves against program order.
+        here: the blocks of the statement that it leaves, including itself.
         between: the blocks between the two statements.
         there: the blocks of the statement that it enters.
-        around: all blocks under the shared loops; none without a shared loop.
+        around: all blocks inside the shared loops; empty without a shared loop.
     """
 
     shared: tuple[For, ...]
@@ -41,7 +41,7 @@ class Move:
 
 
 def move(s: ScheduleState, block: str, to: str) -> Move | None:
-    """What the block runs past on its way to the nest of the block `to`; None when it stands in that already."""
+    """The move of the block to the nest of the block `to`; None if it is already inside."""
     a, b = s.path(block), s.path(to)
     n = next(i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x is not y)
     fork = a[n - 1] if n else None
@@ -55,18 +55,18 @@ def move(s: ScheduleState, block: str, to: str) -> Move | None:
 
 
 def inner_ranges(s: ScheduleState, block: Block, outer: Sequence[For]) -> dict[Var, Poly]:
-    """Highest values of the loops around the block that are not among `outer`."""
+    """The largest values of the loops around the block that are not in `outer`."""
     return loop_ranges([(f.var, f.extent) for f in s.loops_of(block.name) if f not in outer])
 
 
 def in_loops(block: Block, indices: tuple[Poly, ...]) -> tuple[Poly, ...]:
-    """Indices of the block in terms of the loops around it."""
+    """Indices of the block as expressions of the loops around it."""
     bound = {it.var: e for it, e in zip(block.iters, block.bindings, strict=True)}
     return tuple([substitute(e, bound) for e in indices])
 
 
 def same_elements(s: ScheduleState, a: Block, at: Access, b: Block, bt: Access, outer: Sequence[For]) -> bool:
-    """Whether, in each iteration of the loops `outer`, the two accesses are to the same box, and that of `a` has no gaps."""
+    """Whether the two accesses have the same footprint in each iteration of the loops `outer`, and that of `a` has no gaps."""
     ranges = inner_ranges(s, a, outer)
     if not all(is_tiling(e, ranges) for e in in_loops(a, at.indices)):
         return False
@@ -74,7 +74,7 @@ def same_elements(s: ScheduleState, a: Block, at: Access, b: Block, bt: Access, 
 
 
 def is_settled(s: ScheduleState, writer: Block, outer: Sequence[For], seen: tuple[Block, ...] = ()) -> bool:
-    """Whether iterations of the loops `outer` leave alone what earlier ones have written, or write the same values again."""
+    """Whether no iteration of the loops `outer` changes an element of an earlier one, except by writing the same value."""
     common = {f.var for f in s.loops_of(writer.name) if f in outer}
     if not common:
         return True
@@ -101,13 +101,13 @@ def is_settled(s: ScheduleState, writer: Block, outer: Sequence[For], seen: tupl
 
 
 def check_unchanged(s: ScheduleState, block: Block, readers: Sequence[Block], own: Sequence[Block] = ()) -> None:
-    """Refuse (unchanged) when `block`, computed anew where its readers need it, would read something else than where it stands.
+    """Refuse (unchanged) if `block`, moved to its readers, would read other values than at its present position.
 
     Args:
         s: the schedule.
         block: a producer.
-        readers: all blocks that read what it writes.
-        own: readers that write no element which another instance of them reads by way of `block`.
+        readers: all blocks that read the buffer it writes.
+        own: readers that write no element that another instance of them reads through `block`.
     """
     used = {a.buffer for a in reads(block)}
     order = s.blocks()
@@ -117,7 +117,7 @@ def check_unchanged(s: ScheduleState, block: Block, readers: Sequence[Block], ow
         if path is None:
             continue
         if path.up:
-            raise s.refuse("unchanged", f"block {to.name} stands before block {block.name}, and reads what an earlier iteration left", to)
+            raise s.refuse("unchanged", f"block {to.name} is before block {block.name}, and reads values of an earlier iteration", to)
         nest = [f for f in s.loops_of(block.name) if f not in path.shared]
         crossed = [*path.here, *path.between, *path.there]
         for c in writers:
@@ -125,7 +125,7 @@ def check_unchanged(s: ScheduleState, block: Block, readers: Sequence[Block], ow
             if c in crossed and not (c is to and c in own) and not (early and _is_new(s, c, writers, path.here) and is_settled(s, c, nest)):
                 raise s.refuse("unchanged", _clash(block, c, _first(c, used), to), c)
             final = early and _is_new(s, c, writers, path.around) and is_settled(s, c, path.shared)
-            if c in path.around and not final and not _same_box(s, block, readers, path.shared):
+            if c in path.around and not final and not _same_footprint(s, block, readers, path.shared):
                 raise s.refuse("unchanged", f"{_clash(block, c, _first(c, used), to)}, in another iteration of the loops around both", c)
 
 
@@ -134,7 +134,7 @@ def _written(c: Block) -> list[Buffer]:
 
 
 def _is_new(s: ScheduleState, c: Block, writers: Sequence[Block], within: Sequence[Block]) -> bool:
-    """Whether nothing stood in what `c` writes before these blocks wrote it."""
+    """Whether the buffers that `c` writes are intermediates that only these blocks write."""
     made = set(_written(c))
     return c in within and made <= set(s.func.allocs) and all(x in within or made.isdisjoint(_written(x)) for x in writers)
 
@@ -148,8 +148,8 @@ def _clash(block: Block, c: Block, buffer: str | None, to: Block) -> str:
     return f"block {block.name}, moved to block {to.name}, would read {buffer} after block {c.name} has written it"
 
 
-def _same_box(s: ScheduleState, block: Block, readers: Sequence[Block], shared: Sequence[For]) -> bool:
-    """Whether all that is read in an iteration of the shared loops is what `block` computes in it."""
+def _same_footprint(s: ScheduleState, block: Block, readers: Sequence[Block], shared: Sequence[For]) -> bool:
+    """Whether the readers' footprint in an iteration of the shared loops is that of `block`."""
     w = writes(block)[0]
     ranges = inner_ranges(s, block, shared)
     needed = [region(c, a.indices, inner_ranges(s, c, shared)) for c in readers for a in reads(c) if a.buffer is w.buffer]
@@ -157,20 +157,20 @@ def _same_box(s: ScheduleState, block: Block, readers: Sequence[Block], shared: 
 
 
 def check_ready(s: ScheduleState, block: Block, producers: Sequence[Block], inside: Sequence[Block], own: bool = False) -> None:
-    """Refuse (ready) when `block`, moved up to `producers`, would read what is not there yet or change what others work on.
+    """Refuse (ready) if `block`, moved up to `producers`, would read values not yet computed or change data of other blocks.
 
     Args:
         s: the schedule.
         block: the block that moves up.
-        producers: the blocks whose writes it reads; that it finds there what it reads of them is checked by the caller.
+        producers: the blocks whose writes it reads; the caller checks that it reads only elements they have written.
         inside: the blocks of the loop that it moves into, or the block that it is merged with.
-        own: the producer uses no element that another instance of `block` writes.
+        own: the producer accesses no element that another instance of `block` writes.
     """
     path = move(s, block.name, inside[0].name)
     if path is None:
         return
     if not path.up:
-        raise s.refuse("ready", f"block {inside[0].name} runs after block {block.name}, which reads what was there before", block)
+        raise s.refuse("ready", f"block {inside[0].name} runs after block {block.name}, which reads the earlier values", block)
     used, made = {a.buffer for a in reads(block)}, {w.buffer for w in writes(block)}
     finished = {b for p in producers for b in _written(p)}
     order = s.blocks()
@@ -178,22 +178,24 @@ def check_ready(s: ScheduleState, block: Block, producers: Sequence[Block], insi
         if c is block:
             continue
         for a in accesses(c):
-            uses = a.buffer in made and not (c in producers and own) and not _reads_it_behind(s, block, c, a, path)
+            uses = a.buffer in made and not (c in producers and own) and not _reads_it_after(s, block, c, a, path)
             early = order.index(c) <= order.index(inside[-1])
             both = [f for f in s.loops_of(c.name) if f in s.loops_of(producers[0].name)] if producers else []
             done = a.buffer in finished and is_settled(s, c, both)
             there = c in inside or (early and (done or _made_before(s, block, producers, c, a)))
             if uses or (a.is_write and a.buffer in used and not there):
-                what = f"block {block.name} cannot move up before block {c.name}, which works on the same data: {a.buffer.name}"
+                what = f"block {block.name} cannot move up before block {c.name}, which accesses the same data: {a.buffer.name}"
                 raise s.refuse("ready", what, c)
     for p in producers if path.shared else ():
         if not all(same_elements(s, p, w, block, a, path.shared) for w in writes(p) for a in reads(block) if a.buffer is w.buffer):
-            what = f"block {block.name} does not read just what block {p.name} writes in an iteration of the loops around both"
+            what = (
+                f"block {block.name} does not read exactly the elements that block {p.name} writes in an iteration of the loops around both"
+            )
             raise s.refuse("ready", what, block)
 
 
-def _reads_it_behind(s: ScheduleState, block: Block, c: Block, a: Access, path: Move) -> bool:
-    """Whether `c`, behind `block` in one nest, reads in each iteration of their loops what `block` has written in it."""
+def _reads_it_after(s: ScheduleState, block: Block, c: Block, a: Access, path: Move) -> bool:
+    """Whether `c`, after `block` in one nest, reads in each iteration of their loops the elements that `block` writes in it."""
     if a.is_write or c not in path.here or path.here.index(c) < path.here.index(block):
         return False
     both = [f for f in s.loops_of(block.name) if f in s.loops_of(c.name)]
@@ -201,15 +203,15 @@ def _reads_it_behind(s: ScheduleState, block: Block, c: Block, a: Access, path: 
 
 
 def _made_before(s: ScheduleState, block: Block, producers: Sequence[Block], c: Block, w: Access) -> bool:
-    """Whether `c`, in front of the producers in one nest, has written for good all that `block` reads of it behind them."""
+    """Whether `c`, before the producers in one nest, has finished all elements that `block` reads of it after the move."""
     both = [f for f in s.loops_of(c.name) if f in s.loops_of(producers[0].name)]
-    box: dict[int | None, tuple[Poly, Poly]] = {n: (ZERO, it.extent) for n, it in enumerate(block.iters)}
+    footprint: dict[int | None, tuple[Poly, Poly]] = {n: (ZERO, it.extent) for n, it in enumerate(block.iters)}
     for p in producers:
         for out in writes(p):
             low_and_extent = region(p, out.indices, inner_ranges(s, p, both))
             for a in reads(block):
                 if a.buffer is out.buffer:
-                    box |= {plain_iter(e, block): low_and_extent[d] for d, e in enumerate(a.indices)}
+                    footprint |= {plain_iter(e, block): low_and_extent[d] for d, e in enumerate(a.indices)}
     made = region(c, w.indices, inner_ranges(s, c, both))
     dense = all(is_tiling(e, inner_ranges(s, c, both)) for e in in_loops(c, w.indices))
     mine = [a for a in reads(block) if a.buffer is w.buffer]
@@ -218,5 +220,5 @@ def _made_before(s: ScheduleState, block: Block, producers: Sequence[Block], c: 
         dense
         and plain
         and is_settled(s, c, both)
-        and all(box[plain_iter(e, block)] == made[d] for a in mine for d, e in enumerate(a.indices))
+        and all(footprint[plain_iter(e, block)] == made[d] for a in mine for d, e in enumerate(a.indices))
     )

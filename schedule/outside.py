@@ -1,7 +1,7 @@
-"""Code that steps on blocks do not see: statements outside of blocks, and conditions around them.
+"""Refuse steps on blocks that conflict with statements outside of blocks, or with conditions around them.
 
-A step that moves, adds or deletes blocks reasons about the accesses of blocks.  A store beside them, or the condition of an `if`, uses
-buffers too, and a block under an `if` does not always run.  Steps refuse where one of these matters.
+A step that moves, adds or deletes blocks analyses the accesses of blocks only.  A store outside of blocks, or the condition of an `if`,
+accesses buffers too, and a block inside an `if` does not always run.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from tunesmith.schedule.state import ScheduleState
 
 
 def acts_outside_of_blocks(n: Stmt) -> bool:
-    """Whether the statement uses memory outside of blocks, or under a condition."""
+    """Whether the statement accesses memory outside of blocks, or in a condition."""
     return any(True for _ in _outside(n))
 
 
 def check_in_blocks(s: ScheduleState, block: Block, label: str, buffer: Buffer | None = None) -> None:
-    """Refuse a step where a statement outside of blocks, or the condition of an `if`, works on the same data as the block.
+    """Refuse a step if a statement outside of blocks, or the condition of an `if`, accesses the data of the block.
 
     Args:
         s: the schedule.
-        block: what the step moves, adds to or deletes.
-        label: of the refusal.
-        buffer: the only one that matters; None for all that the block accesses.
+        block: the block that the step moves, extends or deletes.
+        label: label of the refusal.
+        buffer: the buffer to check; None for all buffers that the block accesses.
     """
     others = [x for n in _outside(s.func.body) for x in walk(n) if isinstance(x, (BufferLoad, BufferStore))]
     if not others:
@@ -36,20 +36,20 @@ def check_in_blocks(s: ScheduleState, block: Block, label: str, buffer: Buffer |
     mine = [a for a in accesses(block) if buffer is None or a.buffer is buffer]
     for x in others:
         if any(a.buffer is x.buffer and (a.is_write or type(x) is BufferStore) for a in mine):
-            what = f"a plain store or the condition of an `if` uses {x.buffer.name}, which block {block.name} works on"
+            what = f"a plain store or the condition of an `if` accesses {x.buffer.name}, which block {block.name} accesses too"
             raise s.refuse(label, f'{what}. Put it into `with T.block("name"):`', block)
 
 
 def check_unconditional(s: ScheduleState, block: Block, label: str, within: Stmt | None = None) -> None:
-    """Refuse a block under an `if`, inside the statement `within` if one is given: what the step puts elsewhere would run without it."""
+    """Refuse a block inside an `if` (inside `within`, if given): a step that moves it would lose the condition."""
     path = s.path(block.name)
     inside = path[path.index(within) :] if within in path else path
     if any(type(n) is If for n in inside):
-        raise s.refuse(label, f"block {block.name} runs under an `if`, which would be left behind. Write the condition as T.where", block)
+        raise s.refuse(label, f"block {block.name} is inside an `if`, whose condition would be lost. Write the condition as T.where", block)
 
 
 def _outside(n: Any) -> Iterable[Any]:
-    """Statements and conditions that no block holds, and that access memory."""
+    """Statements and conditions outside of blocks that access memory."""
     t = type(n)
     if t is Block:
         return

@@ -1,4 +1,4 @@
-"""What makes a function a scheduling primitive: one decorator derives recording, JSON, replay and the typed method."""
+"""Turn functions into scheduling primitives: one decorator adds recording, JSON, replay and the typed method."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ PRIMITIVES: dict[str, Primitive[Any, Any]] = {}
 
 
 _SCALARS = frozenset({"int", "float", "bool", "str", "BlockRV", "LoopRV", "IntRV"})
-"""Kinds of which parameters are told apart; others are judged by the primitive."""
+"""Kinds of arguments that are checked here; the primitive checks the others."""
 _PLAIN = frozenset({int, type(None), BlockRV, LoopRV, IntRV})
-"""What needs no look: most arguments, and most lists, hold nothing else."""
+"""Types that need no conversion: most arguments, and most lists, contain nothing else."""
 
 UNRECORDED = ("s", "decision", "domains")
-"""Arguments a trace does not hold: a decision has its own place, and domains only matter to a search, which has the sketch."""
+"""Arguments that a trace does not record: a decision has its own field, and only a search, which has the sketch, needs domains."""
 
 
 class Primitive(Generic[P, R]):
-    """A scheduling primitive: a function of a schedule that checks its preconditions, rewrites the program, returns handles.
+    """A scheduling primitive: a function of a schedule that checks its preconditions, rewrites the program and returns handles.
 
-    Used as a class attribute it is a method of the schedule, typed as the function it was made from.
+    As a class attribute it is a method of the schedule, with the type of the decorated function.
     """
 
     def __init__(self, function: Callable[Concatenate[Any, P], R]) -> None:
@@ -50,10 +50,10 @@ class Primitive(Generic[P, R]):
         self.kinds = {
             n: frozenset(re.findall(r"\w+", inspect.formatannotation(p.annotation))) for n, p in self.signature.parameters.items()
         }
-        """The words of each parameter's annotation: which of bool, float, int and str it takes."""
+        """The words of each parameter's annotation, which name the accepted types."""
         self.texts = {n: inspect.formatannotation(p.annotation).strip("'") for n, p in self.signature.parameters.items()}
         self.lists = {n: t.endswith("| None") for n, t in self.texts.items() if t.startswith("Sequence[") and n != "decision"}
-        """The parameters that take a list, and whether None will do."""
+        """The parameters that take a list, and whether they accept None."""
         functools.update_wrapper(self, function)
 
     @overload
@@ -64,7 +64,7 @@ class Primitive(Generic[P, R]):
         return self if obj is None else functools.partial(self.apply, obj)
 
     def apply(self, s: ScheduleState, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run on `s` and record the step; nothing is changed or recorded when it refuses."""
+        """Run on `s` and record the step; a refused step changes and records nothing."""
         if s.depth:
             return self.function(s, *args, **kwargs)
         try:
@@ -74,13 +74,13 @@ class Primitive(Generic[P, R]):
             raise ScheduleError(self.name, "arguments", what) from None
         changed: dict[str, Any] = {}
         for k, v in bound.arguments.items():
-            if k in ("s", "decision"):  # a decision is judged where it is used: it may also come from the schedule's own list of them
+            if k in ("s", "decision"):  # checked at its use, because it may also come from the schedule's list of decisions
                 continue
             if k in self.lists and not isinstance(v, (list, tuple, range, np.ndarray)) and not (v is None and self.lists[k]):
                 shown = f"[None, {v!r}]" if "None" in self.kinds[k] and not self.lists[k] else f"[{v!r}]"
-                raise ScheduleError(self.name, "arguments", f"{k} is {v!r}; a list is needed there, such as {shown}")
+                raise ScheduleError(self.name, "arguments", f"{k} is {v!r}; a list is needed, such as {shown}")
             if not self._takes(k, v):
-                raise ScheduleError(self.name, "arguments", f"{k} is {v!r}, and takes {self.texts[k]}")
+                raise ScheduleError(self.name, "arguments", f"{k} is {v!r}; its type is {self.texts[k]}")
             new = v if type(v) in _PLAIN else self._normal(k, v, k)
             if new is not v:
                 changed[k] = new
@@ -99,13 +99,13 @@ class Primitive(Generic[P, R]):
         return out
 
     def _unknown(self, given: Mapping[str, object]) -> str:
-        """The first keyword that is none of the parameters, and the one that was likely meant."""
+        """The text for the first unknown keyword, with the nearest parameter; empty if all are known."""
         name = next((k for k in given if k not in self.parameters), None)
         near = difflib.get_close_matches(name or "", self.parameters, 1)
         return "" if name is None else f"there is no argument {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
 
     def _signature(self) -> str:
-        """What a caller passes: the method without the schedule, annotations as they are written."""
+        """The signature of the method, without the schedule, with annotations as in the source."""
         shown = [str(p.replace(annotation=p.empty)) for p in list(self.signature.parameters.values())[1:]]
         typed = []
         for n, text in zip(self.parameters, shown, strict=True):
@@ -114,7 +114,7 @@ class Primitive(Generic[P, R]):
         return f"{self.name}({', '.join(typed)})"
 
     def _as_list(self, args: Sequence[object]) -> str:
-        """What to write instead, where the elements of a list were given one by one, as other systems take them."""
+        """The correct call, if the elements of a list were passed as separate arguments, as in other systems; else empty."""
         first = next((k for k, n in enumerate(self.parameters) if n in self.lists), len(args))
         if len(args) <= len(self.parameters) or not all(isinstance(a, Handle) for a in args[first:]):
             return ""
@@ -122,7 +122,7 @@ class Primitive(Generic[P, R]):
         return f". Write {self.name}({', '.join([*shown[:first], '[' + ', '.join(shown[first:]) + ']'])})"
 
     def _takes(self, name: str, v: Any) -> bool:
-        """Whether an argument is of a kind that the parameter's annotation names: a handle, a list, a list of lists, None."""
+        """Whether the annotation of the parameter allows the argument: a handle, a list, a list of lists, None."""
         kinds = self.kinds[name]
         if self.texts[name] == "str":
             return isinstance(v, str)
@@ -138,9 +138,9 @@ class Primitive(Generic[P, R]):
         return "Sequence" in kinds and not any(isinstance(x, Handle) and type(x).__name__ not in kinds for x in v)
 
     def _normal(self, name: str, v: Any, at: str) -> Any:
-        """The argument with every integer an int and every array a list; the very same object when it was so already.
+        """The argument with integers as int and arrays as lists; the same object if nothing changes.
 
-        Refuses (arguments) what can be no argument of this parameter, at any depth of a list; `at` says where it stands.
+        Refuses (arguments) values that the parameter does not accept, at any depth of a list; `at` is their position, for the message.
         """
         if type(v) in _PLAIN:
             return v
@@ -161,7 +161,7 @@ class Primitive(Generic[P, R]):
                 return float(v)
         elif (number := as_integer(v)) is not None:
             return number
-        what = "an integer is needed there" if wants_integer else "arguments are handles, numbers, text and lists of them"
+        what = "an integer is needed" if wants_integer else "arguments are handles, numbers, text and lists of them"
         raise ScheduleError(self.name, "arguments", f"{at} is {v!r}; {what}")
 
     def __call__(self, s: Any, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -191,13 +191,13 @@ def _encode(step: str, s: ScheduleState, v: Any) -> Any:
 
 
 def foreign(step: str, handle: Handle) -> ScheduleError:
-    """The refusal of a handle that another schedule gave."""
-    what = f"{handle.name} is a handle of another schedule; a step takes handles that its own schedule gave"
-    return ScheduleError(step, "arguments", f"{what}, by get_block and get_loops for example")
+    """The error for a handle of another schedule."""
+    what = f"{handle.name} is a handle of another schedule; a step takes handles of its own schedule"
+    return ScheduleError(step, "arguments", f"{what}, from get_block and get_loops for example")
 
 
 def decode(v: Any, handles: dict[str, Handle]) -> Any:
-    """The argument value that the JSON `v` of a trace stands for."""
+    """The argument value that the JSON `v` of a trace represents."""
     if isinstance(v, dict):
         name = v.get("rv")
         if not isinstance(name, str) or name not in handles:
@@ -223,7 +223,7 @@ def apply_instruction(s: Any, i: Instruction, decision: Sequence[int] | None) ->
     made = out if isinstance(out, (list, tuple)) else [] if out is None else [out]
     if len(made) != len(i.outputs):
         raise RecordError(
-            f"{i.kind} gave {len(made)} results where the trace recorded {len(i.outputs)}: the record belongs to another workload"
+            f"{i.kind} returned {len(made)} results, the trace recorded {len(i.outputs)}: the record belongs to another workload"
         )
     for h, name in zip(made, i.outputs, strict=True):
         s.handles[name] = h

@@ -1,4 +1,4 @@
-"""`Schedule`: a program and the primitives that rewrite it; one line for each primitive."""
+"""Define `Schedule`: a program and the primitives that rewrite it; one line for each primitive."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tunesmith.support.errors import ScheduleError
 
 
 class Schedule(ScheduleState):
-    """A program under construction.  Every method is a primitive: it checks, rewrites, records, and returns handles.
+    """A program and its schedule.  Every method is a primitive: it checks, rewrites, records, and returns handles.
 
     The arguments of the constructor are those of `ScheduleState`.
     """
@@ -82,9 +82,10 @@ class Schedule(ScheduleState):
         return self._module.update({self._name: self.func})
 
     def limit(self, factors: Sequence[IntRV | LoopRV], at_most: Index, label: str) -> None:
-        """Demand that the product of `factors` (a loop stands for its extent) is at most `at_most`.
+        """Require that the product of `factors` (the extent, for a loop) is at most `at_most`.
 
-        A condition of the space, not a step: it is not recorded, because a row that met it replays to the same program.
+        This is a constraint of the space, not a step.  It is not recorded, because a configuration that satisfies it replays to the same
+        program.
         """
         self.step = "limit"
         other = next((f for f in factors if f.owner != self.number), None)
@@ -92,14 +93,14 @@ class Schedule(ScheduleState):
             raise foreign("limit", other)
         most = at_most if isinstance(at_most, (Poly, Atom)) else as_integer(at_most)
         if most is None:
-            raise self.refuse("arguments", f"at_most is {at_most!r}; an integer is needed there")
+            raise self.refuse("arguments", f"at_most is {at_most!r}; an integer is needed")
         xs = [self.loop(f).extent if isinstance(f, LoopRV) else f.expr for f in factors]
         size = product(xs)
         self.require("le0", size - poly(most), label, f"the product of {list(factors)} must be at most {at_most}", size)
 
 
 def replay(trace: Trace, mod: PrimFunc | IRModule, *, func_name: str | None = None) -> Schedule:
-    """Apply a trace with all its decisions to `mod`: no randomness.
+    """Apply a trace with all its decisions to `mod`, without randomness.
 
     Raises RecordError when the trace does not fit this workload, ScheduleError when a step refuses.
     """
@@ -110,11 +111,11 @@ def replay(trace: Trace, mod: PrimFunc | IRModule, *, func_name: str | None = No
 
 
 def concretize(func: PrimFunc, row: Mapping[Param, int]) -> PrimFunc:
-    """`func` with every Param replaced by its value: pure substitution, nothing else.
+    """`func` with every Param replaced by its value, by substitution only.
 
-    Raises ScheduleError (arguments) for a value that is no integer.
+    Raises ScheduleError (arguments) for a value that is not an integer.
     """
-    values: dict[Var, object] = {p: poly(v if type(v) is int else _row_value(p, v)) for p, v in row.items()}
+    values: dict[Var, object] = {p: poly(v if type(v) is int else _param_value(p, v)) for p, v in row.items()}
     buffers = {}
     for b in func.allocs:
         shape = [substitute(e, values) for e in (*b.shape, b.pad)]  # type: ignore[arg-type]
@@ -124,8 +125,8 @@ def concretize(func: PrimFunc, row: Mapping[Param, int]) -> PrimFunc:
     return func.with_(body=body, allocs=tuple([buffers.get(b, b) for b in func.allocs]))
 
 
-def _row_value(p: Param, v: object) -> int:
+def _param_value(p: Param, v: object) -> int:
     value = as_integer(v)
     if value is None:
-        raise ScheduleError("concretize", "arguments", f"the value of {p.name} is {v!r}; an integer is needed there")
+        raise ScheduleError("concretize", "arguments", f"the value of {p.name} is {v!r}; an integer is needed")
     return value

@@ -1,7 +1,7 @@
-"""The state of a schedule: the program, the handles, the trace, the Params and constraints; and how primitives edit it.
+"""Hold the state of a schedule (program, handles, trace, Params, constraints) and provide the edits of primitives.
 
-A primitive builds expressions, compares normal forms, and calls `require`.  It never looks at the value of an integer:
-that is what makes the same code schedule concretely and parametrically (docs/design/001-parametric.md).
+A primitive builds expressions, compares normal forms, and calls `require`.  It never branches on the value of an integer, so the same
+code schedules in concrete and in parametric mode (docs/design/001-parametric.md).
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from tunesmith.schedule.trace import Decision, Instruction, Trace
 from tunesmith.support.errors import ScheduleError, ScriptError
 
 MAX_INTEGER = 2**31 - 1
-"""Factors and decisions beyond it are refused: products of a few of them would leave the 64 bits of an index."""
+"""Limit of factors and decisions: products of a few larger ones would exceed the 64 bits of an index."""
 
 _numbers = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """A precondition that holds only for some rows: `expr <= 0` (kind le0) or `expr == 0` (kind eq0), over Params alone."""
+    """A precondition that only some configurations satisfy: `expr <= 0` (kind le0) or `expr == 0` (kind eq0), over Params only."""
 
     kind: str
     expr: Poly
@@ -39,24 +39,24 @@ class Constraint:
 
 
 def _named(given: object) -> str:
-    """What messages call an argument that is no handle of the kind that is needed."""
+    """The text for an argument that is not a handle of the required kind."""
     kind = {BlockRV: "the block handle ", LoopRV: "the loop handle ", IntRV: "the sampled integer "}.get(type(given), "")
     return f"{kind}{given!r}"
 
 
 def _flattened(n: Seq, recurse: Callable[[Any], Any]) -> Stmt:
-    """The sequence with its statements rewritten; what has become several stands among the others, not in a sequence of its own."""
+    """The sequence with its statements rewritten; a statement that becomes several is merged into it, not nested."""
     m = n.map_children(recurse)
     return n if m is n else seq(m.stmts)
 
 
 def _why_no_function(mod: IRModule) -> str:
-    """Why nothing of a module can be scheduled by hand."""
+    """The reason why a module without a PrimFunc cannot be scheduled by hand."""
     if not len(mod):
-        return "the module is empty, and a schedule is made of a PrimFunc"
+        return "the module is empty; a schedule needs a PrimFunc"
     return (
-        f"the module is a model: {', '.join(mod)} calls operators and is no PrimFunc. Take tunesmith.tune to find schedules for its layers "
-        "and tunesmith.compile to run it; by hand, schedule a PrimFunc"
+        f"the module is a model: {', '.join(mod)} calls operators and is not a PrimFunc. Use tunesmith.tune to find schedules for its "
+        "layers and tunesmith.compile to run it; by hand, schedule a PrimFunc"
     )
 
 
@@ -64,10 +64,10 @@ class ScheduleState:
     """Program, handles and trace of one schedule, in concrete or parametric mode.
 
     Args:
-        mod: the function to schedule, or a module with one function (or `func_name` names which).
+        mod: the function to schedule, or a module with one function (`func_name` selects one of several).
         parametric: sampling returns Params instead of numbers.
         decisions: the sampled values to use, in order, instead of drawing.
-        seed: of the stream that concrete sampling draws from.
+        seed: seed of the random stream for concrete sampling.
     """
 
     def __init__(
@@ -80,13 +80,13 @@ class ScheduleState:
         seed: int = 0,
     ) -> None:
         if not isinstance(mod, (PrimFunc, IRModule)):
-            raise ScriptError(f"a schedule is made of a PrimFunc or an IRModule, not of a value of type {type(mod).__name__}")
+            raise ScriptError(f"a schedule needs a PrimFunc or an IRModule, got a value of type {type(mod).__name__}")
         self._module = mod if isinstance(mod, IRModule) else IRModule([mod])
         names = [n for n, f in self._module.items() if isinstance(f, PrimFunc)]
         if not names or (func_name in self._module and func_name not in names):
             raise ScriptError(_why_no_function(self._module))
         if func_name is None and len(names) != 1:
-            raise ScriptError(f"the module has the functions {', '.join(names)}; name one with func_name=")
+            raise ScriptError(f"the module has the functions {', '.join(names)}; select one with func_name=")
         self._name = func_name or names[0]
         self.func: PrimFunc = self._module[self._name]
         self.parametric = parametric
@@ -94,11 +94,11 @@ class ScheduleState:
         self.constraints: list[Constraint] = []
         self.trace = Trace()
         self.digits: dict[Any, Any] = {}
-        """What the functions of `domain` have found; each step asks the same of one block many times."""
+        """Cache of the results of `domain`; each step queries one block many times."""
         self.handles: dict[str, Handle] = {}
-        """What a replayed trace calls the handles: its names, which need not be theirs."""
+        """Handles by their name in a replayed trace, which may differ from their own name."""
         self.number = next(_numbers)
-        """Of the schedule in this process: its handles carry it."""
+        """Number of the schedule in this process, stored in its handles as `owner`."""
         self.depth = 0
         self.decision: Decision | None = None
         self.step = ""
@@ -108,21 +108,21 @@ class ScheduleState:
         self._saved: tuple[PrimFunc, int, int] | None = None
         self._consumed: dict[Var, str] = {}
         self._paths: tuple[Stmt | None, dict[str, list[Any]]] = (None, {})
-        """A body, and what leads from it to each of its blocks: most steps ask several times."""
+        """A body and the paths from it to its blocks, cached because most steps need them several times."""
         self._vars: tuple[Stmt | None, set[Var]] = (None, set())
-        """The body behind the last step, and its loops' variables."""
+        """The body after the last step, and its loop variables."""
 
     # ---- recording ----------------------------------------------------------------------------------------------------
 
     def begin(self, name: str) -> None:
-        """Start a step: remember the state that a refusal returns to."""
+        """Start a step: save the state that a refusal restores."""
         self.depth += 1
         self.step = name
         self.decision = None
         self._saved = (self.func, len(self.params), len(self.constraints))
 
     def rollback(self) -> None:
-        """Undo the step that refused."""
+        """Undo a refused step."""
         assert self._saved is not None
         self.depth -= 1
         self.func, n, m = self._saved
@@ -142,7 +142,7 @@ class ScheduleState:
 
     @staticmethod
     def loop_vars(body: Stmt) -> set[Var]:
-        """Variables of all loops below `body`."""
+        """Variables of all loops in `body`."""
         out: set[Var] = set()
 
         def go(n: Any) -> None:
@@ -160,11 +160,11 @@ class ScheduleState:
         return kind(f"{kind.letter}{next(self._count[kind.letter])}", self.number, value)
 
     def new_block(self, name: str) -> BlockRV:
-        """A handle for the block of that name."""
+        """A handle for the block with that name."""
         return self._handle(BlockRV, name)
 
     def new_loop(self, var: Var) -> LoopRV:
-        """A handle for the loop of that variable."""
+        """A handle for the loop with that variable."""
         return self._handle(LoopRV, var)
 
     def new_int(self, expr: Poly) -> IntRV:
@@ -174,20 +174,20 @@ class ScheduleState:
     # ---- preconditions ------------------------------------------------------------------------------------------------
 
     def refuse(self, label: str, message: str, at: Any = None) -> ScheduleError:
-        """The error of the running step; `at` is a node to underline, rendered only when the error is printed."""
+        """The error of the current step; `at` is a node to underline.  The program is rendered only when the error is printed."""
         func = self.func
 
         def where() -> str:
-            from tunesmith.ir.script.printer import script  # rendering only: search never pays for it
+            from tunesmith.ir.script.printer import script  # imported only to render: a search catches many refusals
 
             return script(func, underline=() if at is None else (at,))
 
         return ScheduleError(self.step, label, message, where)
 
     def require(self, kind: str, expr: Poly, label: str, message: str, found: Poly | None = None) -> None:
-        """Demand `expr <= 0` (le0) or `expr == 0` (eq0): decided now for a number, a constraint of the sketch for Params.
+        """Require `expr <= 0` (le0) or `expr == 0` (eq0): checked at once for a number, a constraint of the sketch for Params.
 
-        `found` is the value that the message is about; an error shows it.
+        `found` is the value that the message refers to; the error shows it.
         """
         value = expr.const
         if value is not None:
@@ -200,7 +200,7 @@ class ScheduleState:
             self.constraints.append(Constraint(kind, expr, label))
 
     def require_at_most(self, expr: Poly, most: int, label: str, message: str) -> None:
-        """Demand `expr <= most`; a Param whose domain says so already needs no constraint."""
+        """Require `expr <= most`; no constraint is added if the domain of a Param guarantees it."""
         param = next(iter(expr.vars), None)
         if isinstance(param, Param) and expr == poly(param) and max(param.domain) <= most:
             return
@@ -215,7 +215,7 @@ class ScheduleState:
         decision: Sequence[int] | None,
         accept: Callable[[Sequence[int]], bool] | None = None,
     ) -> list[IntRV]:
-        """Params, or the given decision, or a seeded draw (repeated until `accept`, which only shapes free draws)."""
+        """Params, or the given decision, or a seeded draw, repeated until `accept` holds; Params and decisions are not tested with it."""
         if self.parametric:
             made = [Param(n, d) for n, d in zip(names, domains, strict=True)]
             self.params.extend(made)
@@ -234,7 +234,7 @@ class ScheduleState:
         if len(given) != len(names) or len(values) < len(names) or not isinstance(decision, Iterable):
             raise self.refuse("decision", f"{len(names)} integers >= 0 are needed, got {given}")
         if max(values, default=0) > MAX_INTEGER:
-            raise self.refuse("decision", f"a decision is at most {MAX_INTEGER}, as sizes of programs are, got {given}")
+            raise self.refuse("decision", f"a decision is at most {MAX_INTEGER}, like sizes of programs, got {given}")
         self.decision = tuple(values)
         return [self.new_int(poly(x)) for x in values]
 
@@ -243,18 +243,20 @@ class ScheduleState:
         """The expression of a factor argument."""
         return x.expr if isinstance(x, IntRV) else poly(x)
 
-    # ---- looking up ---------------------------------------------------------------------------------------------------
+    # ---- queries ------------------------------------------------------------------------------------------------------
 
     def path(self, block: BlockRV | str) -> list[Any]:
         """Statements from the function body down to the block, the block last."""
         name = block.block if isinstance(block, BlockRV) else block
         if not isinstance(name, str):
-            raise self.refuse("block-exists", f"a block handle is needed here, got {_named(name)}")
+            raise self.refuse("block-exists", f"a block handle is needed, got {_named(name)}")
         found = self._all_paths().get(name)
         if found is None:
             known = ", ".join(b.name for b in self.blocks())
             has = (
-                f"the function has {known}" if known else 'the function has none: put what is to be scheduled into `with T.block("name"):`'
+                f"the function has {known}"
+                if known
+                else 'the function has none: put the statements to schedule into `with T.block("name"):`'
             )
             raise self.refuse("block-exists", f"there is no block {name!r}; {has}")
         return list(found)
@@ -274,9 +276,9 @@ class ScheduleState:
         return self.path(block)[-1]
 
     def loop(self, loop: LoopRV) -> For:
-        """The loop; refused when an earlier step consumed it."""
+        """The loop; refused if an earlier step consumed it."""
         if not isinstance(loop, LoopRV):
-            raise self.refuse("loop-exists", f"a loop handle is needed here, got {_named(loop)}")
+            raise self.refuse("loop-exists", f"a loop handle is needed, got {_named(loop)}")
         found = self.find_loop(self.func.body, loop.var)
         if found is None:
             by = self._consumed.get(loop.var)
@@ -287,7 +289,7 @@ class ScheduleState:
 
     @staticmethod
     def find_loop(root: Any, var: Var) -> For | None:
-        """The loop of `var` below `root`."""
+        """The loop with the variable `var` in `root`."""
         if type(root) is For:
             return root if root.var is var else ScheduleState.find_loop(root.body, var)
         if type(root) is Seq:
@@ -302,7 +304,7 @@ class ScheduleState:
         return [path[-1] for path in self._all_paths().values()]
 
     def fresh_name(self, base: str) -> str:
-        """`base`, or `base_1`, `base_2`, ... when a block already has that name."""
+        """`base`, or `base_1`, `base_2`, ... if a block already has that name."""
         taken = {b.name for b in self.blocks()}
         return base if base not in taken else next(n for i in itertools.count(1) if (n := f"{base}_{i}") not in taken)
 
@@ -313,7 +315,7 @@ class ScheduleState:
         self.func = self.func.with_(body=body)
 
     def replace_loop(self, var: Var, make: Callable[[For], Stmt]) -> None:
-        """Put `make(loop)` in the place of the loop of `var`."""
+        """Replace the loop with the variable `var` by `make(loop)`."""
 
         def on_for(n: For, recurse: Any) -> Stmt:
             return make(n) if n.var is var else n.map_children(recurse)
@@ -321,7 +323,7 @@ class ScheduleState:
         self.set_body(transform(self.func.body, {For: on_for, Seq: _flattened, Block: lambda n, _: n}))
 
     def replace_block(self, name: str, make: Callable[[Block], Stmt]) -> None:
-        """Put `make(block)` in the place of the block."""
+        """Replace the block by `make(block)`."""
 
         def on_block(n: Block, recurse: Any) -> Stmt:
             return make(n) if n.name == name else n
@@ -333,11 +335,11 @@ class ScheduleState:
         self.func = self.func.with_(allocs=(*self.func.allocs, *buffers))
 
     def replace_alloc(self, old: Buffer, new: Buffer) -> None:
-        """Put `new` in the place of `old` among the allocations (accesses are the caller's business)."""
+        """Replace the allocation `old` by `new`; the caller redirects the accesses."""
         self.func = self.func.with_(allocs=tuple([new if b is old else b for b in self.func.allocs]))
 
     def remove_block(self, name: str) -> None:
-        """Drop the block and every loop that has nothing else in it."""
+        """Remove the block and every loop that contains nothing else."""
 
         def go(n: Any) -> Any:
             if type(n) is Block:
@@ -346,17 +348,17 @@ class ScheduleState:
                 body = go(n.body)
                 return None if body is None else n if body is n.body else n.with_(body=body)
             if type(n) is Seq:
-                kept = [k for k in map(go, n.stmts) if k is not None]
-                return seq(kept) if kept else None
+                remaining = [k for k in map(go, n.stmts) if k is not None]
+                return seq(remaining) if remaining else None
             return n
 
         self.set_body(go(self.func.body))
 
     def root_stmts(self) -> list[Stmt]:
-        """The statements at the top of the function."""
+        """The top-level statements of the function."""
         b = self.func.body
         return list(b.stmts) if isinstance(b, Seq) else [b]
 
     def root_index(self, name: str) -> int:
-        """Which of the root statements holds the block."""
+        """Index of the root statement that contains the block."""
         return next(i for i, s in enumerate(self.root_stmts()) if any(b.name == name for b in blocks_under(s)))

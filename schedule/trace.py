@@ -1,4 +1,4 @@
-"""Traces: the recorded steps of a schedule and their decisions, as JSON and as Python that can be pasted."""
+"""Record the steps and decisions of a schedule as a trace, with conversions to JSON and to Python source."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Instruction:
     Attributes:
         kind: name of the primitive.
         args: argument values by name as JSON; a handle is `{"rv": "l3"}`.
-        outputs: names of the handles it gave out.
-        decision: what a sampling primitive chose, None for others and for symbolic draws.
+        outputs: names of the returned handles.
+        decision: values chosen by a sampling primitive; None for other primitives and for symbolic draws.
     """
 
     kind: str
@@ -42,11 +42,15 @@ class Trace:
     instructions: tuple[Instruction, ...] = ()
 
     def decisions(self) -> tuple[Decision | None, ...]:
-        """The decision of every sampling step that was recorded concretely, in order; None where it is symbolic."""
+        """The decision of every sampling step, in order; None if it is symbolic."""
         return tuple(i.decision for i in self.instructions if i.kind.startswith("sample_"))
 
     def row(self) -> tuple[int, ...]:
-        """All decisions end to end: the candidate's row.  Refused (RecordError) when a decision is symbolic."""
+        """The configuration: all decisions, concatenated.
+
+        Raises:
+            RecordError: a decision is symbolic.
+        """
         out: list[int] = []
         for d in self.decisions():
             if d is None:
@@ -55,9 +59,10 @@ class Trace:
         return tuple(out)
 
     def with_row(self, row: Sequence[int]) -> Trace:
-        """The trace with its decisions read off `row`, one integer for each sampled value.
+        """The trace with the decisions of the configuration `row`, one integer for each sampled value.
 
-        Refused (RecordError) when the row is too short or too long, or holds something else than integers.
+        Raises:
+            RecordError: `row` is too short or too long, or contains values other than integers.
         """
         values = list(row)
         out: list[Instruction] = []
@@ -65,29 +70,29 @@ class Trace:
             if i.kind.startswith("sample_"):
                 n = len(i.outputs)
                 if len(values) < n:
-                    raise RecordError(f"the row has too few values: {len(row)}, but the trace samples more")
+                    raise RecordError(f"the configuration has {len(row)} values, and the trace samples more")
                 i = replace(i, decision=_decision(i, values[:n], len(row) - len(values)))
                 values = values[n:]
             out.append(i)
         if values:
-            raise RecordError(f"the row has {len(values)} values more than the trace samples")
+            raise RecordError(f"the configuration has {len(values)} values more than the trace samples")
         return Trace(tuple(out))
 
     def append(self, instruction: Instruction) -> Trace:
-        """This trace and one more step."""
+        """This trace with one more step."""
         return Trace((*self.instructions, instruction))
 
     def simplified(self) -> Trace:
-        """Without pure steps whose outputs nobody uses."""
+        """The trace without `get_*` steps whose outputs are unused."""
         used: set[str] = set()
-        kept: list[Instruction] = []
+        needed: list[Instruction] = []
         for i in reversed(self.instructions):
             pure = i.kind.startswith("get_")
             if pure and not used & set(i.outputs):
                 continue
             used |= set(_handles(i.args))
-            kept.append(i)
-        return Trace(tuple(reversed(kept)))
+            needed.append(i)
+        return Trace(tuple(reversed(needed)))
 
     def to_json(self) -> Json:
         """A list of instructions."""
@@ -95,7 +100,11 @@ class Trace:
 
     @staticmethod
     def from_json(data: Json) -> Trace:
-        """The trace in `data`.  Raises RecordError for anything that is not a list of instructions; runs nothing."""
+        """The trace in `data`; nothing is executed.
+
+        Raises:
+            RecordError: `data` is not a list of instructions.
+        """
         if not isinstance(data, list):
             raise RecordError(f"a trace is a list of instructions, got {type(data).__name__}")
         out = []
@@ -115,7 +124,7 @@ class Trace:
         return Trace(tuple(out))
 
     def as_python(self) -> str:
-        """The schedule as Python: paste it after `sch = Schedule(mod)`."""
+        """The schedule as Python source, to paste after `sch = Schedule(mod)`."""
         lines = []
         for i in self.instructions:
             args = [_python(v) if k == "block" or n == 0 else f"{k}={_python(v)}" for n, (k, v) in enumerate(i.args)]
@@ -140,16 +149,16 @@ _LISTS = (
     "sample_perfect_tile",
     "split",
 )
-"""Primitives that return a list also when it has one element: their outputs are unpacked."""
+"""Primitives that return a list even for one element, so that their outputs are unpacked."""
 
 
 def _decision(i: Instruction, values: Sequence[Any], start: int) -> Decision:
-    """What stands in a row, from position `start` on, for this step."""
+    """The decision of this step, from the values of a configuration from position `start` on."""
     out = []
     for at, (name, x) in enumerate(zip(i.outputs, values, strict=True), start):
         value = as_integer(x)
         if value is None:
-            raise RecordError(f"row[{at}], the value of {name} = {i.kind}(...), is {x!r}; a row holds integers")
+            raise RecordError(f"row[{at}], the value of {name} = {i.kind}(...), is {x!r}; a configuration consists of integers")
         out.append(value)
     return tuple(out)
 

@@ -48,7 +48,7 @@ def run(example: Example, name: str, folder: Path, namespace: dict[str, Any], re
     return printed.getvalue()
 
 
-CHEAPER = {"trials=128": "trials=2, batch=2, workers=0, progress=False", "512": "64"}
+CHEAPER = {"budget=128": "budget=2, search=tunesmith.Search(batch=2), workers=0, progress=False", "512": "64"}
 """Replacements that reduce the work of the README's commands."""
 
 
@@ -59,7 +59,7 @@ CHEAPER = {"trials=128": "trials=2, batch=2, workers=0, progress=False", "512": 
         ("docs/ray.md", {}),
         ("docs/gpu.md", {}),
         ("README.md", CHEAPER),
-        ("docs/tuning.md", {"total_trials=2000": "total_trials=6, batch=2, leaders=0, workers=0, progress=False"}),
+        ("docs/tuning.md", {"total_trials=2000)": "total_trials=6), workers=0, progress=False", "Search(": "Search(batch=2, leaders=0, "}),
         (
             "docs/datasets.md",
             {
@@ -67,10 +67,17 @@ CHEAPER = {"trials=128": "trials=2, batch=2, workers=0, progress=False", "512": 
                 "import build\n": "import build\nfrom tunesmith.ir.target.target import Target\n",
             },
         ),
-        ("docs/cost-models.md", {"trials=64": "trials=12, batch=12, workers=0, progress=False"}),
+        ("docs/cost-models.md", {"budget=64": "budget=12, workers=0, progress=False", "Search(": "Search(batch=12, "}),
         ("docs/experiments.md", {}),
-        ("docs/models.md", {"trials=64": "trials=1, batch=1, workers=0, leaders=0, progress=False"}),
-        ("docs/samplers.md", {"trials=64": "trials=12, batch=6, workers=0, leaders=0, progress=False"}),
+        ("docs/models.md", {"budget=64": "budget=1, search=tunesmith.Search(batch=1, leaders=0), workers=0, progress=False"}),
+        (
+            "docs/samplers.md",
+            {
+                "budget=64": "budget=12, workers=0, progress=False",
+                "search=Climber": "search=tunesmith.Search(Climber, batch=6, leaders=0)",
+                "search=Genetic": "search=tunesmith.Search(Genetic, batch=6, leaders=0)",
+            },
+        ),
     ],
     ids=["tour", "ray", "gpu", "readme", "tuning", "datasets", "cost-models", "experiments", "models", "samplers"],
 )

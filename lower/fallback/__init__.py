@@ -1,1 +1,1 @@
-"""Schedules for functions that have no record."""
+"""Schedule functions that have no tuning record."""

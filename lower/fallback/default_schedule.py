@@ -1,7 +1,7 @@
-"""What a function without a record is compiled with: vectors along the last axis, threads over the first, and nothing clever.
+"""Schedule functions that have no tuning record: vectorize the last axis and parallelize the outer loops.
 
-Blocks whose work is not worth starting threads (`ir.analysis.work`) stay on one.  It needs no search and no measurement, and its result
-depends on the function and the target alone.
+Blocks with too little work for threads (`ir.analysis.work`) stay serial.  No search and no measurement takes place: the result depends
+only on the function and the target.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tunesmith.support.errors import ScheduleError
 
 
 def default_schedule(func: PrimFunc, target: Target) -> PrimFunc:
-    """The function under a plain schedule; the same object when somebody has scheduled it, for whatever reason.
+    """The function under a default schedule; the same object if it is scheduled already.
 
     Rewrite:
         for i, j, k in grid(64, 64, 64): C[i, j] += A[i, k] * B[k, j]
@@ -35,20 +35,20 @@ def default_schedule(func: PrimFunc, target: Target) -> PrimFunc:
     if not is_unscheduled(func):
         return func
     if target.is_gpu:
-        return _bound(func, target)
+        return _bind_threads(func, target)
     if any(isinstance(p, Var) for p in func.params):
         return dynamic_shape_schedule(func, target)
     s = Schedule(func)
     for name in [b.name for b in s.blocks()]:
         block = s.get_block(name)
         for step in (_vectorize, _parallelize):
-            with suppress(ScheduleError):  # scalars and one thread are right, too
+            with suppress(ScheduleError):  # scalar or serial code is correct, too
                 step(s, block, target)
     return s.func
 
 
-def _bound(func: PrimFunc, target: Target) -> PrimFunc:
-    """The spatial iterations of every block, over blocks of threads."""
+def _bind_threads(func: PrimFunc, target: Target) -> PrimFunc:
+    """Bind the spatial iterations of every block to thread blocks and threads."""
     s = Schedule(func)
     for name in [b.name for b in s.blocks()]:
         with suppress(ScheduleError):
@@ -57,7 +57,7 @@ def _bound(func: PrimFunc, target: Target) -> PrimFunc:
 
 
 def is_unscheduled(func: PrimFunc) -> bool:
-    """Whether the function is as operators make it: serial loops, one nest for each block, each loop one of its iteration variables."""
+    """Whether the function is unscheduled: serial loops, one loop nest per block, and one loop per iteration variable."""
 
     def plain(n: Stmt, loops: tuple[For, ...]) -> bool:
         if type(n) is Seq:
@@ -72,7 +72,7 @@ def is_unscheduled(func: PrimFunc) -> bool:
 
 
 def _vectorize(s: Schedule, block: BlockRV, target: Target) -> None:
-    """Vectors along the last axis of what the block writes, inside all other loops."""
+    """Vectorize along the last axis of the written buffer, inside all other loops."""
     b = s.block(block)
     loops = s.get_loops(block)
     target_store = writes(b)[0]
@@ -89,7 +89,7 @@ def _vectorize(s: Schedule, block: BlockRV, target: Target) -> None:
 
 
 def _parallelize(s: Schedule, block: BlockRV, target: Target) -> None:
-    """The loops before the first reduction, as one, become tasks, if there is work enough for threads."""
+    """Fuse the loops before the first reduction and run their iterations as parallel tasks, if there is enough work for threads."""
     b = s.block(block)
     if not worth_threads(serial_seconds([b], target), target):
         return

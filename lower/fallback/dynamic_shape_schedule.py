@@ -1,10 +1,10 @@
-"""The plain schedule of a function whose sizes come with the call: as `default_schedule`, where nobody can know what is large.
+"""Schedule functions with dynamic shapes that have no tuning record, when extents are unknown at compile time.
 
-- A reduction whose result is contiguous is done in tiles that stay in registers.
-- A reduction along contiguous memory is done in vectors that are folded.
-- All else is vectors along the last axis.
-- The loops around become tasks, without the innermost of a size that is not a number if there are others: only numbers are cheap to
-  divide by.  A call runs the tasks on one thread where its sizes make too little work of them.
+- A reduction with a contiguous result is tiled in registers.
+- A reduction along contiguous memory is vectorized, with a horizontal fold at the end.
+- All other blocks are vectorized along the last axis.
+- The outer loops become parallel tasks, except the innermost loop of unknown extent if there are others: only constant divisors are
+  cheap.  A call runs the tasks on one thread if its shapes give too little work.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from tunesmith.schedule.schedule import Schedule
 from tunesmith.support.errors import ScheduleError
 
 _ROWS = 4
-"""Rows of a register tile."""
+"""Rows per register tile."""
 _VECTORS = 4
-"""Vectors of a row of a register tile, and those that are combined before they are folded: folding takes as long as several loads."""
+"""Vectors per row of a register tile, and vectors combined before each fold: a fold takes as long as several loads."""
 
 Step = Callable[[Schedule, str, Target], bool]
 
 
 def dynamic_shape_schedule(func: PrimFunc, target: Target) -> PrimFunc:
-    """Schedule each block by the first way of doing it that fits it, and that the schedule's rules allow."""
+    """Schedule each block by the first strategy that fits it and that the schedule primitives accept."""
     for name in [b.name for b in Schedule(func).blocks()]:
-        ways: tuple[Step, ...] = (_tile, _fold, _stretch)
-        for step in ways:
-            done = _tried(func, step, name, target)
+        strategies: tuple[Step, ...] = (_tile, _fold, _vectorize)
+        for step in strategies:
+            done = _attempt(func, step, name, target)
             if done is not None:
                 func = done
                 break
-        func = _tried(func, _parallelize, name, target) or func
-        func = _tried(func, _begin, name, target) or func
+        func = _attempt(func, _parallelize, name, target) or func
+        func = _attempt(func, _decompose, name, target) or func
     return func
 
 
-def _tried(func: PrimFunc, step: Step, name: str, target: Target) -> PrimFunc | None:
-    """The function after a step; None when the step does not fit, or was refused half-way."""
+def _attempt(func: PrimFunc, step: Step, name: str, target: Target) -> PrimFunc | None:
+    """The function after a step; None if the step does not apply or a primitive raises ScheduleError."""
     s = Schedule(func)
     try:
         return s.func if step(s, name, target) else None
@@ -58,7 +58,7 @@ def _tried(func: PrimFunc, step: Step, name: str, target: Target) -> PrimFunc | 
 
 
 def _tile(s: Schedule, name: str, target: Target) -> bool:
-    """A tile of rows and vectors is kept in registers through the whole reduction."""
+    """Keep a tile of rows and vectors in registers during the whole reduction."""
     block = s.get_block(name)
     b = s.block(block)
     axes = _contiguous_result(b)
@@ -68,7 +68,7 @@ def _tile(s: Schedule, name: str, target: Target) -> bool:
     loops: dict[Var | None, LoopRV] = {x.var: x for x in s.get_loops(block)}
     lanes = target.vector_lanes(writes(b)[0].buffer.dtype)
     at = loops[_loop_of(b, column)]
-    width = _largest(s.loop(at).extent, lanes * _VECTORS, lanes)
+    width = _tile_width(s.loop(at).extent, lanes * _VECTORS, lanes)
     if width is None:
         return False
     outer, vectors = s.split(at, [None, width])
@@ -91,7 +91,7 @@ def _tile(s: Schedule, name: str, target: Target) -> bool:
 
 
 def _fold(s: Schedule, name: str, target: Target) -> bool:
-    """A reduction runs along the memory it reads."""
+    """Vectorize a reduction along the contiguous memory that it reads."""
     block = s.get_block(name)
     b = s.block(block)
     axis = _folded_axis(b)
@@ -102,13 +102,13 @@ def _fold(s: Schedule, name: str, target: Target) -> bool:
     extent = s.loop(loop).extent.const
     inner = loop if extent is not None and extent <= lanes else s.split(loop, [None, lanes])[1]
     s.reorder([x for x in s.get_loops(block) if x.var is not inner.var] + [inner])
-    _begin(s, name, target)
+    _decompose(s, name, target)
     s.vectorize(inner)
     return True
 
 
-def _stretch(s: Schedule, name: str, target: Target) -> bool:
-    """Vectors along the last axis of what the block writes, inside all other loops."""
+def _vectorize(s: Schedule, name: str, target: Target) -> bool:
+    """Vectorize along the last axis of the written buffer, inside all other loops."""
     block = s.get_block(name)
     b = s.block(block)
     st = writes(b)[0]
@@ -127,13 +127,13 @@ def _stretch(s: Schedule, name: str, target: Target) -> bool:
 
 
 def _parallelize(s: Schedule, name: str, target: Target) -> bool:
-    """The loops around a block before its reduction, as one, become tasks."""
+    """Fuse the loops outside the reduction of a block, and run their iterations as parallel tasks."""
     block = s.get_block(name)
     b = s.block(block)
     loops = s.get_loops(block)
     reducing = _reducing(b)
     outer = list(takewhile(lambda x: x.var not in reducing and s.loop(x).kind == "serial", loops))
-    outer = outer[: _chain(s, outer)]
+    outer = outer[: _perfect_depth(s, outer)]
     if target.num_cores == 1 or not outer:
         return False
     known = serial_seconds([b], target)
@@ -149,8 +149,8 @@ def _parallelize(s: Schedule, name: str, target: Target) -> bool:
     return True
 
 
-def _chain(s: Schedule, loops: list[LoopRV]) -> int:
-    """How many loops, from the outermost, hold nothing but the next."""
+def _perfect_depth(s: Schedule, loops: list[LoopRV]) -> int:
+    """The number of perfectly nested loops, from the outermost."""
     count = 0
     for x in loops:
         count += 1
@@ -159,8 +159,8 @@ def _chain(s: Schedule, loops: list[LoopRV]) -> int:
     return count
 
 
-def _begin(s: Schedule, name: str, target: Target) -> bool:
-    """The first value of each element is stored before the reduction, not under a test inside of it."""
+def _decompose(s: Schedule, name: str, target: Target) -> bool:
+    """Store the initial value of each element before the reduction instead of under a condition inside it."""
     block = s.get_block(name)
     b = s.block(block)
     reducing = _reducing(b)
@@ -172,7 +172,7 @@ def _begin(s: Schedule, name: str, target: Target) -> bool:
 
 
 def _reducing(b: Block) -> set[Var]:
-    """The loops that take part in the reduction."""
+    """The variables of the reduction loops."""
     return {v for it, e in zip(b.iters, b.bindings, strict=True) if it.kind == "R" for v in e.vars}
 
 
@@ -180,15 +180,15 @@ def _loop_of(b: Block, axis: int) -> Var | None:
     return b.bindings[axis].as_var()
 
 
-def _largest(extent: Poly, most: int, lanes: int) -> int | None:
-    """The width of a tile: as wide as it may be, but no wider than an extent that is a number; None below one vector."""
+def _tile_width(extent: Poly, most: int, lanes: int) -> int | None:
+    """The tile width: `most`, or less for a smaller constant extent; None if the extent is below one vector."""
     if extent.const is None:
         return most
     return None if extent.const < lanes else min(most, extent.const // lanes * lanes)
 
 
 def _contiguous_result(b: Block) -> tuple[int | None, int] | None:
-    """(row, column) of a sum whose columns are contiguous in the result and in all that is read, the row being the axis before it."""
+    """(row, column) of a reduction whose column axis is contiguous in the result and in all loads; row is the axis before it or None."""
     st = b.body
     if type(st) is not BufferStore or not st.indices or all(it.kind == "S" for it in b.iters):
         return None
@@ -205,7 +205,7 @@ def _contiguous_result(b: Block) -> tuple[int | None, int] | None:
 
 
 def _folded_axis(b: Block) -> int | None:
-    """The reduction variable along which memory is contiguous."""
+    """The reduction axis along which all loads are contiguous; None if there is none or the reduction has no horizontal form."""
     update = reassociable_update(b)
     if update is None or update.op not in FOLDED:
         return None
@@ -217,6 +217,6 @@ def _folded_axis(b: Block) -> int | None:
 
 
 def _is_contiguous(indices: tuple[Poly, ...], v: Var) -> bool:
-    """Whether consecutive values of `v` are neighbours in memory, or one element."""
+    """Whether consecutive values of `v` access adjacent elements, or the same element."""
     last = coefficient(indices[-1], v)
     return last is not None and last[0] in (0, 1) and all(v not in i.vars for i in indices[:-1])

@@ -1,1 +1,1 @@
-"""The passes of the lowering pipelines, one a file."""
+"""Collect the passes of the lowering pipelines, one per file."""

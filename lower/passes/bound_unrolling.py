@@ -1,4 +1,4 @@
-"""Keep unrolling within a budget of instructions.
+"""Bound the code size of unrolling: keep loops whose copies would exceed an instruction budget.
 
 The compile time of LLVM grows faster than the code: on one core 43,000 instructions of one function take 2 to 4 s, 86,000 take 7 s, and
 183,000 took a quarter of an hour.  So copies are counted before they are made.
@@ -23,13 +23,13 @@ from tunesmith.support.errors import BuildError
 
 @function_pass(needs="FLAT")
 def bound_unrolling(func: PrimFunc, target: Target, *, cpu_budget: int = UNROLLED, gpu_budget: int = DEVICE_UNROLLED) -> PrimFunc:
-    """Keep loops that would be unrolled into more instructions than the budget: the outermost of a nest.
+    """Keep the outermost loops of a nest whose unrolling would exceed the budget.
 
     Args:
         func: the function.
         target: kind of processor.
-        cpu_budget: estimated instructions that unrolled loops of a function for CPUs may add up to.
-        gpu_budget: the same for a GPU.
+        cpu_budget: limit on the estimated instructions of all unrolled loops of a CPU function.
+        gpu_budget: the same limit for a GPU function.
 
     Rewrite:
         for i in unroll(512): for j in unroll(512): C[i, j] = ...
@@ -37,7 +37,7 @@ def bound_unrolling(func: PrimFunc, target: Target, *, cpu_budget: int = UNROLLE
         for i in range(512): for j in unroll(512): C[i, j] = ...
 
     Raises:
-        BuildError: the loops pass through memory of scope `register` of a CPU, which is in registers only where all indices are numbers.
+        BuildError: the loops index memory of scope `register` of a CPU, which needs constant indices.
     """
     body = func.body
     most = gpu_budget if target.is_gpu else cpu_budget
@@ -54,21 +54,21 @@ def bound_unrolling(func: PrimFunc, target: Target, *, cpu_budget: int = UNROLLE
         names = ", ".join(sorted({b for _, b in bounded.fixed}))
         loops = ", ".join(sorted({v for v, _ in bounded.fixed}))
         raise BuildError(
-            f"{func.name}: [code-size] unrolling the loops {loops} gives about {round(copied)} instructions, and at most {most} are "
-            f"compiled; they index {names} of scope register, so they cannot stay loops. Make the tile of {names} smaller, or give "
-            f"{names} another scope"
+            f"{func.name}: [code-size] unrolling the loops {loops} gives about {round(copied)} instructions, but the limit is {most}; "
+            f"they index {names} of scope register, so they must be unrolled. Make the tile of {names} smaller, or give {names} "
+            "another scope"
         )
     return with_body(func, out)
 
 
 class _Bounded:
-    """Keeps loops whose copies are larger than `limit`, innermost first.
+    """Keep loops whose copies exceed `limit`, innermost first.
 
-    Sizes are averages over the copies of the loops around: a guard that unrolling decides removes some of them.
+    Sizes are averages over the copies of the loops around: a guard that becomes constant by unrolling removes some of the copies.
 
     Attributes:
         fixed: (loop, register buffer) of the loops that must be unrolled.
-        values: the values of unrolled loops for which the present statement remains.
+        values: for each unrolled loop, the values for which the current statement remains.
     """
 
     def __init__(self, limit: int, registers: bool) -> None:
@@ -77,7 +77,7 @@ class _Bounded:
         self.values: dict[Var, Sequence[int]] = {}
 
     def statement(self, n: Stmt) -> tuple[Any, float, float]:
-        """(the statement, its instructions, those of them that are in unrolled loops)."""
+        """(the statement, its instructions, its instructions inside unrolled loops)."""
         if type(n) is For:
             if n.kind == "unrolled" and n.extent.const is not None:
                 self.values[n.var] = range(n.extent.const)
@@ -113,33 +113,33 @@ class _Bounded:
         return made, total[0], total[1]
 
     def _passing(self, cond: Expr) -> tuple[Var, list[int]] | None:
-        """(the one unrolled loop that a condition depends on, its values for which the condition holds)."""
+        """(the only unrolled loop that a condition depends on, its values for which the condition holds); None for other conditions."""
         if type(cond) is not IsNegative or cond.lanes != 1 or len(cond.index.vars) != 1:
             return None
         (v,) = cond.index.vars
         return (v, [x for x in self.values[v] if evaluate(cond.index, {v: x}) < 0]) if v in self.values else None
 
     def _decided(self, n: If, v: Var, passing: list[int]) -> tuple[Any, float, float]:
-        """A branch whose copies know which way they go."""
-        every = self.values[v]
+        """A branch whose condition is constant in each copy."""
+        all_values = self.values[v]
         sides: list[Any] = []
         size = copied = 0.0
-        for side, values in ((n.then, passing), (n.orelse, [x for x in every if x not in passing])):
+        for side, values in ((n.then, passing), (n.orelse, [x for x in all_values if x not in passing])):
             if side is None or not values:
                 sides.append(side)
                 continue
             self.values[v] = values
             out, s, c = self.statement(side)
-            share = len(values) / len(every)
+            share = len(values) / len(all_values)
             size, copied = size + share * s, copied + share * c
             sides.append(out)
-        self.values[v] = every
+        self.values[v] = all_values
         then, orelse = sides
         return n if then is n.then and orelse is n.orelse else n.with_(then=then, orelse=orelse), size, copied
 
     @staticmethod
     def _register(n: Stmt, v: Var) -> str | None:
-        """The name of a register buffer below that an index with `v` selects from."""
+        """The name of a register buffer in `n` with an index that depends on `v`; None if there is none."""
         for x in walk(n):
             if type(x) in (BufferLoad, BufferStore) and x.buffer.scope == "register" and any(v in i.vars for i in x.indices):
                 name: str = x.buffer.name

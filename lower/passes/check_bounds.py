@@ -1,7 +1,7 @@
-"""check_bounds: test every index at run time; the first one that is out of bounds is reported, and nothing is accessed after it.
+"""Check every index at run time; report the first one out of bounds and access nothing after it.
 
-The program runs serially and in its written order: loops lose their kinds, blocks become statements, intermediate buffers live for
-the whole call.  Speed does not matter here.
+The program becomes serial and keeps its statement order: loops lose their kinds, blocks become statements, and intermediate buffers are
+allocated for the whole call.  Speed does not matter here.
 
 Rewrite:
     for i in T.parallel(16):
@@ -18,7 +18,7 @@ Rewrite:
             C[i] = A[i + 1]
 
 `report` is a new last buffer parameter of three int64, which the entry point sets to 0: the number of the site, the index, the extent.
-The attribute `bounds_sites` holds what each site is, one a line.
+The attribute `bounds_sites` holds the description of each site, one per line.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from tunesmith.lower.pass_infra import function_pass
 from tunesmith.support.errors import BuildError
 
 SITES = "bounds_sites"
-"""The attribute with the sites of a function that was rewritten."""
+"""The attribute with the sites of a rewritten function."""
 REPORT_ITEMS = 3
 
 
 @function_pass(needs="SCHEDULED", gives="OPAQUE")
 def check_bounds(func: PrimFunc, target: Target) -> PrimFunc:
-    """Rewrite a function for CPUs; see the module's text.  BuildError for programs that are vectors or threads already."""
+    """Add run-time checks to a CPU function.  BuildError if the program is vectorized or bound to threads already."""
     made = _Checker(func)
     body = made.stmt(func.body) or seq([])
     for b in func.allocs:
@@ -56,7 +56,7 @@ def check_bounds(func: PrimFunc, target: Target) -> PrimFunc:
 
 
 def sites_of(func: PrimFunc) -> tuple[str, ...] | None:
-    """The sites of a function that was rewritten, None for others."""
+    """The sites of a rewritten function; None for other functions."""
     text = func.attr(SITES)
     return tuple([t for t in text.split("\n") if t]) if isinstance(text, str) else None
 
@@ -65,16 +65,16 @@ class _Checker:
     """The rewrite of one function.
 
     Attributes:
-        sites: what is checked, by number from 1.
-        lookups: around the expression at hand, the outermost first.
-        where: the block at hand, for texts.
+        sites: descriptions of the checks, numbered from 1.
+        indirect_indices: the indirect indices around the current expression, outermost first.
+        where: the current block, for messages.
     """
 
     def __init__(self, func: PrimFunc) -> None:
         self.func = func
         self.report = Buffer("report", (REPORT_ITEMS,), "int64")
         self.sites: list[str] = []
-        self.lookups: list[IndirectIndex] = []
+        self.indirect_indices: list[IndirectIndex] = []
         self.where = ""
         self.clean = compare("eq", BufferLoad(self.report, (ZERO,)), Const(0, "int64"))
 
@@ -103,7 +103,7 @@ class _Checker:
             return seq([*self.of(s.value, set()), *self.access(s, "store to"), self.unless_failed(s)])
         if type(s) is Evaluate and type(s.value) is Call and s.value.name in PREFETCHES:
             return None
-        raise self.refusal(f"it holds a {type(s).__name__} that is run for its effect")
+        raise self.refusal(f"it contains a {type(s).__name__} with a side effect")
 
     def block(self, b: Block) -> Stmt:
         outer, self.where = self.where, f" in block {b.name}"
@@ -126,8 +126,8 @@ class _Checker:
 
     def refusal(self, what: str) -> BuildError:
         return BuildError(
-            f"{self.func.name}: bounds_check=True takes programs of loops and blocks for CPUs, and {what}{self.where}: build the "
-            "program before it was bound or lowered"
+            f"{self.func.name}: bounds_check=True takes CPU programs of loops and blocks, but {what}{self.where}: build the program "
+            "before binding and lowering"
         )
 
     # ---- checks
@@ -136,13 +136,13 @@ class _Checker:
         return If(self.clean, s)
 
     def with_indirect_indices(self, e: Expr) -> Expr:
-        """An expression in the scope of the lookups at hand."""
-        for n in reversed(self.lookups):
+        """The expression in the scope of the current indirect indices."""
+        for n in reversed(self.indirect_indices):
             e = IndirectIndex(n.var, n.extent, n.value, e)
         return e
 
     def inside(self, value: Expr, extent: Poly, site: str) -> Stmt | None:
-        """Reports the site unless 0 <= value < extent; None when that is certain."""
+        """The statement that reports the site unless 0 <= value < extent; None when that is certain."""
         outside = [c for c in (compare("lt", value, poly(0)), compare("ge", value, extent)) if not (type(c) is Const and not c.value)]
         if not outside:
             return None
@@ -153,7 +153,7 @@ class _Checker:
         return self.unless_failed(If(self.with_indirect_indices(cond), report))
 
     def access(self, s: BufferStore | BufferLoad, what: str) -> list[Stmt]:
-        """The checks of an access."""
+        """The checks of the indices of an access."""
         found = []
         for d, (i, n) in enumerate(zip(s.indices, s.buffer.shape, strict=True)):
             which = f"index {d} of " if len(s.indices) > 1 else "the index of "
@@ -165,7 +165,7 @@ class _Checker:
 
         Args:
             e: the expression.
-            seen: parts that have been checked where this is evaluated.
+            seen: subexpressions that are already checked at this point.
         """
         if id(e) in seen or type(e) is Poly or type(e) is Const:
             return []
@@ -177,11 +177,11 @@ class _Checker:
         if type(e) is Select:
             return [*self.of(e.cond, seen), *self.sides(e, seen)]
         if type(e) is IndirectIndex:
-            site = f"the value of the lookup {e.var}{self.where}"
+            site = f"the value of the indirect index {e.var}{self.where}"
             found = [*self.of(e.value, seen), self.inside(e.value, e.extent, site)]
-            self.lookups.append(e)
+            self.indirect_indices.append(e)
             found += self.of(e.body, set(seen))
-            self.lookups.pop()
+            self.indirect_indices.pop()
             return [c for c in found if c is not None]
         if type(e) is Call and INTRINSICS[e.name].shuffle:
             raise self.refusal(f"it calls {e.name}")

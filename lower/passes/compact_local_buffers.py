@@ -1,6 +1,6 @@
 """Compact a thread-local buffer accessed with a constant stride to the elements used.
 
-Where an index is `128 * c + x` with x below 4, the dimension becomes two, of c and of x.
+For example, if an index is `128 * c + x` with x below 4, the dimension is split into one of c and one of x.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from tunesmith.ir.visit import transform, with_body
 from tunesmith.lower.pass_infra import function_pass
 
 Linear = list[tuple[int, int, Poly]]
-"""Terms of an index: coefficient, highest value of the variable, the term."""
+"""Terms of an index: (coefficient, highest value of the variable, term)."""
 
 
 @function_pass(needs="OPAQUE")
 def compact_local_buffers(func: PrimFunc, target: Target) -> PrimFunc:
-    """Compact the allocations of scope local."""
+    """Compact all allocations of scope local."""
 
     def on_allocate(n: Allocate, recurse: Any) -> Any:
         m = n.map_children(recurse)
@@ -31,7 +31,7 @@ def compact_local_buffers(func: PrimFunc, target: Target) -> PrimFunc:
 
 
 def compacted(n: Allocate) -> Allocate:
-    """The allocation with its dimensions split at the gaps between all accesses; itself where there are none."""
+    """The allocation with dimensions split at gaps that no access uses; the same object if there are none."""
     found: list[tuple[Poly, ...]] = []
     highest: dict[Var, int] = {}
 
@@ -43,14 +43,14 @@ def compacted(n: Allocate) -> Allocate:
         x.each_child(lambda k: None if type(k) is Poly else collect(k))
 
     collect(n.body)
-    cuts: list[int] = []
+    steps: list[int] = []
     shape: list[int | Poly] = []
     for d, extent in enumerate(n.buffer.shape):
-        terms = [_linear(at[d], highest) for at in found]
-        step, low, high = _best([t for t in terms if t is not None], extent.const) if None not in terms else (0, 0, 0)
-        cuts.append(step)
+        terms = [_linear_terms(at[d], highest) for at in found]
+        step, low, high = _best_split([t for t in terms if t is not None], extent.const) if None not in terms else (0, 0, 0)
+        steps.append(step)
         shape += [high, low] if step else [extent]
-    if not any(cuts):
+    if not any(steps):
         return n
     new = n.buffer.like(shape=shape)
 
@@ -59,16 +59,16 @@ def compacted(n: Allocate) -> Allocate:
         if x.buffer is not n.buffer:
             return m
         at: list[Poly] = []
-        for step, index in zip(cuts, m.indices, strict=True):
-            at += _cut(index, step) if step else [index]
+        for step, index in zip(steps, m.indices, strict=True):
+            at += _split_index(index, step) if step else [index]
         return m.with_(buffer=new, indices=tuple(at))
 
     body = transform(n.body, {BufferLoad: on_access, BufferStore: on_access})
     return compacted(Allocate(new, body))
 
 
-def _linear(index: Poly, highest: dict[Var, int]) -> Linear | None:
-    """The terms; None when there is another one than a positive number times a variable of a loop inside."""
+def _linear_terms(index: Poly, highest: dict[Var, int]) -> Linear | None:
+    """The terms of an index; None unless each is a positive constant times an inner loop variable."""
     out: Linear = []
     for m, c in index.terms:
         v = m[0] if len(m) == 1 else None
@@ -78,8 +78,8 @@ def _linear(index: Poly, highest: dict[Var, int]) -> Linear | None:
     return out
 
 
-def _best(accesses: list[Linear], extent: int | None) -> tuple[int, int, int]:
-    """(step, extents of the inner and of the outer dimension) that leave the least; step 0 where no gap is."""
+def _best_split(accesses: list[Linear], extent: int | None) -> tuple[int, int, int]:
+    """(step, extent of the inner dimension, extent of the outer dimension) with the fewest elements; step 0 if there is no gap."""
     best, least = (0, 0, 0), extent or 0
     for step in sorted({c for terms in accesses for c, _, _ in terms if c > 1}):
         low = max([1 + sum(c * h for c, h, _ in terms if c % step) for terms in accesses])
@@ -89,8 +89,8 @@ def _best(accesses: list[Linear], extent: int | None) -> tuple[int, int, int]:
     return best
 
 
-def _cut(index: Poly, step: int) -> list[Poly]:
-    """[outer, inner] of a linear index."""
+def _split_index(index: Poly, step: int) -> list[Poly]:
+    """[outer, inner] index of a linear index split at `step`."""
     outer = {m: c // step for m, c in index.terms if not c % step}
     inner = {m: c for m, c in index.terms if c % step}
     return [Poly(tuple(outer.items())), Poly(tuple(inner.items()))]

@@ -1,8 +1,8 @@
-"""double_buffer: while the threads work on one version of a tile, the next one is on its way.
+"""Double-buffer shared-memory tiles: load the next tile while threads compute on the current one.
 
-A loop annotated `double_buffer: 2` whose body begins by filling tiles in shared memory gets two versions of these.  What the next step
-needs is loaded into registers before the work of this one, and stored to the other version behind it, so that memory has the whole step
-to answer in, and threads wait for each other once in a step instead of twice.
+A loop annotated `double_buffer: 2` whose body begins with copies to shared-memory tiles gets two versions of each tile.  Data of the next
+iteration is loaded into registers before the computation of the current one, and stored to the other version after it.  The computation
+hides the latency of the loads, and each iteration needs one barrier instead of two.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ KEY = "double_buffer"
 
 @function_pass(needs="OPAQUE")
 def double_buffer(func: PrimFunc, target: Target) -> PrimFunc:
-    """Give tiles two versions where a loop asks for it and its body has the form; see the module's text.
+    """Double-buffer the tiles of annotated loops whose body has the required form.
 
     Source: register-staged double buffering of CUTLASS's SIMT kernels; TVM's InjectDoubleBuffer.
     """
@@ -35,25 +35,25 @@ def double_buffer(func: PrimFunc, target: Target) -> PrimFunc:
 
 def _kernel(root: Stmt) -> Stmt:
     for n in walk(root):
-        if type(n) is For and _asks(n):
-            fills = _fills(n, root)
-            if fills:
-                return _kernel(_versioned(root, n, fills))
-            return _kernel(_without_note(root, n))
+        if type(n) is For and _is_annotated(n):
+            copies = _tile_copies(n, root)
+            if copies:
+                return _kernel(_versioned(root, n, copies))
+            return _kernel(_without_annotation(root, n))
     return root
 
 
-def _asks(n: For) -> bool:
+def _is_annotated(n: For) -> bool:
     value = annotation(n, KEY)
     return isinstance(value, Poly) and value == 2
 
 
 @dataclass(frozen=True, slots=True)
-class _Fill:
-    """A statement that fills a tile.
+class _TileCopy:
+    """A statement that copies data to a tile.
 
     Attributes:
-        stmt: loops around one store, under guards perhaps.
+        stmt: loops around one store, possibly under guards.
         store: the store.
         loops: the loops, outermost first.
     """
@@ -63,22 +63,22 @@ class _Fill:
     loops: tuple[For, ...]
 
 
-def _fills(n: For, root: Stmt) -> list[_Fill]:
-    """The statements at the beginning of the loop that fill tiles; none if the tiles are used in another way somewhere."""
-    found: list[_Fill] = []
+def _tile_copies(n: For, root: Stmt) -> list[_TileCopy]:
+    """The tile copies at the beginning of the loop; empty if the loop or other accesses of the tiles do not have the required form."""
+    found: list[_TileCopy] = []
     rest = list(n.body.stmts) if type(n.body) is Seq else []
     while rest:
-        fill = _as_fill(rest[0])
-        if fill is None:
+        copy = _as_tile_copy(rest[0])
+        if copy is None:
             break
-        found.append(fill)
+        found.append(copy)
         rest.pop(0)
     tiles = [f.store.buffer for f in found]
     if len(set(tiles)) < len(tiles) or not rest or (n.extent.const or 0) < 2 or n.kind != "serial":
         return []
-    here, everywhere = list(_accesses(n)), list(_accesses(root))
+    in_loop, in_root = list(_accesses(n)), list(_accesses(root))
     for b in tiles:
-        if sum(x.buffer is b for x in here) != sum(x.buffer is b for x in everywhere):
+        if sum(x.buffer is b for x in in_loop) != sum(x.buffer is b for x in in_root):
             return []
         if any(type(x) is BufferStore and x.buffer is b for s in rest for x in walk(s)):
             return []
@@ -89,8 +89,8 @@ def _accesses(n: Stmt) -> Any:
     return (x for x in walk(n) if type(x) in (BufferLoad, BufferStore))
 
 
-def _as_fill(n: Any) -> _Fill | None:
-    """The statement as one that fills a tile from memory that does not change meanwhile, with loops of known extents."""
+def _as_tile_copy(n: Any) -> _TileCopy | None:
+    """The statement as a copy from global memory to a shared tile with loops of constant extents; None if it is not."""
     loops: list[For] = []
     at = n
     while True:
@@ -105,31 +105,31 @@ def _as_fill(n: Any) -> _Fill | None:
         return None
     if any(type(x) is BufferLoad and x.buffer.scope != "global" for x in walk(at.value)):
         return None
-    return _Fill(n, at, tuple(loops))
+    return _TileCopy(n, at, tuple(loops))
 
 
-def _versioned(root: Stmt, loop: For, fills: list[_Fill]) -> Stmt:
-    """The kernel with two versions of the tiles, and the loop in its new form."""
-    wide = {f.store.buffer: f.store.buffer.like(shape=(2, *f.store.buffer.shape)) for f in fills}
-    staged = {f: Buffer(f"{f.store.buffer.name}_next", [x.extent for x in f.loops], f.store.buffer.dtype, "local") for f in fills}
+def _versioned(root: Stmt, loop: For, copies: list[_TileCopy]) -> Stmt:
+    """The kernel with two versions of the tiles and the pipelined loop."""
+    versioned = {f.store.buffer: f.store.buffer.like(shape=(2, *f.store.buffer.shape)) for f in copies}
+    staged = {f: Buffer(f"{f.store.buffer.name}_next", [x.extent for x in f.loops], f.store.buffer.dtype, "local") for f in copies}
     k, following = poly(loop.var), poly(loop.var) + 1
-    first = [fresh_copy(substitute(_to_version(f.stmt, wide, poly(0)), {loop.var: poly(0)})) for f in fills]
+    first = [fresh_copy(substitute(_to_version(f.stmt, versioned, poly(0)), {loop.var: poly(0)})) for f in copies]
     more = less_than(following, loop.extent)
-    loads = [substitute(_staging(f, staged[f], True), {loop.var: following}) for f in fills]
-    stores = [_to_version(substitute(_staging(f, staged[f], False), {loop.var: following}), wide, mod(following, 2)) for f in fills]
+    loads = [substitute(_staging(f, staged[f], True), {loop.var: following}) for f in copies]
+    stores = [_to_version(substitute(_staging(f, staged[f], False), {loop.var: following}), versioned, mod(following, 2)) for f in copies]
     assert type(loop.body) is Seq
-    work = [_to_version(s, wide, mod(k, 2)) for s in loop.body.stmts[len(fills) :]]
+    work = [_to_version(s, versioned, mod(k, 2)) for s in loop.body.stmts[len(copies) :]]
     body = seq([If(more, seq([fresh_copy(x) for x in loads])), *work, If(more, seq([fresh_copy(x) for x in stores]))])
     for b in staged.values():
         body = Allocate(b, body)
-    notes = tuple([a for a in loop.annotations if a[0] != KEY])
-    new = seq([*first, For(loop.var, loop.extent, body, loop.kind, loop.thread, notes)])
+    annotations = tuple([a for a in loop.annotations if a[0] != KEY])
+    new = seq([*first, For(loop.var, loop.extent, body, loop.kind, loop.thread, annotations)])
 
     def on_for(n: For, recurse: Any) -> Stmt:
         return new if n is loop else n.map_children(recurse)
 
     def on_allocate(n: Allocate, recurse: Any) -> Allocate:
-        return Allocate(wide.get(n.buffer, n.buffer), recurse(n.body))
+        return Allocate(versioned.get(n.buffer, n.buffer), recurse(n.body))
 
     def on_seq(n: Seq, recurse: Any) -> Stmt:
         return seq([recurse(s) for s in n.stmts])
@@ -137,19 +137,19 @@ def _versioned(root: Stmt, loop: For, fills: list[_Fill]) -> Stmt:
     return renew_binders(transform(root, {For: on_for, Allocate: on_allocate, Seq: on_seq}))
 
 
-def _to_version(n: Stmt, wide: dict[Buffer, Buffer], version: Poly) -> Stmt:
-    """The statement on one version of the tiles."""
+def _to_version(n: Stmt, versioned: dict[Buffer, Buffer], version: Poly) -> Stmt:
+    """The statement with accesses to one version of the tiles."""
 
     def on_access(x: Any, recurse: Any) -> Any:
         m = x.map_children(recurse)
-        b = wide.get(x.buffer)
+        b = versioned.get(x.buffer)
         return m if b is None else m.with_(buffer=b, indices=(version, *m.indices))
 
     return transform(n, {BufferLoad: on_access, BufferStore: on_access})
 
 
-def _staging(f: _Fill, b: Buffer, load: bool) -> Stmt:
-    """The filling statement as loading into registers, or as storing from there."""
+def _staging(f: _TileCopy, b: Buffer, load: bool) -> Stmt:
+    """The half of a tile copy that loads into registers, or the half that stores from them."""
     at = tuple([poly(x.var) for x in f.loops])
 
     def on_store(x: BufferStore, _: Any) -> BufferStore:
@@ -158,10 +158,10 @@ def _staging(f: _Fill, b: Buffer, load: bool) -> Stmt:
     return transform(f.stmt, {BufferStore: on_store})
 
 
-def _without_note(root: Stmt, loop: For) -> Stmt:
-    notes = tuple([a for a in loop.annotations if a[0] != KEY])
+def _without_annotation(root: Stmt, loop: For) -> Stmt:
+    annotations = tuple([a for a in loop.annotations if a[0] != KEY])
 
     def on_for(n: For, recurse: Any) -> Stmt:
-        return n.with_(annotations=notes) if n is loop else n.map_children(recurse)
+        return n.with_(annotations=annotations) if n is loop else n.map_children(recurse)
 
     return transform(root, {For: on_for})

@@ -1,4 +1,4 @@
-"""drop_dead_stores: stores to intermediate buffers from which nothing that counts is computed are left out, and so are the buffers.
+"""Remove intermediate buffers whose values reach no output, with all stores to them.
 
 Rewrite:
     D = T.alloc_buffer((8,), "int32")
@@ -24,7 +24,7 @@ from tunesmith.lower.pass_infra import function_pass
 
 @function_pass(needs="SCHEDULED")
 def drop_dead_stores(func: PrimFunc, target: Target) -> PrimFunc:
-    """Drop the allocations of the function that reach no parameter, with all stores to them; the function itself when there is none."""
+    """Drop the allocations of the function that reach no parameter, with all stores to them; `func` itself when there is none."""
     if not func.allocs:
         return func
     sources: dict[Buffer, set[Buffer]] = {b: set() for b in func.allocs}
@@ -44,7 +44,7 @@ def drop_dead_stores(func: PrimFunc, target: Target) -> PrimFunc:
 
 
 def _collect(root: Stmt, sources: dict[Buffer, set[Buffer]], reached: set[Buffer]) -> None:
-    """For each allocation what stores to it load; and what is loaded for anything else."""
+    """Collect the buffers that stores to each allocation load, and the buffers that anything else loads."""
     stack: list[tuple[Any, set[Buffer]]] = [(root, reached)]
     seen: set[tuple[int, int]] = set()
     while stack:

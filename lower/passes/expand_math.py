@@ -14,18 +14,18 @@ from tunesmith.lower.pass_infra import function_pass
 from tunesmith.lower.vector_math import expand, is_expanded
 
 _LEAVES = frozenset({Poly, Const, BufferLoad})
-"""Most nodes of an unrolled program; they hold nothing to expand."""
+"""Node types with nothing to expand; most nodes of an unrolled program."""
 
 
 @function_pass(needs="FLAT", gives="VECTOR")
 def expand_math(func: PrimFunc, target: Target) -> PrimFunc:
     """Replace every `expanded` intrinsic, `pow`, and `//` and `%` of floats by arithmetic; `func` itself when it has none.
 
-    A shared expression stays shared, so the pass takes time in proportion to the objects of `func`.  Calls that are equal within
-    one statement are expanded once: formulas are trees, and softplus has five equal calls of exp.
+    A shared expression stays shared, so the time is linear in the number of objects of `func`.  Equal calls within one statement are
+    expanded once: formulas are trees, and softplus has five equal calls of exp.
 
     Raises:
-        BuildError: a function or an element type has no expansion.
+        BuildError: a function has no expansion for its element type.
     """
     done: dict[Expr, Expr] = {}
     expanded: dict[int, Expr] = {}
@@ -52,7 +52,7 @@ def expand_math(func: PrimFunc, target: Target) -> PrimFunc:
 
 
 class _Numbering:
-    """Numbers of expressions: equal expressions have equal numbers (value numbering)."""
+    """Value numbering: equal expressions have equal numbers."""
 
     def __init__(self) -> None:
         self._of: dict[Expr, int] = {}
@@ -70,5 +70,5 @@ class _Numbering:
         if type(v) is tuple:
             return tuple([self._part(x) for x in v])
         if type(v) is float:
-            return v.hex()  # 0 and -0 are equal, and not the same
+            return v.hex()  # 0 and -0 compare equal but are different values
         return ("expression", self(v)) if isinstance(v, Expr) and type(v) is not Poly else (type(v).__name__, v)

@@ -1,4 +1,4 @@
-"""flatten_buffers: every buffer becomes one-dimensional, every access one index in row-major order."""
+"""Flatten every buffer to one dimension and every access to one row-major index."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tunesmith.lower.simplifier import Simplifier, symbol_ranges
 
 
 def flat_index(buffer: Buffer, indices: tuple[Poly, ...]) -> Poly:
-    """The row-major position of `indices`, with the padding of rows."""
+    """The row-major offset of `indices`, including the padding of rows."""
     out = ZERO
     for d, (i, n) in enumerate(zip(indices, buffer.shape, strict=True)):
         out = out * (n + buffer.pad if d and d == len(indices) - 1 else n) + i
@@ -25,7 +25,7 @@ def flat_index(buffer: Buffer, indices: tuple[Poly, ...]) -> Poly:
 
 @function_pass(needs="OPAQUE", gives="FLAT")
 def flatten_buffers(func: PrimFunc, target: Target) -> PrimFunc:
-    """Flatten parameters, allocations and accesses; indices are simplified under the loops' ranges."""
+    """Flatten parameters, allocations and accesses; indices are simplified under the ranges of the loops."""
     s = Simplifier(symbol_ranges(func))
     flat: dict[Buffer, Buffer] = {b: _flat(b) for b in func.buffers}
 

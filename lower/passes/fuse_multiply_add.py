@@ -1,8 +1,8 @@
-"""fuse_multiply_add: `C[i] = C[i] + a * b` of floats becomes fma(a, b, C[i]), one rounding, as every vendor library accumulates.
+"""Contract float accumulations `C[i] = C[i] + a * b` to fma(a, b, C[i]), which rounds once.
 
-Only sums that accumulate are contracted: elsewhere a product is rounded before it is added, as numpy, torch and IEEE 754 expressions do,
-so that `a * a - a * a` is 0 and no square root of it NaN.  The pass runs before functions are expanded: the arithmetic inside an
-expanded sin relies on each product being rounded.
+Only accumulations are contracted, as in vendor libraries.  Elsewhere a product is rounded before it is added, as in numpy, torch and
+IEEE 754 expressions, so that `a * a - a * a` is 0 and its square root is not NaN.  The pass runs before functions are expanded: the
+arithmetic of an expanded sin requires that each product is rounded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tunesmith.support import dtype as dt
 
 @function_pass(needs="FLAT")
 def fuse_multiply_add(func: PrimFunc, target: Target) -> PrimFunc:
-    """Contract the accumulated products of float32 and float64."""
+    """Contract accumulated products of float32 and float64."""
 
     def on_store(n: BufferStore, _: Any) -> Stmt:
         if type(n.value) is not Binary or dt.element(n.buffer.dtype) not in ("float32", "float64"):
@@ -33,12 +33,12 @@ def fuse_multiply_add(func: PrimFunc, target: Target) -> PrimFunc:
 
 
 class _Accumulation:
-    """The value of one store: sums that hold the stored element, and horizontal sums of vectors, are accumulations."""
+    """The value of one store; accumulations are sums that contain the stored element, and horizontal sums of vectors."""
 
     def __init__(self, store: BufferStore) -> None:
         self.store = store
         self.running: set[Expr] = set()
-        """Expressions that are a sum with the element; nodes are compared by identity."""
+        """Expressions that are sums with the element; nodes are compared by identity."""
         self.horizontal = 0
 
     def run(self) -> Expr:

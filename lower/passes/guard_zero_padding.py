@@ -1,7 +1,7 @@
 """Replace `C = C + select(p, x, 0) * y` by `if p: C = C + x * y`, so that zero padding costs no arithmetic.
 
 The sum keeps its value unless y is infinite or NaN where x is padding (0 * inf is NaN), which vendor libraries ignore, too.
-Each part of the condition becomes an `if` of its own, so that loops can be clipped to it and tiles versioned by it.
+Each conjunct becomes a separate `if`, so that later passes can tighten loop bounds and version tiles by it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ def guard_zero_padding(func: PrimFunc, target: Target) -> PrimFunc:
     """Guard sums of products instead of adding zeros."""
 
     def on_store(n: BufferStore, _: Any) -> Stmt:
-        found = accumulation(n)
-        product = None if found is None or found.op != "add" else found.term
-        if found is None or type(product) is not Binary or product.op != "mul":
+        update = accumulation(n)
+        product = None if update is None or update.op != "add" else update.term
+        if update is None or type(product) is not Binary or product.op != "mul":
             return n
-        for this, other in ((product.a, product.b), (product.b, product.a)):
-            if type(this) is Select and type(this.b) is Const and this.b.value == 0:
-                inner = n.with_(value=Binary("add", found.load, Binary("mul", this.a, other)))
-                return guarded(tuple(conjuncts(this.cond)), inner)
+        for padded, other in ((product.a, product.b), (product.b, product.a)):
+            if type(padded) is Select and type(padded.b) is Const and padded.b.value == 0:
+                inner = n.with_(value=Binary("add", update.load, Binary("mul", padded.a, other)))
+                return guarded(tuple(conjuncts(padded.cond)), inner)
         return n
 
     return with_body(func, transform(func.body, {BufferStore: on_store}))

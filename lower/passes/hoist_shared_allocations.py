@@ -1,4 +1,4 @@
-"""Allocate shared memory directly inside the loops of blocks."""
+"""Hoist allocations of shared memory to directly inside the loops of thread blocks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tunesmith.lower.pass_infra import function_pass
 
 @function_pass(needs="OPAQUE")
 def hoist_shared_allocations(func: PrimFunc, target: Target) -> PrimFunc:
-    """Move allocations of shared memory with constant shapes out of all loops but those of blocks."""
+    """Move allocations of shared memory with constant shapes out of all loops except block loops."""
     return map_kernels(func, _kernel)
 
 

@@ -1,8 +1,8 @@
-"""inject_prefetch: while one iteration of a loop is at work, what the next one reads is fetched, a little at a time.
+"""Prefetch the operand of the next iteration of a loop, spread evenly over the current iteration.
 
-Weights of a model come from far away.  The first tile of rows that uses a panel of them waits for memory, at a fraction of the speed of the
-others; fetched in one go ahead, the panel would hold up whatever else is loaded then.  Spread over all tiles it costs an instruction
-here and there (source: the prefetch directive of Halide, but evenly in time).
+The first tile of rows that uses a panel of weights waits for memory and runs at a fraction of the speed of later tiles.  A prefetch of
+the whole panel at once would delay other loads; spread over all tiles it costs a few instructions (source: the prefetch directive of
+Halide, but evenly in time).
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from tunesmith.ir.visit import path_to_block, substitute, transform, walk, with_
 from tunesmith.lower.pass_infra import function_pass
 from tunesmith.support import dtype as dt
 
-MOST = 8
-"""Cache lines that one place fetches: an operand of which each iteration needs more is used once, and no prefetch helps it."""
+MAX_LINES = 8
+"""Limit on the cache lines per prefetch site: an operand that needs more per iteration is used once, and no prefetch helps it."""
 
 
 @function_pass(needs="SCHEDULED")
 def inject_prefetch(func: PrimFunc, target: Target) -> PrimFunc:
-    """For loops with the annotations `prefetch_operand` (a buffer) and `inject_prefetch` (iterations, 0 for none).
+    """Add prefetches to loops with the annotations `prefetch_operand` (a buffer) and `inject_prefetch` (iterations, 0 for none).
 
-    The innermost serial loop under it that leads to a load of the operand begins with prefetches into the second level of the caches.
-    Nothing happens where the operand does not move forward with the loop, or sizes are not known, or a lookup gives the place.
+    The innermost serial loop around a load of the operand begins with prefetches to the second-level cache.  There are none if the
+    address does not increase with the loop, extents are not constant, or the load has an indirect index.
     """
     if not any(k == "prefetch_ahead" for n in walk(func.body) if type(n) is For for k, _ in n.annotations):
         return func
@@ -60,7 +60,7 @@ def _spread(loop: For, operand: str, ahead: int, target: Target) -> Stmt:
         return loop
     if any(isinstance(v, IndirectVar) for i in load.indices for v in i.vars):
         return loop
-    # The first element that an iteration of the loop reads, and how far the next iteration is from it in memory.
+    # The first element that an iteration of the loop reads, and its distance in memory to that of the next iteration.
     index = [substitute(i, {it.var: b for it, b in zip(block.iters, block.bindings, strict=True)}) for i in load.indices]
     within = {x.var: ZERO for x in path if type(x) is For and x is not loop}
     first = tuple([substitute(i, within) for i in index])
@@ -72,7 +72,7 @@ def _spread(loop: For, operand: str, ahead: int, target: Target) -> Stmt:
         return loop
     share = -(-step // times)
     line = target.cache_line // dt.nbytes(load.buffer.dtype)
-    if share > MOST * line:
+    if share > MAX_LINES * line:
         return loop
     done, size = ZERO, 1
     for x in reversed(inner):
@@ -82,11 +82,11 @@ def _spread(loop: For, operand: str, ahead: int, target: Target) -> Stmt:
         Evaluate(Call("prefetch_l2", (BufferLoad(load.buffer, (*first[:-1], first[-1] + start + at)),), load.dtype))
         for at in range(0, share, line)
     ]
-    return transform(loop, {For: lambda n, recurse: _begun(n, fetches) if n is inner[-1] else n.map_children(recurse)})
+    return transform(loop, {For: lambda n, recurse: _with_prefetches(n, fetches) if n is inner[-1] else n.map_children(recurse)})
 
 
 def _offset(index: Sequence[Poly], var: Var, shape: Sequence[Poly], value: int) -> int:
-    """Elements from the buffer's first to this one, with `var` at a value and all other variables at 0."""
+    """The row-major offset of an element, with `var` at `value` and all other variables at 0."""
     out = 0
     for i, extent in zip(index, shape, strict=True):
         values = dict.fromkeys(i.vars, 0) | {var: value}
@@ -94,5 +94,5 @@ def _offset(index: Sequence[Poly], var: Var, shape: Sequence[Poly], value: int) 
     return out
 
 
-def _begun(n: For, fetches: Sequence[Stmt]) -> For:
+def _with_prefetches(n: For, fetches: Sequence[Stmt]) -> For:
     return n.with_(body=seq([*fetches, n.body]))

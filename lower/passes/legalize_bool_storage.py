@@ -1,4 +1,4 @@
-"""legalize_bool_storage: in memory a bool is a byte, 0 or 1, so that a vector of bools is a vector of bytes."""
+"""Store bools in memory as bytes, 0 or 1, so that a vector of bools is a vector of bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tunesmith.lower.pass_infra import function_pass
 
 @function_pass(needs="FLAT")
 def legalize_bool_storage(func: PrimFunc, target: Target) -> PrimFunc:
-    """Buffers of bools become buffers of bytes: loads compare them with 0, stores convert.  Callers see bools, as DLPack has them.
+    """Turn buffers of bools into buffers of bytes: loads compare with 0, stores convert.  Callers see bools, as in DLPack.
 
     Rewrite:
         M[i] = A[i] < B[i]

@@ -1,4 +1,4 @@
-"""lower_blocks: blocks become plain statements: bindings substituted, predicates become ifs, inits run at the first reduction step."""
+"""Lower blocks to plain statements: substitute bindings, turn predicates into ifs, run inits at the first step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tunesmith.lower.pass_infra import function_pass
 
 @function_pass(needs="SCHEDULED", gives="OPAQUE")
 def lower_blocks(func: PrimFunc, target: Target) -> PrimFunc:
-    """Before: `with block("C"): vi = bind(e); where(p); init: I; body`.  After: `if p: { if reduction starts: I }; body` with e for vi."""
+    """Lower `with block("C"): vi = bind(e); where(p); init: I; body` to `if p: { if reduction starts: I }; body` with e for vi."""
 
     def on_block(b: Block, recurse: Any) -> Stmt:
         values: dict[Var, Poly] = {it.var: e for it, e in zip(b.iters, b.bindings, strict=True)}
@@ -32,9 +32,9 @@ def lower_blocks(func: PrimFunc, target: Target) -> PrimFunc:
 
 
 def _prefetched(b: Block, body: Stmt, func: PrimFunc) -> Stmt:
-    """With the annotation `prefetch`, every load of a parameter is preceded by a prefetch at that distance in elements.
+    """Add a prefetch before every load of a parameter, at the distance in elements of the annotation `prefetch`.
 
-    Loads at an index that only a lookup knows are left out: their place is not known in front of the statement.
+    Loads with an indirect index are left out: their address is not available before the statement.
     """
     distance = annotation(b, "prefetch")
     if not isinstance(distance, Poly) or distance.const == 0:
@@ -46,7 +46,7 @@ def _prefetched(b: Block, body: Stmt, func: PrimFunc) -> Stmt:
 
 
 def guarded(conds: tuple[Expr, ...], body: Stmt) -> Stmt:
-    """`body` under all of `conds`, one `If` each, so that every guard can be peeled by itself."""
+    """`body` under all of `conds`, one `If` each, so that every guard can be peeled separately."""
     for c in reversed(conds):
         body = If(c, body)
     return body

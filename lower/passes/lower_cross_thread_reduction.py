@@ -1,7 +1,7 @@
-"""lower_cross_thread_reduction: a reduction over a loop of threads becomes an exchange of values, after which all of them have the result.
+"""Lower reductions over a thread loop to an exchange between threads, by warp shuffles or shared memory.
 
-Where threads of a warp can shuffle values, they do so in log2 steps, and meet in shared memory once if there are several warps.  Elsewhere
-a tree in shared memory does it: half of the threads add what the other half has, then half of these.
+On targets with warp shuffles, each warp reduces in log2 steps, and several warps combine their results once in shared memory.  Other
+targets reduce by a tree in shared memory: half of the threads add the values of the other half, and so on.  All threads get the result.
 """
 
 from __future__ import annotations
@@ -25,66 +25,66 @@ from tunesmith.support.errors import BuildError
 
 @function_pass(needs="SCHEDULED")
 def lower_cross_thread_reduction(func: PrimFunc, target: Target) -> PrimFunc:
-    """Lower reductions over threads; see the module's text (source: TVM's LowerCrossThreadReduction).
+    """Lower reductions over threads, as described in the module docstring (source: TVM's LowerCrossThreadReduction).
 
     Raises:
-        BuildError: the number of threads is not known; a reduction over threads is none that they can combine.
+        BuildError: the number of threads is not constant, or a reduction over threads has no form that threads can combine.
     """
-    made: list[Buffer] = []
+    new_buffers: list[Buffer] = []
 
     def go(n: Any, around: tuple[For, ...]) -> Any:
         if type(n) is For and n.thread in THREAD_AXES:
             if type(n.body) is Block and any(
                 it.kind == "R" and n.var in e.vars for it, e in zip(n.body.iters, n.body.bindings, strict=True)
             ):
-                return _Combination(func.name, n, n.body, around, target, made).statement()
+                return _CrossThreadReduction(func.name, n, n.body, around, target, new_buffers).statement()
             around = (*around, n)
         if type(n) is Block:
-            _check_alone(func.name, n, around)
+            _check_only_block(func.name, n, around)
             return n
         return n.map_children(lambda k: go(k, around) if isinstance(k, Stmt) else k)
 
     body = go(func.body, ())
-    return func if body is func.body else func.with_(body=body, allocs=(*func.allocs, *made))
+    return func if body is func.body else func.with_(body=body, allocs=(*func.allocs, *new_buffers))
 
 
-def _check_alone(name: str, b: Block, around: tuple[For, ...]) -> None:
-    """Refuse reductions over threads of which each would add to the same element without waiting for the others."""
+def _check_only_block(name: str, b: Block, around: tuple[For, ...]) -> None:
+    """Reject reductions over threads that share their loop with other blocks: all threads would update one element in a race."""
     for f in around:
         if any(it.kind == "R" and f.var in e.vars for it, e in zip(b.iters, b.bindings, strict=True)):
             raise BuildError(
-                f"{name}: block {b.name} reduces over the loop {f.var} of {f.thread}, and does not stand alone in it. Threads combine what "
-                "a block computes if nothing else is in their loop: move other blocks out of it"
+                f"{name}: block {b.name} reduces over the loop {f.var} of {f.thread}, but is not the only block in it. Threads can combine "
+                "a reduction only if their loop contains nothing else: move other blocks out of it"
             )
 
 
-class _Combination:
+class _CrossThreadReduction:
     """One reduction `C[i] = C[i] op x` over the threads of a loop.
 
     Args:
-        name: of the function.
-        loop: the loop of threads.
-        block: the reduction, alone in it.
-        around: loops of other thread axes: each of their iterations is a group of threads of its own.
-        target: for which.
-        made: buffers that are needed are appended.
+        name: name of the function.
+        loop: the thread loop.
+        block: the reduction, the only block of the loop.
+        around: enclosing loops of other thread axes: each of their iterations is a separate group of threads.
+        target: the target.
+        new_buffers: receives the new buffers.
     """
 
-    def __init__(self, name: str, loop: For, block: Block, around: tuple[For, ...], target: Target, made: list[Buffer]) -> None:
+    def __init__(self, name: str, loop: For, block: Block, around: tuple[For, ...], target: Target, new_buffers: list[Buffer]) -> None:
         if loop.extent.const is None or any(f.extent.const is None for f in around):
-            raise BuildError(f"{name}: block {block.name} is combined by {loop.extent} threads, which is no number")
+            raise BuildError(f"{name}: block {block.name} is combined by {loop.extent} threads; the number must be constant")
         if any(f.thread == loop.thread for f in around):
             raise BuildError(
-                f"{name}: block {block.name} is combined by the loop {loop.var} of {loop.thread}, which stands in another loop of "
+                f"{name}: block {block.name} is combined by the loop {loop.var} of {loop.thread}, which is inside another loop of "
                 f"{loop.thread}. Bind one of them to another axis"
             )
-        self.loop, self.block, self.around, self.made = loop, block, around, made
+        self.loop, self.block, self.around, self.new_buffers = loop, block, around, new_buffers
         self.threads = loop.extent.const
         update = reassociable_update(block)
         if update is None or block.init is None:
             raise BuildError(
-                f"{name}: block {block.name} reduces over the loop {loop.var} of {loop.thread} and is no `C[i] = C[i] op x` with an init. "
-                "Decompose reductions over other loops only"
+                f"{name}: block {block.name} reduces over the loop {loop.var} of {loop.thread}, but is not `C[i] = C[i] op x` with an "
+                "init. Decompose reductions over other loops only"
             )
         self.out, self.op, self.value = update.store, update.op, update.term
         self.dtype = self.out.buffer.dtype
@@ -93,18 +93,18 @@ class _Combination:
         self.by_shuffles = shuffles and whole
 
     def statement(self) -> Stmt:
-        """The exchange, and the store of the result."""
+        """The exchange and the store of the result."""
         if self.by_shuffles:
-            return self._shuffled()
-        return self._tree()
+            return self._by_shuffles()
+        return self._by_tree()
 
     def _each(self, make: Any) -> Stmt:
-        """What each thread does, given its number."""
+        """A loop over all threads, whose body is `make` of the thread index."""
         var = Var(self.loop.var.name)
         return For(var, self.loop.extent, make(poly(var)), "thread", self.loop.thread)
 
     def _value(self, thread: Poly) -> Expr:
-        """What a thread contributes: nothing where a guard of the block keeps it out."""
+        """The contribution of a thread: the identity element where a guard of the block fails."""
         at = {self.loop.var: thread}
         values = {it.var: substitute(e, at) for it, e in zip(self.block.iters, self.block.bindings, strict=True)}
         value = substitute_program(self.value, values)
@@ -112,7 +112,7 @@ class _Combination:
         return select(conjunction(guards), value, identity_element(self.op, self.dtype)) if guards else value
 
     def _result(self, total: Any) -> Stmt:
-        """Store the result, where the block would: by each thread into memory of its own, else by the first one."""
+        """Store the result to the target of the block: every thread to local memory, only the first thread to other memory."""
         init: Any = self.block.init
 
         def make(thread: Poly) -> Stmt:
@@ -132,7 +132,7 @@ class _Combination:
 
     def _buffer(self, name: str, shape: tuple[Index, ...], scope: str) -> Buffer:
         b = Buffer(f"{self.out.buffer.name}_{name}", shape, self.dtype, scope)
-        self.made.append(b)
+        self.new_buffers.append(b)
         return b
 
     def _group(self) -> tuple[Poly, ...]:
@@ -141,52 +141,54 @@ class _Combination:
     def _extents(self) -> tuple[Poly, ...]:
         return tuple([f.extent for f in self.around])
 
-    def _shuffled(self) -> Stmt:
+    def _by_shuffles(self) -> Stmt:
         own = self._buffer("part", (self.threads,), "local")
         steps = [self._each(lambda t: store(own, (t,), self._value(t)))]
         distance = min(self.threads, WARP) // 2
         while distance:
             name = f"shuffle_xor_{distance}"
-            steps.append(self._each(lambda t, name=name: store(own, (t,), self._with(own[t], Call(name, (own[t],), self.dtype)))))
+            steps.append(self._each(lambda t, name=name: store(own, (t,), self._combine(own[t], Call(name, (own[t],), self.dtype)))))
             distance //= 2
         warps = self.threads // WARP
         if warps > 1:
-            met = self._buffer("warps", (*self._extents(), warps), "shared")
+            exchange = self._buffer("warps", (*self._extents(), warps), "shared")
             group = self._group()
-            steps.append(self._each(lambda t: If(IsNegative(mod(t, WARP) - 1), store(met, (*group, floordiv(t, WARP)), own[t]))))
-            steps.append(self._each(lambda t: store(own, (t,), BufferLoad(met, (*group, poly(0))))))
+            steps.append(self._each(lambda t: If(IsNegative(mod(t, WARP) - 1), store(exchange, (*group, floordiv(t, WARP)), own[t]))))
+            steps.append(self._each(lambda t: store(own, (t,), BufferLoad(exchange, (*group, poly(0))))))
             w = Var("w")
 
             def gather(t: Poly) -> Stmt:
-                return For(w, poly(warps - 1), store(own, (t,), self._with(own[t], BufferLoad(met, (*group, poly(w) + 1)))), "unrolled")
+                return For(
+                    w, poly(warps - 1), store(own, (t,), self._combine(own[t], BufferLoad(exchange, (*group, poly(w) + 1)))), "unrolled"
+                )
 
             steps.append(self._each(gather))
         steps.append(self._result(lambda t: own[t]))
         return seq(steps)
 
-    def _with(self, a: Expr, b: Expr) -> Expr:
+    def _combine(self, a: Expr, b: Expr) -> Expr:
         return Binary(self.op, a, b)
 
-    def _tree(self) -> Stmt:
-        met = self._buffer("threads", (*self._extents(), self.threads), "shared")
+    def _by_tree(self) -> Stmt:
+        exchange = self._buffer("threads", (*self._extents(), self.threads), "shared")
         group = self._group()
-        steps = [self._each(lambda t: store(met, (*group, t), self._value(t)))]
+        steps = [self._each(lambda t: store(exchange, (*group, t), self._value(t)))]
         left = self.threads
         while left > 1:
             half = -(-left // 2)
 
             def fold(t: Poly, half: int = half, left: int = left) -> Stmt:
-                a, b = BufferLoad(met, (*group, t)), BufferLoad(met, (*group, t + half))
-                return If(IsNegative(t - (left - half)), store(met, (*group, t), self._with(a, b)))
+                a, b = BufferLoad(exchange, (*group, t)), BufferLoad(exchange, (*group, t + half))
+                return If(IsNegative(t - (left - half)), store(exchange, (*group, t), self._combine(a, b)))
 
             steps.append(self._each(fold))
             left = half
-        steps.append(self._result(lambda t: BufferLoad(met, (*group, poly(0)))))
+        steps.append(self._result(lambda t: BufferLoad(exchange, (*group, poly(0)))))
         return seq(steps)
 
 
 def _is_identity(start: Expr, op: str) -> bool:
-    """Whether combining with it changes nothing."""
+    """Whether `start` is the identity element of `op`."""
     if type(start) is not Const:
         return False
     return start.value == identity_element(op, start.dtype).value

@@ -1,7 +1,7 @@
 """Zero-pad shared-memory tiles when they are copied, so that compute on them needs no bounds checks.
 
-A copy under the guards of the operand becomes a copy of a choice between the operand and 0.  What is computed from such a tile into memory
-of a thread is computed without guards: for elements that nobody stores in the end, or adding products of zeros.
+The copy loses the guards of the operand and selects between the operand and 0 instead.  Computation from such a tile into thread-local
+memory then needs no guards: it computes elements that are never stored, or adds products of zeros.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from tunesmith.lower.kernels import map_kernels
 from tunesmith.lower.pass_infra import function_pass
 
 MAX_POINTS = 1 << 17
-"""Stores of one copy that are looked at one by one, to see that they are the whole tile."""
-_PRIVATE = ("local",)
+"""Limit on the enumerated stores of a copy, for the proof that they cover the whole tile."""
+_LOCAL = ("local",)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A store and what stands around it.
+class GuardedStore:
+    """A store with the loops and guards around it.
 
     Attributes:
         store: the statement.
         loops: the loops around, outermost first.
-        guards: conditions `< 0` on the way, all of which must hold.
-        plain: nothing else decides whether it runs.
+        guards: enclosing conditions `< 0`, all of which must hold.
+        plain: no other condition decides whether the store runs.
     """
 
     store: BufferStore
@@ -50,13 +50,13 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Zeros:
-    """Where a buffer that is always written as a whole holds 0: at elements `at` where one of `guards` fails.
+class ZeroElements:
+    """The zero elements of a buffer that is always written completely: elements `at` where one of `guards` fails.
 
     Attributes:
-        at: the index of a store.
-        guards: in the same variables.
-        inner: the variables that go with the element; others are around the buffer's users too.
+        at: the indices of a store.
+        guards: conditions `< 0` in the same variables.
+        inner: the variables that depend on the element; other variables are also bound around the readers of the buffer.
     """
 
     at: tuple[Poly, ...]
@@ -66,35 +66,35 @@ class Zeros:
 
 @function_pass(needs="OPAQUE")
 def pad_shared_tiles(func: PrimFunc, target: Target) -> PrimFunc:
-    """Fill tiles and drop guards; see the module's text."""
+    """Zero-pad tiles and drop guards."""
     return map_kernels(func, lambda k: _Kernel(k).run())
 
 
 class _Kernel:
-    """One kernel: its stores by buffer, and what is known of buffers that are always written as a whole."""
+    """One kernel: its stores by buffer, and the zero elements of buffers that are always written completely."""
 
     def __init__(self, root: Stmt) -> None:
         self.root = root
-        self.places: dict[Buffer, list[Place]] = {}
+        self.stores_of: dict[Buffer, list[GuardedStore]] = {}
         self.outside: dict[Buffer, frozenset[Var]] = {}
-        """For each allocation the variables that are bound around it."""
-        self.order: list[Place] = []
+        """For each allocation, the variables that are bound around it."""
+        self.order: list[GuardedStore] = []
         self._collect(root, (), (), True)
-        self.whole: dict[Buffer, list[Zeros]] = {}
-        self.filled: dict[BufferStore, list[Poly]] = {}
-        """Stores of tiles, and the guards that become a choice of 0."""
+        self.zeros_of: dict[Buffer, list[ZeroElements]] = {}
+        self.padded: dict[BufferStore, list[Poly]] = {}
+        """Stores to tiles, and their guards that become a selection of 0."""
         self.dropped: dict[BufferStore, list[Poly]] = {}
 
     def run(self) -> Stmt:
-        """The kernel, rewritten where anything is to be done."""
-        for b, places in self.places.items():
-            if b.scope in SHARED_SCOPES and len(places) == 1:
-                self._fill(b, places[0])
+        """The rewritten kernel; the same object if nothing changes."""
+        for b, stores in self.stores_of.items():
+            if b.scope in SHARED_SCOPES and len(stores) == 1:
+                self._pad(b, stores[0])
         for p in self.order:
-            if p.store.buffer.scope in _PRIVATE and p.plain and p.guards:
-                self._free(p)
-            self._note_whole(p)
-        return _rewrite(self.root, self.filled, self.dropped) if self.filled or self.dropped else self.root
+            if p.store.buffer.scope in _LOCAL and p.plain and p.guards:
+                self._drop_guards(p)
+            self._record_initialized(p)
+        return _rewrite(self.root, self.padded, self.dropped) if self.padded or self.dropped else self.root
 
     def _collect(self, n: Any, loops: tuple[For, ...], guards: tuple[Poly, ...], plain: bool) -> None:
         if type(n) is For:
@@ -107,40 +107,40 @@ class _Kernel:
             else:
                 plain = False
         elif type(n) is BufferStore:
-            p = Place(n, loops, guards, plain)
-            self.places.setdefault(n.buffer, []).append(p)
+            p = GuardedStore(n, loops, guards, plain)
+            self.stores_of.setdefault(n.buffer, []).append(p)
             self.order.append(p)
         n.each_child(lambda k: self._collect(k, loops, guards, plain) if isinstance(k, Stmt) else None)
 
     # ---- tiles ---------------------------------------------------------------------------------------------------------
 
-    def _fill(self, b: Buffer, p: Place) -> None:
-        """Make the copy one of the whole tile, if that is what it is but for guards."""
+    def _pad(self, b: Buffer, p: GuardedStore) -> None:
+        """Mark a copy that covers the whole tile without its guards: these become a selection of 0."""
         used = {v for e in p.store.indices for v in e.vars}
         inner = [f for f in p.loops if f.thread in THREAD_AXES or f.var in used]
-        mine = {f.var for f in inner}
+        inner_vars = {f.var for f in inner}
         around = {f.var for f in p.loops if f.thread in BLOCK_AXES or (f.kind == "serial" and f.var not in used)}
-        known = p.plain and used <= mine and all(g.vars <= mine | around for g in p.guards)
+        known = p.plain and used <= inner_vars and all(g.vars <= inner_vars | around for g in p.guards)
         if not known or any(e.const is None for e in (*b.shape, *[f.extent for f in inner])):
             return
-        # The tile is complete before anybody reads it: no reader stands in the loops that fill it.
+        # No load of the tile is inside the loops that copy it, so the tile is complete before it is read.
         if any(_reads(f.body, b) for f in inner if f.thread not in THREAD_AXES) or _reads(p.store, b):
             return
         grid = _grid(inner)
         if grid is None:
             return
-        pure = [g for g in p.guards if g.vars <= mine]
-        # At most one guard is about the tile itself, that of the last turn of the threads.
-        kept = next((ks for ks in ([], *[[g] for g in pure]) if self._covers(b, p.store, grid, ks)), None)
-        if kept is None:
+        pure = [g for g in p.guards if g.vars <= inner_vars]
+        # At most one guard restricts the tile itself: that of the last iteration of the threads.
+        required = next((ks for ks in ([], *[[g] for g in pure]) if self._covers(b, p.store, grid, ks)), None)
+        if required is None:
             return
-        dropped = [g for g in p.guards if g not in kept]
-        self.filled[p.store] = dropped
-        self.whole[b] = [Zeros(p.store.indices, tuple(dropped), frozenset(mine))]
+        dropped = [g for g in p.guards if g not in required]
+        self.padded[p.store] = dropped
+        self.zeros_of[b] = [ZeroElements(p.store.indices, tuple(dropped), frozenset(inner_vars))]
 
     @staticmethod
     def _covers(b: Buffer, store: BufferStore, grid: Mapping[Var, np.ndarray], guards: Iterable[Poly]) -> bool:
-        """Whether the store, where the guards hold, is inside the buffer and reaches each element just once."""
+        """Whether the store, where the guards hold, stays inside the buffer and writes each element exactly once."""
         size = len(next(iter(grid.values())))
         run = np.ones(size, bool)
         for g in guards:
@@ -153,35 +153,39 @@ class _Kernel:
             flat = flat * n.as_int() + at
         return len(flat) == len(np.unique(flat)) == product(b.shape).as_int()
 
-    # ---- memory of threads ---------------------------------------------------------------------------------------------
+    # ---- thread-local memory -------------------------------------------------------------------------------------------
 
-    def _free(self, p: Place) -> None:
-        """Drop the guards that the store can do without."""
+    def _drop_guards(self, p: GuardedStore) -> None:
+        """Drop the guards that the store does not need."""
         ranges = {f.var: (0, max(_high(f), 0)) for f in p.loops}
-        if not self._inside(p.store, ranges) or not self._safe(p.store.value, p.store.buffer, ranges):
+        if not self._is_inside(p.store, ranges) or not self._is_always_safe(p.store.value, p.store.buffer, ranges):
             return
         term = _term(p.store)
         factors = None if term is None else _factors(term)
         if term is None and any(type(x) is BufferLoad and x.buffer is p.store.buffer for x in walk(p.store.value)):
             return
-        nothing = [g for g in p.guards if factors is not None and all(self._is_zero(x, g) for x in factors)]
-        free = [g for g in p.guards if g in nothing or self._is_of_element(p, g)]
-        # Nothing is added to what has not been set: a guard stays that stays where the element is set.
-        kept = {h for q in self.places[p.store.buffer] if q is not p for h in _at(q, p, self._left(q))} if term is not None else set()
-        free = [g for g in free if g not in kept]
-        if free:
-            self.dropped[p.store] = free
+        on_zeros = [g for g in p.guards if factors is not None and all(self._is_zero(x, g) for x in factors)]
+        unneeded = [g for g in p.guards if g in on_zeros or self._is_of_element(p, g)]
+        # An accumulation keeps the guards of the initializing store, or it would add to uninitialized elements.
+        required = (
+            {h for q in self.stores_of[p.store.buffer] if q is not p for h in _at(q, p, self._remaining_guards(q))}
+            if term is not None
+            else set()
+        )
+        unneeded = [g for g in unneeded if g not in required]
+        if unneeded:
+            self.dropped[p.store] = unneeded
 
-    def _left(self, p: Place) -> list[Poly]:
+    def _remaining_guards(self, p: GuardedStore) -> list[Poly]:
         return [g for g in p.guards if g not in self.dropped.get(p.store, ())]
 
-    def _is_of_element(self, p: Place, g: Poly) -> bool:
-        """Whether the guard leaves out elements, not steps: it is a matter of the element, and stands before all that is stored to it."""
+    def _is_of_element(self, p: GuardedStore, g: Poly) -> bool:
+        """Whether the guard excludes elements, not iterations: it depends only on the element and guards all stores to it."""
         steady = self.outside.get(p.store.buffer, frozenset()) | {v for e in p.store.indices if (v := e.as_var()) is not None}
-        others = [q for q in self.places[p.store.buffer] if q is not p]
+        others = [q for q in self.stores_of[p.store.buffer] if q is not p]
         return g.vars <= steady and all(q.plain and g in _at(q, p, q.guards) for q in others)
 
-    def _inside(self, access: BufferStore | BufferLoad, ranges: Mapping[Var, tuple[int, int]]) -> bool:
+    def _is_inside(self, access: BufferStore | BufferLoad, ranges: Mapping[Var, tuple[int, int]]) -> bool:
         for e, n in zip(access.indices, access.buffer.shape, strict=True):
             if n.const is None or any(v not in ranges for v in e.vars):
                 return False
@@ -190,39 +194,39 @@ class _Kernel:
                 return False
         return True
 
-    def _safe(self, value: Expr, own: Buffer, ranges: Mapping[Var, tuple[int, int]]) -> bool:
-        """Whether the value may be computed anywhere: it reads only what is always there."""
+    def _is_always_safe(self, value: Expr, own: Buffer, ranges: Mapping[Var, tuple[int, int]]) -> bool:
+        """Whether the value may be computed without guards: all its loads are in range and initialized."""
         for x in walk(value):
             if type(x) is BufferLoad:
-                if x.buffer is not own and x.buffer not in self.whole:
+                if x.buffer is not own and x.buffer not in self.zeros_of:
                     return False
-                if not self._inside(x, ranges):
+                if not self._is_inside(x, ranges):
                     return False
         return True
 
     def _is_zero(self, load: BufferLoad, guard: Poly) -> bool:
         """Whether the load is 0 where the guard fails."""
-        return any(_same_guard(z, g, load.indices, guard) for z in self.whole.get(load.buffer, ()) for g in z.guards)
+        return any(_same_guard(z, g, load.indices, guard) for z in self.zeros_of.get(load.buffer, ()) for g in z.guards)
 
-    def _note_whole(self, p: Place) -> None:
-        """A buffer of a thread all of whose stores are free of guards is always written; a copy of zeros is zero."""
+    def _record_initialized(self, p: GuardedStore) -> None:
+        """Record a thread-local buffer as always written if all its stores are unguarded; a copy of zeros is zero."""
         b = p.store.buffer
-        if b.scope not in _PRIVATE or b in self.whole:
+        if b.scope not in _LOCAL or b in self.zeros_of:
             return
-        every = self.places[b]
-        if not all(q.plain and not self._left(q) for q in every):
+        every = self.stores_of[b]
+        if not all(q.plain and not self._remaining_guards(q) for q in every):
             return
-        zeros: list[Zeros] = []
+        zeros: list[ZeroElements] = []
         if len(every) == 1 and type(p.store.value) is BufferLoad:
             inner = frozenset([f.var for f in p.loops]) - self.outside.get(b, frozenset())
-            zeros = [Zeros(p.store.indices, tuple(self.dropped.get(p.store, ())), inner)]
+            zeros = [ZeroElements(p.store.indices, tuple(self.dropped.get(p.store, ())), inner)]
             if not all(self._is_zero(p.store.value, g) for g in zeros[0].guards):
                 zeros = []
-        self.whole[b] = zeros
+        self.zeros_of[b] = zeros
 
 
-def _at(q: Place, p: Place, guards: Iterable[Poly]) -> list[Poly]:
-    """Guards of the store `q`, taken at the element of the store `p`."""
+def _at(q: GuardedStore, p: GuardedStore, guards: Iterable[Poly]) -> list[Poly]:
+    """Guards of the store `q` at the element of the store `p`."""
     pairs = zip(q.store.indices, p.store.indices, strict=True)
     at = {v: f for e, f in pairs if (v := e.as_var()) is not None}
     return [substitute(g, at) for g in guards]
@@ -237,7 +241,7 @@ def _high(f: For) -> int:
 
 
 def _grid(loops: list[For]) -> dict[Var, np.ndarray] | None:
-    """All values of the variables, in arrays of one length; None if there are too many."""
+    """All combinations of values of the variables, in arrays of one length; None if there are too many."""
     extents = [f.extent.as_int() for f in loops]
     if not extents or math.prod(extents) > MAX_POINTS:
         return None
@@ -245,8 +249,8 @@ def _grid(loops: list[For]) -> dict[Var, np.ndarray] | None:
     return {f.var: points[i] for i, f in enumerate(loops)}
 
 
-def _same_guard(z: Zeros, g: Poly, indices: tuple[Poly, ...], guard: Poly) -> bool:
-    """Whether the guard `g` of a store, taken at the element `indices`, is `guard`: g is an index of the store plus what is around."""
+def _same_guard(z: ZeroElements, g: Poly, indices: tuple[Poly, ...], guard: Poly) -> bool:
+    """Whether the guard `g` of a store equals `guard` at the element `indices`: g is an index of the store plus outer variables."""
     for e, at in zip(z.at, indices, strict=True):
         if e.vars.isdisjoint(z.inner):
             continue
@@ -254,7 +258,7 @@ def _same_guard(z: Zeros, g: Poly, indices: tuple[Poly, ...], guard: Poly) -> bo
             rest = g - e * sign
             if rest.vars.isdisjoint(z.inner) and rest + at * sign == guard:
                 return True
-    # A guard on nothing that goes with the element.
+    # A guard that does not depend on the element.
     return g.vars.isdisjoint(z.inner) and g == guard
 
 
@@ -265,7 +269,7 @@ def _term(store: BufferStore) -> Expr | None:
 
 
 def _factors(term: Expr) -> list[BufferLoad] | None:
-    """The loads whose product a term is; None if it is something else."""
+    """The factors of a term that is a product of loads; None for other terms."""
     if type(term) is BufferLoad:
         return [term]
     if type(term) is Cast:
@@ -276,19 +280,19 @@ def _factors(term: Expr) -> list[BufferLoad] | None:
     return None
 
 
-def _rewrite(root: Stmt, filled: Mapping[BufferStore, list[Poly]], dropped: Mapping[BufferStore, list[Poly]]) -> Stmt:
-    """Guards of these stores taken away; those of `filled` choose between the value and 0."""
+def _rewrite(root: Stmt, padded: Mapping[BufferStore, list[Poly]], dropped: Mapping[BufferStore, list[Poly]]) -> Stmt:
+    """Remove guards of these stores; stores in `padded` select between the value and 0."""
 
     def go(n: Any) -> Any:
         if type(n) is If and n.orelse is None and type(n.cond) is IsNegative and n.cond.lanes == 1:
             stores = [x for x in walk(n.then) if type(x) is BufferStore]
-            free = [n.cond.index in (filled.get(x) or dropped.get(x) or ()) for x in stores]
-            if all(free) and stores:
+            unneeded = [n.cond.index in (padded.get(x) or dropped.get(x) or ()) for x in stores]
+            if all(unneeded) and stores:
                 return go(n.then)
-            if any(free):
+            if any(unneeded):
                 return _spread(n.cond, n.then, go)
         if type(n) is BufferStore:
-            guards = filled.get(n)
+            guards = padded.get(n)
             if guards:
                 conds = conjunction(tuple([IsNegative(g) for g in guards]))
                 return n.with_(value=Select(conds, n.value, const(0, n.buffer.dtype)))
@@ -299,7 +303,7 @@ def _rewrite(root: Stmt, filled: Mapping[BufferStore, list[Poly]], dropped: Mapp
 
 
 def _spread(cond: Expr, n: Stmt, go: Any) -> Stmt:
-    """`n` under a condition that some of its statements are free of: each of its parts under the condition."""
+    """Push a condition that some statements of `n` do not need down to the statements."""
     if type(n) is Seq:
         return seq([go(If(cond, k)) for k in n.stmts])
     if type(n) is BufferStore:

@@ -1,9 +1,8 @@
-"""plan_allocations: an intermediate buffer is allocated in the innermost loop that holds all its uses and passes none of its values to
-another iteration, and shrinks to what is accessed there.
+"""Allocate intermediate buffers in the innermost loop that carries none of their values, with compacted shapes.
 
-Memory of one thread that lives longer than one iteration of a parallel loop which uses it has no meaning, and is refused.  On a GPU,
-memory of a thread shrinks to what that thread touches, also where others touch what lies between; memory that the threads of a block share
-holds what all of them touch, and is allocated outside of their loops.
+The loop contains all uses of the buffer, and the shape is the footprint of the accesses inside.  Thread-private memory that is allocated
+outside a parallel loop and used inside is an error.  On a GPU, thread-private memory shrinks to the footprint of one thread, even if the
+footprints of threads interleave; shared memory has the footprint of all threads of a block and is allocated outside their loops.
 """
 
 from __future__ import annotations
@@ -29,33 +28,33 @@ from tunesmith.lower.simplifier import Simplifier, symbol_ranges
 from tunesmith.support.errors import BuildError
 
 MAX_POINTS = 1 << 17
-"""Iterations that are looked at one by one."""
+"""Limit on enumerated iterations."""
 MAX_NESTED = 32
-"""Allocations of a function for CPUs that become statements around each other; passes walk into them by recursion."""
+"""Limit on nested allocations in a CPU function; passes walk into them by recursion."""
 MAX_TILE = 1 << 16
-"""Elements along a dimension whose extent comes with the call: beyond, a bound is no tile but what such extents can be at most, and the
-buffer keeps its dimension."""
+"""Limit on the elements of a tile along a dimension of dynamic extent: a larger bound only reflects the range of the extent, and the buffer
+keeps its dimension."""
 
 
 @function_pass(needs="OPAQUE")
 def plan_allocations(func: PrimFunc, target: Target) -> PrimFunc:
-    """Allocations of the function become `Allocate` statements with compacted shapes (source: TVM's CompactBufferAllocation).
+    """Turn allocations of the function into `Allocate` statements with compacted shapes (source: TVM's CompactBufferAllocation).
 
     Raises:
-        BuildError: a buffer that is private to a thread is used inside a parallel loop and allocated outside, or by other threads of a GPU;
-            a buffer passes values from one iteration of a parallel loop to another; threads or blocks add to one element.
+        BuildError: a thread-private buffer is allocated outside a parallel or block loop and used inside; a parallel loop carries values
+            of a buffer; a buffer of scope register has dynamic extents.
     """
-    body, kept = _placed(func, target) if func.allocs else (func.body, ())
+    body, remaining = _with_allocations(func, target) if func.allocs else (func.body, ())
     _check_private(func.name, body, ())
     if not func.allocs:
         return func
-    return func.with_(body=body, allocs=kept)
+    return func.with_(body=body, allocs=remaining)
 
 
-def _placed(func: PrimFunc, target: Target) -> tuple[Stmt, tuple[Buffer, ...]]:
-    """The body with its allocations, and those that stay with the function, lest they nest too deeply.
+def _with_allocations(func: PrimFunc, target: Target) -> tuple[Stmt, tuple[Buffer, ...]]:
+    """The body with its allocations, and the allocations that stay with the function to limit the nesting depth.
 
-    Statements of the function that do not use a buffer are not looked at for it.
+    For each buffer only the root statements that use it are visited.
     """
     parts = list(func.body.stmts) if type(func.body) is Seq else [func.body]
     users: dict[Buffer, dict[int, None]] = {b: {} for b in func.allocs}
@@ -67,9 +66,9 @@ def _placed(func: PrimFunc, target: Target) -> tuple[Stmt, tuple[Buffer, ...]]:
     for b in func.allocs:
         at = list(users[b])
         if target.is_gpu and b.scope == "global":
-            outside.insert(0, b)  # kernels find it where they left it
+            outside.insert(0, b)  # kernels pass values through it
         elif len(at) == 1:
-            parts[at[0]] = _place(func, parts[at[0]], b, Simplifier(symbol_ranges(func)), target)
+            parts[at[0]] = _allocate_innermost(func, parts[at[0]], b, Simplifier(symbol_ranges(func)), target)
         elif at:
             using = Seq(tuple([parts[i] for i in at]))
             made: Any = _allocate(func.name, using, b, Simplifier(symbol_ranges(func)), target, {})
@@ -88,7 +87,7 @@ def _placed(func: PrimFunc, target: Target) -> tuple[Stmt, tuple[Buffer, ...]]:
 
 
 def _check_private(name: str, n: Stmt, private: tuple[Buffer, ...]) -> None:
-    """Refuse what the module's text says; `private` are buffers that are allocated around `n`, each thread's own."""
+    """Reject thread-private buffers that are used inside an inner parallel loop; `private` are those allocated around `n`."""
     if type(n) is BufferStore:
         return
     if type(n) is Allocate and n.buffer.scope != "global":
@@ -97,9 +96,9 @@ def _check_private(name: str, n: Stmt, private: tuple[Buffer, ...]) -> None:
         for b in private:
             if _uses(n.body, b):
                 raise BuildError(
-                    f"{name}: the buffer {b.name} of scope {b.scope} is each thread's own, but it is allocated outside the "
-                    f"{n.thread or n.kind} loop {n.var} and used inside, where other threads would not find what was written to it. Give "
-                    "it the scope global (set_scope), or make it inside the loop (compute_at), or leave the loop serial"
+                    f"{name}: the buffer {b.name} of scope {b.scope} is private to a thread, but it is allocated outside the "
+                    f"{n.thread or n.kind} loop {n.var} and used inside, where other threads cannot read it. Give it the scope global "
+                    "(set_scope), or compute it inside the loop (compute_at), or leave the loop serial"
                 )
     n.each_child(lambda k: _check_private(name, k, private) if isinstance(k, Stmt) else None)
 
@@ -108,8 +107,8 @@ def _uses(n: Any, b: Buffer) -> bool:
     return any(type(x) in (BufferLoad, BufferStore) and x.buffer is b for x in walk(n))
 
 
-def _place(func: PrimFunc, n: Stmt, b: Buffer, s: Simplifier, target: Target) -> Stmt:
-    """Allocate the buffer around the innermost statement that has all its uses, and outside of loops that pass its values on."""
+def _allocate_innermost(func: PrimFunc, n: Stmt, b: Buffer, s: Simplifier, target: Target) -> Stmt:
+    """Allocate the buffer around the innermost statement that contains all its uses, outside loops that carry its values."""
     path = _path(n, b, s)
     sizes = frozenset(p for p in func.params if isinstance(p, Var))
     depth = len(path) - 1
@@ -117,15 +116,15 @@ def _place(func: PrimFunc, n: Stmt, b: Buffer, s: Simplifier, target: Target) ->
     for at in reversed(range(depth)):
         loop = path[at]
         if type(loop) is not For or (loop.kind == "thread" and target.is_gpu) or loop.extent == 1:
-            continue  # loops that are bound are serial on a CPU, and judged by verify_thread_access for a GPU
+            continue  # bound loops are serial on a CPU, and verify_thread_access checks them on a GPU
         carried = carries_values(loop, b, s, threads, sizes)
         if carried is False:
             break
         if carried:
             if loop.kind == "parallel":
                 raise BuildError(
-                    f"{func.name}: the buffer {b.name} may pass values from one iteration of the parallel loop {loop.var} to another. "
-                    "Leave the loop serial, or write in each iteration all that it reads"
+                    f"{func.name}: the parallel loop {loop.var} may carry values of the buffer {b.name} from one iteration to another. "
+                    "Leave the loop serial, or write in each iteration every element that it reads"
                 )
             depth = at
     sharing = {f.var: threads[f.var] for f in path[:depth] if type(f) is For and f.var in threads}
@@ -147,7 +146,7 @@ def _is_thread(f: For) -> bool:
 
 
 def _path(n: Stmt, b: Buffer, s: Simplifier) -> list[Stmt]:
-    """The statements from `n` down to the innermost one that has all uses of the buffer; `s` learns the ranges of the loops."""
+    """The statements from `n` to the innermost one with all uses of the buffer; adds the ranges of their loops to `s`."""
     path = [n]
     while type(n) is not BufferStore:
         kids = _children(n)
@@ -170,11 +169,11 @@ def _children(n: Stmt) -> list[Any]:
 def _allocate(name: str, n: Stmt, b: Buffer, s: Simplifier, target: Target, sharing: dict[Var, Poly]) -> Stmt:
     accesses = guarded_accesses(n, b, sharing)
     inner = {x.var: (0, s.bounds(x.extent)[1] - 1) for x in walk(n) if type(x) is For and x.extent.const is not None}
-    lows, shape = _box(b, accesses, s, inner)
+    lows, shape = _footprint(b, accesses, s, inner)
     loads = [a for a in accesses if not a.is_write]
     if b.scope in SHARED_SCOPES and loads:
-        # The last turn of the threads that fill a tile may go beyond it, under a guard.
-        tight = _box(b, loads, s, inner)
+        # The last iteration of the threads that copy a tile may exceed it, under a guard.
+        tight = _footprint(b, loads, s, inner)
         known = dict(s.ranges)
         for x in walk(n):
             if type(x) is For:
@@ -185,8 +184,8 @@ def _allocate(name: str, n: Stmt, b: Buffer, s: Simplifier, target: Target, shar
         width = target.vector_lanes(b.dtype)
         if any(e.const is None for e in shape):
             raise BuildError(
-                f"{name}: the buffer {b.name} of scope register holds {' x '.join(map(str, shape))} elements, and registers need numbers. "
-                "Split the loops whose extents come with the call, or give the buffer the scope global (set_scope)"
+                f"{name}: the buffer {b.name} of scope register has {' x '.join(map(str, shape))} elements, but registers need constant "
+                "extents. Split the loops of dynamic extent, or give the buffer the scope global (set_scope)"
             )
         last = shape[-1].as_int()
         shape[-1] = poly(last if last == 1 else -(-last // width) * width)
@@ -196,7 +195,7 @@ def _allocate(name: str, n: Stmt, b: Buffer, s: Simplifier, target: Target, shar
         m = x.map_children(recurse)
         if x.buffer is not b:
             return m
-        # Of one element an index within the buffer is 0, whatever it looks like.
+        # In a dimension of one element every valid index is 0.
         single = [b.scope == "local" and low == 0 and e == 1 == dim for low, e, dim in zip(lows, shape, b.shape, strict=True)]
         moved = zip(m.indices, lows, single, strict=True)
         return m.with_(buffer=new, indices=tuple([ZERO if only else i - low for i, low, only in moved]))
@@ -205,19 +204,19 @@ def _allocate(name: str, n: Stmt, b: Buffer, s: Simplifier, target: Target, shar
     return out
 
 
-def _box(b: Buffer, accesses: list[GuardedAccess], s: Simplifier, inner: dict[Var, tuple[int, int]]) -> tuple[list[Poly], list[Poly]]:
-    """Lowest index and extent of what the accesses touch, for each dimension."""
-    boxes = [[nested_interval(i, a.ranges) for i in a.indices] for a in accesses]
+def _footprint(b: Buffer, accesses: list[GuardedAccess], s: Simplifier, inner: dict[Var, tuple[int, int]]) -> tuple[list[Poly], list[Poly]]:
+    """Lowest index and extent of the joint footprint of the accesses, per dimension."""
+    footprints = [[nested_interval(i, a.ranges) for i in a.indices] for a in accesses]
     lows: list[Poly] = []
     shape: list[Poly] = []
     for d, dim in enumerate(b.shape):
-        low = minimum(*[s.index(box[d][0]) for box in boxes])
-        extents = [_extent(box[d][1], low, s, inner) for box in boxes]
+        low = minimum(*[s.index(footprint[d][0]) for footprint in footprints])
+        extents = [_extent(footprint[d][1], low, s, inner) for footprint in footprints]
         if any(e is None for e in extents) or any(type(a) is Op and a.op == "min" for m, _ in low.terms for a in m):
             low, extent = ZERO, dim
         else:
             extent = poly(max(e for e in extents if e is not None))
-            # A tile of a GPU keeps its size where it is larger than the buffer: what is beyond is filled, or never looked at.
+            # A GPU tile may be larger than the buffer: elements beyond it are padded or never read.
             fixed = dim.const is not None and b.scope in ("local", *SHARED_SCOPES)
             if (not fixed or extent.as_int() > 64 * MAX_TILE) and (MAX_TILE if dim.const is None else dim.const) < extent.as_int():
                 low, extent = ZERO, dim
@@ -227,7 +226,7 @@ def _box(b: Buffer, accesses: list[GuardedAccess], s: Simplifier, inner: dict[Va
 
 
 def _is_inside(a: GuardedAccess, lows: list[Poly], shape: list[Poly], s: Simplifier) -> bool:
-    """Whether the access, where its guards on the loops inside hold, stays in the box: every iteration is looked at."""
+    """Whether the access stays in the footprint where its guards on inner loops hold; enumerates all iterations."""
     indices = [s.index(i - low) for i, low in zip(a.indices, lows, strict=True)]
     guards = [g for g in a.guards if all(v in a.ranges for v in g.vars)]
     used = {v for p in (*indices, *guards) for v in p.vars}

@@ -1,4 +1,4 @@
-"""Rewrite expressions and statements to their simplest form."""
+"""Simplify expressions, guards and loops under the ranges of loop variables and symbolic sizes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ from tunesmith.lower.simplifier import Simplifier, symbol_ranges
 
 @function_pass(needs="SCHEDULED")
 def simplify(func: PrimFunc, target: Target) -> PrimFunc:
-    """Simplify the whole function; see the module's text."""
+    """Simplify the whole function (see `lower.simplifier`)."""
     body = Simplifier(symbol_ranges(func))(func.body)
     return with_body(func, seq([]) if body is None else body)

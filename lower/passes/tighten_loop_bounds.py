@@ -1,7 +1,7 @@
-"""tighten_loop_bounds: a loop whose whole body stands under a guard on its variable runs only over the iterations that pass it.
+"""Tighten the bounds of serial loops to the iterations that pass a guard around the whole body.
 
-`for k in range(8): if 8 * o + k < 60: S` becomes `for k in range(min(8, 60 - 8 * o)): S`: a tail, or the rows of a
-convolution window that fall into the padding, cost nothing.
+`for k in range(8): if 8 * o + k < 60: S` becomes `for k in range(min(8, 60 - 8 * o)): S`.  Tails, and the rows of a
+convolution window that are padding, then cost nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tunesmith.lower.simplifier import Simplifier, symbol_ranges
 
 @function_pass(needs="OPAQUE")
 def tighten_loop_bounds(func: PrimFunc, target: Target) -> PrimFunc:
-    """Clip serial loops, innermost first; see the module's text."""
+    """Tighten serial loops, innermost first."""
     s = Simplifier(symbol_ranges(func))
 
     def on_for(n: For, recurse: Any) -> Stmt:
@@ -29,20 +29,20 @@ def tighten_loop_bounds(func: PrimFunc, target: Target) -> PrimFunc:
         body = recurse(n.body)
         del s.ranges[n.var]
         n = n if body is n.body else n.with_(body=body)
-        return _clip(n, s) if n.kind == "serial" else n
+        return _tighten(n, s) if n.kind == "serial" else n
 
     return with_body(func, transform(func.body, {For: on_for}))
 
 
 def _guards(body: Stmt, v: Var) -> list[Poly]:
-    """Guards on `v` that every statement of `body` stands under and that no loop inside takes part in."""
+    """Guards on `v` that enclose every statement of `body` and do not depend on loops inside it."""
     if type(body) is If and body.orelse is None:
-        mine: list[Poly] = []
+        guards: list[Poly] = []
         if type(body.cond) is IsNegative and body.cond.lanes == 1:
             split = coefficient(body.cond.index, v)
             if split is not None and split[0]:
-                mine.append(body.cond.index)
-        return [*mine, *_guards(body.then, v)]
+                guards.append(body.cond.index)
+        return [*guards, *_guards(body.then, v)]
     if type(body) is For and body.kind != "parallel":
         return [e for e in _guards(body.body, v) if body.var not in e.vars]
     if type(body) is Seq:
@@ -51,7 +51,7 @@ def _guards(body: Stmt, v: Var) -> list[Poly]:
     return []
 
 
-def _clip(n: For, s: Simplifier) -> Stmt:
+def _tighten(n: For, s: Simplifier) -> Stmt:
     found = [e for e in dict.fromkeys(_guards(n.body, n.var)) if all(x is n.var or x in s.ranges for x in e.vars)]
     if not found:
         return n

@@ -1,9 +1,8 @@
-"""unify_thread_bindings: the threads of a kernel stand around all of its work, instead of around the parts that are shared among them.
+"""Hoist each thread axis to one loop that encloses the kernel body.
 
-A root statement is a kernel: loops of blocks, and inside them any number of loops of threads, beside and inside each other, each of which
-shares its iterations among the same threads.  Afterwards there is one loop of each thread axis, directly inside the loops of blocks.
-What is under no loop of an axis is done by all threads along it, as they all need it for themselves, except that only the first of them
-stores to memory which they have in common.
+A kernel is a root statement: block loops that contain any number of thread loops, in sequence or nested, each of which distributes its
+iterations over the same threads.  Afterwards there is one loop per thread axis, directly inside the block loops.  Statements outside all
+loops of an axis run in every thread along it, except that only the first thread stores to shared or global memory.
 """
 
 from __future__ import annotations
@@ -24,10 +23,11 @@ from tunesmith.support.errors import BuildError
 
 @function_pass(needs="OPAQUE")
 def unify_thread_bindings(func: PrimFunc, target: Target) -> PrimFunc:
-    """Gather the loops of threads of each kernel; see the module's text.
+    """Unify the thread loops of each kernel.
 
     Raises:
-        BuildError: a loop of blocks stands inside another loop, loops of one axis have different extents, or a loop is one of a CPU.
+        BuildError: a block loop is inside another statement, loops of one axis have different or non-constant extents, a loop is
+            parallel, or nested loops of one axis depend on each other.
     """
     return map_kernels(func, lambda k: _kernel(func.name, k))
 
@@ -41,26 +41,26 @@ def _kernel(name: str, n: Stmt) -> Stmt:
         if type(x) is not For:
             continue
         if x.thread in BLOCK_AXES:
-            raise BuildError(f"{name}: the loop {x.var} of {x.thread} stands inside another statement. Loops of blocks must be outermost")
+            raise BuildError(f"{name}: the loop {x.var} of {x.thread} is inside another statement. Block loops must be outermost")
         if x.kind == "parallel":
-            raise BuildError(f"{name}: the loop {x.var} is parallel, which is for CPUs. Bind it to blocks or threads of a GPU")
+            raise BuildError(f"{name}: the loop {x.var} is parallel, which only CPUs support. Bind it to blocks or threads of a GPU")
         if x.thread in THREAD_AXES:
             known = extents.setdefault(x.thread, x.extent)
             if known != x.extent or known.const is None:
-                raise BuildError(f"{name}: loops of {x.thread} have the extents {known} and {x.extent}; all must be the same number")
-    gathered = list(_around(n))
-    if not extents or sorted(f.thread or "" for f in gathered) == sorted(extents):
+                raise BuildError(f"{name}: loops of {x.thread} have the extents {known} and {x.extent}; all must be the same constant")
+    enclosing = list(_enclosing_threads(n))
+    if not extents or sorted(f.thread or "" for f in enclosing) == sorted(extents):
         return n
     var = {tag: Var(tag.replace("Idx.", "")) for tag in extents}
-    body = _shared(name, n, {tag: poly(v) for tag, v in var.items()}, extents, frozenset(), frozenset())
+    body = _per_thread(name, n, {tag: poly(v) for tag, v in var.items()}, extents, frozenset(), frozenset())
     for tag in THREAD_AXES:
         if tag in extents:
             body = For(var[tag], extents[tag], body, "thread", tag)
     return body
 
 
-def _around(n: Stmt) -> Any:
-    """The loops of threads that already stand around everything, if no others are inside."""
+def _enclosing_threads(n: Stmt) -> Any:
+    """The thread loops that already enclose the whole statement; empty if it contains other thread loops."""
     found = []
     while type(n) is For and n.thread in THREAD_AXES:
         found.append(n)
@@ -68,18 +68,29 @@ def _around(n: Stmt) -> Any:
     return [] if any(type(x) is For and x.thread in THREAD_AXES for x in walk(n)) else found
 
 
-def _shared(name: str, n: Any, threads: dict[str, Poly], extents: dict[str, Poly], around: frozenset[str], deciding: frozenset[Var]) -> Any:
-    """`n` as each thread runs it; `around` are the axes whose loops stand around it, `deciding` the variables of the branches."""
+def _per_thread(
+    name: str, n: Any, threads: dict[str, Poly], extents: dict[str, Poly], around: frozenset[str], branch_vars: frozenset[Var]
+) -> Any:
+    """The statement as each thread runs it.
+
+    Args:
+        name: the function, for messages.
+        n: the statement.
+        threads: the unified variable of each axis.
+        extents: the extent of each axis.
+        around: axes whose loops enclose the statement.
+        branch_vars: variables in the conditions of enclosing branches.
+    """
     if type(n) is For and n.thread in THREAD_AXES:
-        mine = threads[n.thread].vars
-        if n.thread in around and not mine.isdisjoint(deciding | _used(n.body)):
+        thread_vars = threads[n.thread].vars
+        if n.thread in around and not thread_vars.isdisjoint(branch_vars | _used(n.body)):
             raise BuildError(
-                f"{name}: the loop {n.var} of {n.thread} stands in another loop of {n.thread}, whose threads share its iterations, but "
-                "what is done there depends on the thread outside. Only what is the same for all threads can be shared: bind one of them "
-                "to another axis"
+                f"{name}: the loop {n.var} of {n.thread} is inside another loop of {n.thread}, whose threads execute its iterations, but "
+                "its body depends on the outer thread. Only work that is the same for all threads can be distributed: bind one of the "
+                "loops to another axis"
             )
         body = substitute(n.body, {n.var: threads[n.thread]})
-        return _shared(name, body, threads, extents, around | {n.thread}, deciding)
+        return _per_thread(name, body, threads, extents, around | {n.thread}, branch_vars)
     missing = [tag for tag in THREAD_AXES if tag in extents and tag not in around and extents[tag] != 1]
     if type(n) is BufferStore and n.buffer.scope in COMMON_SCOPES and missing:
         out: Stmt = n
@@ -87,12 +98,12 @@ def _shared(name: str, n: Any, threads: dict[str, Poly], extents: dict[str, Poly
             out = If(IsNegative(threads[tag] - 1), out)
         return out
     if type(n) is If:
-        deciding = deciding | _used(n.cond)
+        branch_vars = branch_vars | _used(n.cond)
     if isinstance(n, (For, If, Seq, Allocate)):
-        return n.map_children(lambda k: _shared(name, k, threads, extents, around, deciding) if isinstance(k, Stmt) else k)
+        return n.map_children(lambda k: _per_thread(name, k, threads, extents, around, branch_vars) if isinstance(k, Stmt) else k)
     return n
 
 
 def _used(n: Any) -> frozenset[Var]:
-    """All variables in a statement or an expression."""
+    """All variables of a statement or an expression."""
     return frozenset([v for x in walk(n) if type(x) is Poly for v in x.vars])

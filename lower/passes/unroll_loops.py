@@ -1,8 +1,8 @@
-"""unroll_loops: loops marked `unrolled` are written out.
+"""Unroll loops marked `unrolled`, and simplify the copies of their bodies.
 
-A register tile under a window is hundreds of copies of a statement, so what can be known about the statement is found once,
-as a plan: a function without arguments that makes the copy for the present values of the written-out variables.  Most
-indices only get another constant, and operands that do not depend on all variables are made once and shared.
+A register tile of a windowed operator can have hundreds of copies of a statement, so each statement is analysed once.  The result is
+a plan: a function without arguments that makes the copy for the current values of the unrolled variables.  Most indices only
+get another constant, and operands that do not depend on all variables are made once and shared.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ Plan = Callable[[], Any]
 
 @function_pass(needs="FLAT", gives="VECTOR")
 def unroll_loops(func: PrimFunc, target: Target) -> PrimFunc:
-    """Unroll loops marked `unrolled`; guards that become constant disappear."""
+    """Unroll loops marked `unrolled`; guards that become constant are removed."""
     unroller = _Unroller(symbol_ranges(func))
     body = unroller(func.body)
     return with_body(func, seq([]) if body is None else renew_binders(body) if unroller.copied_memory else body)
 
 
 class _Unroller(Simplifier):
-    """Simplifies with the variables of written-out loops as numbers.
+    """Simplify with constants for the variables of unrolled loops.
 
-    Plans hold for one run through a loop that stays: inside, ranges do not change.
+    Plans are valid during one visit of a remaining loop, because ranges do not change inside it.
 
     Attributes:
-        values: of the written-out variables around the present statement.
-        copied_memory: an allocation was written twice.
+        values: the values of the unrolled variables around the current statement.
+        copied_memory: whether an allocation was duplicated.
     """
 
     def __init__(self, ranges: Mapping[Var, Range]) -> None:
         super().__init__(ranges)
-        del self._table[BufferStore]  # no two copies are the same
+        del self._table[BufferStore]  # copies differ, so the cache of unchanged stores does not apply
         self.values: dict[Var, int] = {}
         self.copied_memory = False
         self._plans: dict[Any, Plan] = {}
@@ -57,12 +57,12 @@ class _Unroller(Simplifier):
         return self._plan(n)()
 
     def index(self, p: Poly) -> Poly:
-        """`p` with numbers, in its simplest form."""
+        """`p` with constants for the unrolled variables, simplified."""
         found: Poly = self._plan(p)()
         return found
 
     def loop(self, n: For) -> Stmt | None:
-        """Copies of the body, or the loop, under a variable of its own."""
+        """The copies of the body, or the remaining loop with a unique variable."""
         extent = self.index(n.extent)
         count = extent.const
         if count is not None and (n.kind == "unrolled" or (count == 1 and n.kind != "thread")):
@@ -71,8 +71,8 @@ class _Unroller(Simplifier):
                 self.values[n.var] = i
                 copies.append(self(n.body))
             self.values.pop(n.var, None)
-            kept = [c for c in copies if c is not None]
-            return seq(kept) if kept else None
+            remaining = [c for c in copies if c is not None]
+            return seq(remaining) if remaining else None
         high = self.bounds(extent)[1]
         if high <= 0:
             return None
@@ -131,7 +131,7 @@ class _Unroller(Simplifier):
         return lambda: n.map_children(lambda k: children[id(k)]())
 
     def _index_plan(self, p: Poly) -> Plan:
-        """An index is as simple as it gets, until a variable inside one of its operations becomes a number."""
+        """The plan of an index: only a new constant, unless an unrolled variable is inside one of its operations."""
         p = substitute(p, self._renamed)
         values, variables = self.values, [v for v in self.values if v in p.vars]
         rest: Poly | None = p
@@ -152,7 +152,7 @@ class _Unroller(Simplifier):
             return simplified
         fixed = rest
 
-        def moved() -> Poly:
+        def offset_index() -> Poly:
             offset = 0
             for v, c in steps:
                 offset += c * values[v]
@@ -161,11 +161,11 @@ class _Unroller(Simplifier):
                 found = made[offset] = shifted(fixed, offset)
             return found
 
-        return moved
+        return offset_index
 
 
 def _variables(n: Any) -> set[Var]:
-    """All variables of an expression."""
+    """The variables of an expression."""
     found: set[Var] = set()
 
     def go(k: Any) -> None:

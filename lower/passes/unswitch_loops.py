@@ -1,7 +1,7 @@
-"""unswitch_loops: a condition inside written-out loops that does not depend on them is tested once, in front of them.
+"""Move loop-invariant conditions out of unrolled and vectorized loops, with one copy of the loops per outcome.
 
-The tile that starts from zero in the first block of a cut reduction and from memory in the others becomes two tiles and
-one branch, instead of a branch for every vector.
+For example, a register tile that starts from zero in the first block of a split reduction and from memory in the others
+becomes two tiles and one branch, instead of one branch per vector.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from tunesmith.lower.renew_binders import renew_binders
 from tunesmith.lower.simplifier import Simplifier, symbol_ranges
 
 MAX_HOISTED = 3
-"""Conditions taken out of one nest: each doubles it."""
+"""Limit on the conditions moved out of a loop nest: each doubles the nest."""
 
 
 @function_pass(needs="OPAQUE")
 def unswitch_loops(func: PrimFunc, target: Target, *, most: int = MAX_HOISTED) -> PrimFunc:
-    """Unswitch unrolled and vectorized loops; see the module's text.
+    """Unswitch unrolled and vectorized loops.
 
     Args:
         func: the function.
         target: not used.
-        most: conditions taken out of one nest.
+        most: limit on the conditions moved out of a loop nest.
 
-    A second run finds nothing to do unless `most` stopped the first: a branch in front of a nest does not tell who put it there,
-    so each run takes out as many again.  A pipeline holds this pass once.
+    A second run changes nothing unless `most` stopped the first: the result has no record of the pass, so each run moves up to
+    `most` conditions.  A pipeline contains this pass once.
     """
     s = Simplifier(symbol_ranges(func))
 
     def on_for(n: For, recurse: Any) -> Stmt:
         if n.kind in ("unrolled", "vectorized"):
-            return _hoist(n, s, most)
+            return _unswitch(n, s, most)
         s.ranges[n.var] = (0, max(s.bounds(n.extent)[1] - 1, 0))
         out: Stmt = n.map_children(recurse)
         del s.ranges[n.var]
@@ -48,7 +48,7 @@ def unswitch_loops(func: PrimFunc, target: Target, *, most: int = MAX_HOISTED) -
     return with_body(func, renew_binders(transform(func.body, {For: on_for})))
 
 
-def _hoist(n: For, s: Simplifier, left: int) -> Stmt:
+def _unswitch(n: For, s: Simplifier, left: int) -> Stmt:
     inside: set[Var] = {x.var for x in walk(n) if type(x) is For or type(x) is IndirectIndex}
     found: Poly | None = next(
         (x.index for x in walk(n) if type(x) is IsNegative and x.lanes == 1 and x.index.vars.isdisjoint(inside)), None
@@ -57,12 +57,12 @@ def _hoist(n: For, s: Simplifier, left: int) -> Stmt:
         return n
     cond = found
 
-    def decided(value: bool) -> Stmt | None:
+    def specialized(value: bool) -> Stmt | None:
         table: dict[type, Any] = {IsNegative: lambda x, _: Const(value, "bool") if x.lanes == 1 and x.index == cond else x}
         out = s(transform(n, table))
-        return _hoist(out, s, left - 1) if type(out) is For else out
+        return _unswitch(out, s, left - 1) if type(out) is For else out
 
-    yes, no = decided(True), decided(False)
+    yes, no = specialized(True), specialized(False)
     if yes is None:
         return seq([]) if no is None else If(IsNegative(-cond - 1), no)
     return If(IsNegative(cond), yes, no)

@@ -1,8 +1,8 @@
-"""vectorize_loops: loops marked `vectorized` become vector loads, arithmetic and stores of the target's width.
+"""Turn loops marked `vectorized` into vector loads, arithmetic and stores of the target's width.
 
-A loop of E iterations is cut into ceil(E / lanes) vectors; the last is masked.  A guard `lane < n` becomes a mask of n
-leading lanes.  A store that all lanes share is a horizontal reduction.  What cannot be a vector is written out lane by lane.
-Strides and counts may be expressions of sizes that come with the call.
+A loop of E iterations becomes ceil(E / lanes) vectors, the last one masked.  A guard `lane < n` becomes a mask of n leading
+lanes.  A store whose index does not depend on the lane becomes a horizontal reduction.  Loops without a vector form are unrolled
+into scalar statements, or become serial.  Strides and counts may be expressions of dynamic extents.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import substitute, transform, walk, with_body
 from tunesmith.lower.pass_infra import function_pass
 from tunesmith.lower.simplifier import Simplifier, symbol_ranges
-from tunesmith.lower.uniform_division import UniformDivision, Versions, exact_buffers, wants_exact_operands
+from tunesmith.lower.uniform_division import UniformDivision, Versions, exact_buffers, requires_exact_operands
 from tunesmith.support import dtype as dt
 
 
-class NotAVector(Exception):
-    """This statement has no vector form; it is written out instead."""
+class NotVectorizable(Exception):
+    """Raised for a statement without a vector form, whose loop becomes scalar."""
 
 
 @function_pass(needs="FLAT")
 def vectorize_loops(func: PrimFunc, target: Target) -> PrimFunc:
-    """Vectorise; see the module's text."""
+    """Vectorize the loops marked `vectorized`."""
     s = Simplifier(symbol_ranges(func))
     sizes = [p for p in func.params if isinstance(p, Var)]
     chosen: dict[Stmt, Versions] = {}
@@ -68,21 +68,21 @@ def _vectorize(n: For, s: Simplifier, sizes: Collection[Var], target: Target, ex
     widest = max([dt.bits(x.buffer.dtype) for x in walk(n.body) if type(x) in (BufferLoad, BufferStore)], default=32)
     lanes = max(target.vector_lanes("float32") * 32 // widest, 1)
     if target.is_gpu:
-        lanes = gcd(lanes, extent)  # a vector is loaded whole or not at all
-    one_by_one = n.with_(kind="unrolled" if extent <= 64 or (target.is_gpu and lanes == 1) else "serial")
+        lanes = gcd(lanes, extent)  # GPUs have no masked vector loads
+    scalar = n.with_(kind="unrolled" if extent <= 64 or (target.is_gpu and lanes == 1) else "serial")
     try:
         if lanes == 1:
-            return one_by_one
+            return scalar
         divide = UniformDivision(n.body, not target.is_gpu, exact)
         return divide.versions(lambda: _as_vectors(n, extent, lanes, s, sizes, divide))
-    except NotAVector:
-        return one_by_one
+    except NotVectorizable:
+        return scalar
 
 
 def _as_vectors(n: For, extent: int, lanes: int, s: Simplifier, sizes: Collection[Var], divide: UniformDivision) -> Stmt:
     parts: list[Stmt | None] = []
-    folded, active = _under_prefix(n, sizes)
-    if type(folded) is BufferStore and _is_shared(folded, n.var):
+    folded, active = _strip_prefix_guard(n, sizes)
+    if type(folded) is BufferStore and _is_uniform_store(folded, n.var):
         return _horizontal(n, folded, active, extent, lanes, s, sizes, divide)
     for start in range(0, extent, lanes):
         lane = Var("lane")
@@ -90,13 +90,13 @@ def _as_vectors(n: For, extent: int, lanes: int, s: Simplifier, sizes: Collectio
         body = s(substitute(n.body, {n.var: poly(start) + lane}))
         if body is not None:
             count = extent - start
-            parts.append(_Lanes(lane, lanes, s, sizes, divide).stmt(body, poly(count) if count < lanes else None))
+            parts.append(_LaneVectorizer(lane, lanes, s, sizes, divide).stmt(body, poly(count) if count < lanes else None))
         del s.ranges[lane]
     return seq([p for p in parts if p is not None])
 
 
-def _under_prefix(n: For, sizes: Collection[Var]) -> tuple[Stmt, Poly | None]:
-    """(body, how many leading iterations run it); where nothing is known at the call only, the body as it stands runs in all."""
+def _strip_prefix_guard(n: For, sizes: Collection[Var]) -> tuple[Stmt, Poly | None]:
+    """(body without its guard, number of leading iterations that run it); (body, None) if the function has no dynamic extents."""
     b = n.body
     if sizes and type(b) is If and b.orelse is None and type(b.cond) is IsNegative and b.cond.lanes == 1:
         split = linear(b.cond.index, n.var, sizes)
@@ -106,12 +106,12 @@ def _under_prefix(n: For, sizes: Collection[Var]) -> tuple[Stmt, Poly | None]:
 
 
 def _count(n: Poly, lanes: int, s: Simplifier) -> Poly:
-    """`n` as a count of lanes; sizes that come with the call may make it larger than 32 bits hold, which masks are made of."""
+    """`n` as a count of lanes, clamped if dynamic extents may make it exceed the 32 bits of a mask."""
     low, high = s.bounds(n)
     return n if -(2**31) <= low and high < 2**31 else maximum(minimum(n, lanes), 0)
 
 
-def _is_shared(st: BufferStore, var: Var) -> bool:
+def _is_uniform_store(st: BufferStore, var: Var) -> bool:
     return all(var not in i.vars for i in st.indices)
 
 
@@ -129,46 +129,46 @@ def _horizontal(
     sizes: Collection[Var],
     divide: UniformDivision,
 ) -> Stmt:
-    """C[i] = C[i] op g(lane) over all lanes: vectors of g are combined, then folded, then combined with C[i] once."""
+    """C[i] = C[i] op g(lane) over all lanes: combine the vectors of g, fold the result, and combine it with C[i] once."""
     update = accumulation(st)
     if update is None or update.op not in FOLDED:
-        raise NotAVector
+        raise NotVectorizable
     op, term = update.op, update.term
     total: Expr | None = None
-    alone = active is not None and _Lanes(n.var, extent, s, sizes, divide).needs_a_lane(term, active)
+    conditional = active is not None and _LaneVectorizer(n.var, extent, s, sizes, divide).requires_active_lane(term, active)
     for start in range(0, extent, lanes):
         lane = Var("lane")
         s.ranges[lane] = (0, lanes - 1)
         left = poly(min(extent - start, lanes))
         count = left if active is None else _count(active - start if extent - start >= lanes else minimum(active - start, left), lanes, s)
         masked = active is not None or extent - start < lanes
-        tool = _Lanes(lane, lanes, s, sizes, divide)
-        tool.exact = st.buffer in divide.exact
-        tool.guards += [] if active is None else [frozenset(active.vars)]
-        part = tool.wide(tool.expr(s(substitute(term, {n.var: poly(start) + lane})), count if masked else None))
+        vectorizer = _LaneVectorizer(lane, lanes, s, sizes, divide)
+        vectorizer.exact = st.buffer in divide.exact
+        vectorizer.guards += [] if active is None else [frozenset(active.vars)]
+        part = vectorizer.wide(vectorizer.expr(s(substitute(term, {n.var: poly(start) + lane})), count if masked else None))
         if masked:
-            nothing = Broadcast(identity_element(op, st.buffer.dtype), lanes)
-            part = Select(IsNegative(-count, lanes, ONE), part, nothing)
+            identity = Broadcast(identity_element(op, st.buffer.dtype), lanes)
+            part = Select(IsNegative(-count, lanes, ONE), part, identity)
         total = part if total is None else Binary(op, total, part)
         del s.ranges[lane]
     assert total is not None
     folded = Call(f"reduce_{op}", (total,), st.buffer.dtype)
     store = BufferStore(st.buffer, st.indices, Binary(op, update.load, folded))
-    return If(IsNegative(-active), store) if alone and active is not None else store
+    return If(IsNegative(-active), store) if conditional and active is not None else store
 
 
-class _Lanes:
-    """Turns a statement in terms of `lane` into vectors of `lanes`; expressions that do not depend on the lane stay scalar."""
+class _LaneVectorizer:
+    """Turn a statement in terms of `lane` into vectors of `lanes`; expressions that do not depend on the lane stay scalar."""
 
     def __init__(self, lane: Var, lanes: int, s: Simplifier, sizes: Collection[Var], divide: UniformDivision) -> None:
         self.lane, self.lanes, self.s, self.sizes, self.divide = lane, lanes, s, sizes, divide
         self._varies: dict[Any, bool] = {}
         self.exact = False
-        """Whether quotients must be rounded correctly, because an operation around them may turn one ulp into another result."""
+        """Whether quotients must be rounded correctly, because an enclosing operation may amplify an error of one ulp."""
         self.guards: list[frozenset[Var] | None] = []
-        """What the conditions around depend on; None for more than variables."""
-        self._read: set[tuple[Any, ...]] = set()
-        """(buffer, indices) of what every active lane of the present store reads, whatever it chooses."""
+        """The variables of each enclosing condition; None if it also depends on loads."""
+        self._unconditional_reads: set[tuple[Any, ...]] = set()
+        """(buffer, *indices) of the loads that every active lane of the current store executes unconditionally."""
 
     def wide(self, e: Expr) -> Expr:
         """`e` as a vector."""
@@ -177,14 +177,14 @@ class _Lanes:
     def _linear(self, p: Poly) -> tuple[Poly, Poly]:
         split = linear(p, self.lane, self.sizes)
         if split is None:
-            raise NotAVector
+            raise NotVectorizable
         return split
 
     def _and(self, mask: Poly | None, more: Poly) -> Poly | None:
         if mask is None:
             return more
         if not self.sizes and (mask.const is None or more.const is None):
-            raise NotAVector
+            raise NotVectorizable
         return minimum(mask, more)
 
     def prefix(self, cond: Expr) -> Poly | None:
@@ -217,29 +217,29 @@ class _Lanes:
                 return If(n.cond, then, orelse)
             count = self.prefix(n.cond)
             if count is None or n.orelse is not None:
-                raise NotAVector
+                raise NotVectorizable
             self.guards.append(frozenset(count.vars))
             then = self.stmt(n.then, self._and(mask, count))
             self.guards.pop()
-            return If(IsNegative(-count), then) if self.needs_a_lane(n.then, count) else then
+            return If(IsNegative(-count), then) if self.requires_active_lane(n.then, count) else then
         if type(n) is Evaluate and type(n.value) is Call and n.value.name in PREFETCHES:
-            # One line for each vector: the lane at its start.
+            # One cache line per vector: that of the first lane.
             return substitute(n, {self.lane: poly(0)})
         if type(n) is not BufferStore:
-            raise NotAVector
+            raise NotVectorizable
         stride, base = self._linear(n.indices[0])
         if stride == 0:
-            raise NotAVector
-        self._read = {(x.buffer, *x.indices) for x in _unconditional(n.value)}
+            raise NotVectorizable
+        self._unconditional_reads = {(x.buffer, *x.indices) for x in _unconditional(n.value)}
         self.exact = n.buffer in self.divide.exact
         value = self.wide(self.expr(n.value, mask))
         return BufferStore(n.buffer, (base,), value, stride, mask)
 
     def expr(self, e: Expr, mask: Poly | None) -> Expr:
-        """The vector form of an expression, or the scalar when the lane does not matter."""
+        """The vector form of an expression, or the scalar expression if it does not depend on the lane."""
         if not self._depends(e):
             return e
-        outside, self.exact = self.exact, self.exact or wants_exact_operands(e)
+        outside, self.exact = self.exact, self.exact or requires_exact_operands(e)
         found = self._vector(e, mask)
         self.exact = outside
         return found
@@ -261,7 +261,7 @@ class _Lanes:
             a = self.wide(self.expr(e.a, mask))  # type: ignore[attr-defined]
             return Cast(dt.vector(e.dtype, self.lanes), a)
         if t is Binary and e.op == "div" and not self._depends(e.b) and dt.is_float(e.dtype) and not self.exact:  # type: ignore[attr-defined]
-            return self.divide(self.wide(self.expr(e.a, mask)), e.b, self._can_be_first)  # type: ignore[attr-defined]
+            return self.divide(self.wide(self.expr(e.a, mask)), e.b, self._is_hoistable)  # type: ignore[attr-defined]
         if t is Binary:
             return Binary(e.op, self.wide(self.expr(e.a, mask)), self.wide(self.expr(e.b, mask)))  # type: ignore[attr-defined]
         if t is Not:
@@ -273,7 +273,7 @@ class _Lanes:
             body = self.expr(e.body, mask)  # type: ignore[attr-defined]
             del self.s.ranges[e.var]  # type: ignore[attr-defined]
             return IndirectIndex(e.var, e.extent, e.value, body)  # type: ignore[attr-defined]
-        raise NotAVector
+        raise NotVectorizable
 
     def _select(self, e: Select, mask: Poly | None) -> Expr:
         if not self._depends(e.cond):
@@ -283,47 +283,47 @@ class _Lanes:
             return Select(e.cond, *sides)
         count = self.prefix(e.cond)
         if count is None:
-            # Only a leading group of lanes can be masked, so both sides are read in all of them.
-            if not all(self._is_harmless(x, mask) for x in (*walk(e.a), *walk(e.b))):
-                raise NotAVector
+            # Only leading lanes can be masked, so both sides are evaluated in all lanes.
+            if not all(self._is_speculatable(x, mask) for x in (*walk(e.a), *walk(e.b))):
+                raise NotVectorizable
             return Select(self.expr(e.cond, mask), self.wide(self.expr(e.a, mask)), self.wide(self.expr(e.b, mask)))
         unmasked = [*[x for x in walk(e.a) if not self._depends(x)], *walk(e.b)]
         if not all(self._in_range(x) for x in unmasked if type(x) is BufferLoad):
-            raise NotAVector
+            raise NotVectorizable
         a = self.wide(self.expr(e.a, self._and(mask, count)))
         if type(a) is BufferLoad and a.mask is not None and type(e.b) is Const and e.b.value == 0 and a.buffer.scope != "register":
             return a  # masked-off lanes of a load are zero
         return Select(IsNegative(-count, self.lanes, ONE), a, self.wide(self.expr(e.b, mask)))
 
-    def needs_a_lane(self, n: Any, count: Poly) -> bool:
-        """Whether `n` may only run where the guard of `count` leading lanes leaves one.
+    def requires_active_lane(self, n: Any, count: Poly) -> bool:
+        """Whether `n` may run only if at least one of the `count` leading lanes is active.
 
-        What all lanes share is read once, outside of any mask.  It is in range where the guard lets a lane pass, and so wherever its place
-        does not depend on what the guard depends on.
+        Uniform loads run once, without a mask.  They are in range if a lane is active, and hence always if their address does not depend
+        on the variables of the guard.
         """
         if self.s.bounds(count)[0] > 0:
             return False
         guard = frozenset(count.vars)
-        return any(not self._is_apart(x, where, guard) for x, where in _loads(n, {}) if not self._depends(x))
+        return any(not self._is_safe_unguarded(x, where, guard) for x, where in _loads(n, {}) if not self._depends(x))
 
-    def _can_be_first(self, b: Expr) -> bool:
-        """Whether `b`, which all lanes share, may be computed in front of all conditions around it."""
+    def _is_hoistable(self, b: Expr) -> bool:
+        """Whether the uniform expression `b` may be computed before all conditions around it."""
         if any(isinstance(v, IndirectVar) for x in walk(b) if type(x) is Poly for v in x.vars):
             return False
-        return all(self._is_apart(x, where, guard) for x, where in _loads(b, {}) for guard in self.guards)
+        return all(self._is_safe_unguarded(x, where, guard) for x, where in _loads(b, {}) for guard in self.guards)
 
-    def _is_apart(self, load: BufferLoad, where: frozenset[Var], guard: frozenset[Var] | None) -> bool:
-        """Whether a load may be run where a guard on these variables fails; `where` is what its place depends on."""
+    def _is_safe_unguarded(self, load: BufferLoad, where: frozenset[Var], guard: frozenset[Var] | None) -> bool:
+        """Whether a load may run where a guard on the variables `guard` fails; its address depends on the variables `where`."""
         free = guard is not None and all(v in self.sizes for v in guard & where)
         return free or self._in_range(load)
 
-    def _is_harmless(self, n: Any, mask: Poly | None) -> bool:
-        """Whether the lanes under `mask` may evaluate it, also those that want the other side of a choice."""
+    def _is_speculatable(self, n: Any, mask: Poly | None) -> bool:
+        """Whether all lanes under `mask` may evaluate the node, also lanes that select the other side."""
         if type(n) is Binary and n.op in ("floordiv", "mod"):
             return type(n.b) is Const and n.b.value not in (0, -1)
         if type(n) is not BufferLoad:
             return type(n) is not IndirectIndex
-        if (n.buffer, *n.indices) in self._read or self._in_range(n):
+        if (n.buffer, *n.indices) in self._unconditional_reads or self._in_range(n):
             return True
         split, size = linear(n.indices[0], self.lane, self.sizes), n.buffer.shape[0].const
         if mask is None or split is None or size is None or split[0].const is None or not self._depends(n):
@@ -333,7 +333,7 @@ class _Lanes:
         return min(low for low, _ in ends) >= 0 and max(high for _, high in ends) < size
 
     def _in_range(self, load: BufferLoad) -> bool:
-        """Whether it may be read for all lanes, also those that want the other side of a choice; not known of what a lookup gives."""
+        """Whether the load is in range for all lanes; False for indirect indices, whose values are unknown."""
         if any(isinstance(v, IndirectVar) and v not in self.s.ranges for v in load.indices[0].vars):
             return False
         low, high = self.s.bounds(load.indices[0])
@@ -341,29 +341,29 @@ class _Lanes:
         return low >= 0 and size is not None and high < size
 
 
-def _loads(n: Any, lookups: dict[Var, frozenset[Var]]) -> Iterator[tuple[BufferLoad, frozenset[Var]]]:
-    """Loads of `n`, and the variables that their places depend on, also through lookups."""
+def _loads(n: Any, indirect: dict[Var, frozenset[Var]]) -> Iterator[tuple[BufferLoad, frozenset[Var]]]:
+    """Loads of `n` and the variables that their addresses depend on, also through indirect indices."""
     if type(n) is Poly:
         return
     if type(n) is IndirectIndex:
         inside = frozenset(v for x in walk(n.value) if type(x) is Poly for v in x.vars)
-        lookups = {**lookups, n.var: frozenset(w for v in inside for w in lookups.get(v, (v,)))}
+        indirect = {**indirect, n.var: frozenset(w for v in inside for w in indirect.get(v, (v,)))}
     if type(n) is BufferLoad:
-        yield n, frozenset(w for v in n.indices[0].vars for w in lookups.get(v, (v,)))
+        yield n, frozenset(w for v in n.indices[0].vars for w in indirect.get(v, (v,)))
     kids: list[Any] = []
     n.each_child(kids.append)
     for k in kids:
-        yield from _loads(k, lookups)
+        yield from _loads(k, indirect)
 
 
 def _variables(cond: Expr) -> frozenset[Var] | None:
-    """What a condition depends on; None where that is more than variables."""
+    """The variables that a condition depends on; None if it contains loads."""
     parts = list(walk(cond))
     return None if any(type(x) is BufferLoad for x in parts) else frozenset([v for x in parts if type(x) is Poly for v in x.vars])
 
 
 def _unconditional(e: Expr) -> list[BufferLoad]:
-    """The loads that are evaluated whatever the choices in `e`, and at indices that hold for the whole of it."""
+    """The loads of `e` that run whatever the outcome of its selects, with indices that are valid outside `IndirectIndex` scopes."""
     found: list[BufferLoad] = []
     stack: list[Any] = [e]
     while stack:

@@ -1,11 +1,11 @@
-"""version_loops: a guard over a tile is decided once for the whole tile, in front of it.
+"""Version register tiles by their guards: evaluate each guard once per tile instead of once per element.
 
-A register tile is written out; a test for every element of it, in the innermost loop, would ruin it.  A guard
-`c * Q + t < k`, with t going over the tile and Q over whole tiles, holds for all of t, for none, or, for exactly one
-value of Q, for the first few t: a constant number.  So the code around the tile becomes: if all pass, the tile without
-the guard; else if some pass, the tile with a constant guard.  Unrolling and vectorising then make a smaller tile of it.
+A register tile is unrolled; a condition per element in the innermost loop would ruin its speed.  A guard `c * Q + t < k`,
+with t over the tile and Q over tiles, holds for all t, for no t, or, for exactly one value of Q, for the first t: a constant
+number.  So the tile becomes: if all pass, the tile without the guard; else if some pass, the tile with a constant guard,
+which unrolling and vectorization turn into a smaller tile.
 
-Where k comes with the call, there is a tile for each number of t, if they are few; else the guard stays in the tile of which some pass.
+If k is dynamic, there is one tile per number of passing t if these are few; else the partial tile keeps its guard.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from tunesmith.lower.renew_binders import renew_binders
 from tunesmith.lower.simplifier import Range, Simplifier, symbol_ranges
 
 MAX_VERSIONS = 24
-"""Copies of one tile at most: past this guards stay where they are, slow but small."""
+"""Limit on the copies of a tile; beyond it guards stay in the tile, which is slow but small."""
 MAX_RESTS = 3
-"""Tiles of different sizes for a rest that comes with the call."""
+"""Limit on the tiles of different sizes for the rest of a dynamic extent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """`outer + inner < 0`: outer over loops around the tile, inner over its written-out loops, with their ranges."""
+    """A guard `outer + inner < 0`: outer over loops around the tile, inner over its unrolled loops, in the range [low, high]."""
 
     condition: Poly
     outer: Poly
@@ -43,16 +43,16 @@ class Guard:
 
 @function_pass(needs="OPAQUE")
 def version_loops(func: PrimFunc, target: Target, *, most: int = MAX_VERSIONS, rests: int = MAX_RESTS) -> PrimFunc:
-    """Version tiles; see the module's text.
+    """Version register tiles by their guards.
 
     Args:
         func: the function.
         target: not used.
-        most: copies of one tile; guards that would need more stay as they are.
-        rests: tiles of different sizes for a rest of a dynamic extent.
+        most: limit on the copies of a tile; guards that would need more stay in it.
+        rests: limit on the tiles of different sizes for the rest of a dynamic extent.
 
-    A second run finds nothing to do unless `most` stopped the first: copies are counted from 1 in each run, because no trace of
-    them is left in the program, so each run would make more.  A pipeline holds this pass once.
+    A second run changes nothing unless `most` stopped the first: the result has no record of the copies, so each run counts
+    them from 1 and would make more.  A pipeline contains this pass once.
     """
     body = _Versioner(symbol_ranges(func), most, rests).visit(func.body, 1)
     return with_body(func, seq([]) if body is None else renew_binders(body))
@@ -62,13 +62,13 @@ class _Versioner:
     def __init__(self, ranges: dict[Var, Range], most: int, rests: int) -> None:
         self.most, self.rests = most, rests
         self.s = Simplifier(ranges)
-        self.sized = bool(ranges)
+        self.dynamic = bool(ranges)
         self.facts: dict[Poly, Range] = {}
-        self.hidden: list[Poly] = []
+        self.skipped: list[Poly] = []
         self._conditions: dict[BufferStore, bool] = {}
 
     def visit(self, n: Any, copies: int) -> Any:
-        """Version guards whose outer part is fully known at `n`, then go inside."""
+        """Version guards whose outer variables are all bound around `n`, then visit its children."""
         guard = self._first_guard(n) if isinstance(n, (For, If)) or n.children else None
         if guard is not None:
             return self._version(n, guard, copies)
@@ -82,7 +82,7 @@ class _Versioner:
         return n
 
     def _first_guard(self, root: Any) -> Guard | None:
-        """A guard below `root` whose outer variables are all bound outside it and whose others are written-out loops inside."""
+        """A guard below `root` whose variables are bound around `root` or by unrolled or vectorized loops inside it."""
         tile: dict[Var, Range] = {}
 
         def go(n: Any) -> Guard | None:
@@ -110,7 +110,7 @@ class _Versioner:
         return go(root)
 
     def _as_guard(self, e: Poly, tile: dict[Var, Range]) -> Guard | None:
-        if e in self.hidden:
+        if e in self.skipped:
             return None
         outer: dict[Any, int] = {}
         inner: dict[Any, int] = {}
@@ -129,33 +129,33 @@ class _Versioner:
         return Guard(e, Poly(tuple(outer.items())), part, low, high)
 
     def _version(self, n: Any, g: Guard, copies: int) -> Any:
-        steps, unit, offset = _in_steps(g.outer)
+        steps, unit, offset = _factor_out_gcd(g.outer)
         known = self.facts.get(steps) or self.s.bounds(steps)
         passing, mixed, failing = _spans(unit, offset, g, known)
         if mixed is not None and copies >= self.most:
-            return self._keep(n, g, copies)
+            return self._skip(n, g, copies)
         pieces = sum(x is not None for x in (passing, mixed, failing))
         more = copies * 2 if pieces > 1 and mixed is not None else copies
         full = none = part = None
         if passing is not None:
-            full = self._under(steps, passing, self._decide(n, g, True), more)
+            full = self._under(steps, passing, self._specialize(n, g, True), more)
         if failing is not None:
-            none = self._under(steps, failing, self._decide(n, g, False), more)
+            none = self._under(steps, failing, self._specialize(n, g, False), more)
         if mixed is not None:
             if mixed[0] == mixed[1]:
-                part = self._under(steps, mixed, self._settle(n, g, unit * mixed[0] + offset), more)
-            elif self.sized and mixed[1] - mixed[0] < self.rests:
+                part = self._under(steps, mixed, self._substitute_outer(n, g, unit * mixed[0] + offset), more)
+            elif self.dynamic and mixed[1] - mixed[0] < self.rests:
                 rests = range(mixed[0], mixed[1] + 1)
-                settled = [self._under(steps, (q, q), self._settle(n, g, unit * q + offset), more * len(rests)) for q in rests]
-                part = settled.pop()
-                for q, rest in zip(reversed(rests[:-1]), reversed(settled), strict=True):
+                rest_tiles = [self._under(steps, (q, q), self._substitute_outer(n, g, unit * q + offset), more * len(rests)) for q in rests]
+                part = rest_tiles.pop()
+                for q, rest in zip(reversed(rests[:-1]), reversed(rest_tiles), strict=True):
                     part = _if(less_than(steps, q + 1), rest, part)
-            elif self.sized:
-                self.hidden.append(g.condition)
+            elif self.dynamic:
+                self.skipped.append(g.condition)
                 part = self._under(steps, mixed, n, more)
-                self.hidden.pop()
+                self.skipped.pop()
             else:
-                part = self._keep(n, g, more)
+                part = self._skip(n, g, more)
             if failing is not None:
                 part = _if(less_than(g.outer + g.low, 0), part, none)
         else:
@@ -164,34 +164,34 @@ class _Versioner:
             return part
         return full if mixed is None and failing is None else _if(less_than(g.outer + g.high, 0), full, part)
 
-    def _keep(self, n: Any, g: Guard, copies: int) -> Any:
-        """Leave this guard where it is and go on with the others."""
-        self.hidden.append(g.condition)
+    def _skip(self, n: Any, g: Guard, copies: int) -> Any:
+        """Leave this guard in place and visit the others."""
+        self.skipped.append(g.condition)
         try:
             return self.visit(n, copies)
         finally:
-            self.hidden.pop()
+            self.skipped.pop()
 
-    def _decide(self, n: Any, g: Guard, value: bool) -> Any:
-        """`n` with the guard replaced by a literal."""
+    def _specialize(self, n: Any, g: Guard, value: bool) -> Any:
+        """`n` with the guard replaced by a constant."""
         return self._replaced(n, lambda x, _: Const(value, "bool") if x.lanes == 1 and x.index == g.condition else x)
 
-    def _settle(self, n: Any, g: Guard, outer: int) -> Any:
-        """`n` with the outer part replaced by its value, in this guard and in all others of the same outer part."""
+    def _substitute_outer(self, n: Any, g: Guard, outer: int) -> Any:
+        """`n` with the outer part replaced by its value, in all guards with this outer part."""
 
-        def on_lt0(x: IsNegative, _: Any) -> Any:
+        def on_is_negative(x: IsNegative, _: Any) -> Any:
             rest = x.index - g.outer
             return less_than(rest + outer, 0) if x.lanes == 1 and rest.vars.isdisjoint(self.s.ranges) else x
 
-        return self._replaced(n, on_lt0)
+        return self._replaced(n, on_is_negative)
 
-    def _replaced(self, n: Any, on_lt0: Handler) -> Any:
-        """`n` with other conditions, simplified.  The versions share the statements in which there are none."""
+    def _replaced(self, n: Any, on_is_negative: Handler) -> Any:
+        """`n` with replaced conditions, simplified.  Versions share the statements without conditions."""
 
         def on_store(x: BufferStore, recurse: Any) -> Any:
             return x.map_children(recurse) if self._has_conditions(x) else x
 
-        return self.s(transform(n, {IsNegative: on_lt0, BufferStore: on_store}))
+        return self.s(transform(n, {IsNegative: on_is_negative, BufferStore: on_store}))
 
     def _has_conditions(self, n: BufferStore) -> bool:
         known = self._conditions.get(n)
@@ -213,10 +213,16 @@ class _Versioner:
 
 
 def _rebuild(n: Stmt, f: Any) -> Any:
-    """Children through `f`; a statement that vanished takes its parent along unless the parent is a sequence or has another branch."""
+    """`n` with `f` applied to its children; None if a removed child leaves nothing: the body of a loop, all of a sequence or an If."""
     if type(n) is Seq:
-        kept = [r for k in n.stmts if (r := f(k)) is not None]
-        return n if len(kept) == len(n.stmts) and all(a is b for a, b in zip(kept, n.stmts, strict=True)) else seq(kept) if kept else None
+        remaining = [r for k in n.stmts if (r := f(k)) is not None]
+        return (
+            n
+            if len(remaining) == len(n.stmts) and all(a is b for a, b in zip(remaining, n.stmts, strict=True))
+            else seq(remaining)
+            if remaining
+            else None
+        )
     if type(n) is If:
         return _if(n.cond, f(n.then), None if n.orelse is None else f(n.orelse), n)
     gone = False
@@ -241,7 +247,7 @@ def _if(cond: Any, then: Stmt | None, orelse: Stmt | None, same: If | None = Non
     return If(cond, then, orelse)
 
 
-def _in_steps(outer: Poly) -> tuple[Poly, int, int]:
+def _factor_out_gcd(outer: Poly) -> tuple[Poly, int, int]:
     """(Q, c, k) with outer = c * Q + k, c the signed gcd of the coefficients."""
     k = dict(outer.terms).get((), 0)
     terms = [(m, c) for m, c in outer.terms if m]
@@ -251,7 +257,7 @@ def _in_steps(outer: Poly) -> tuple[Poly, int, int]:
 
 
 def _spans(unit: int, offset: int, g: Guard, known: Range) -> tuple[Range | None, Range | None, Range | None]:
-    """Which steps q let all of the tile pass, some of it, none of it: unit * q + offset + t < 0 for t in [low, high]."""
+    """Ranges of q for which all, some, or none of the tile passes unit * q + offset + t < 0, with t in [low, high]."""
     low, high = known
 
     def clip(a: int, b: int) -> Range | None:

@@ -1,1 +1,1 @@
-"""One file per primitive (or per tight family)."""
+"""Scheduling primitives: one file for each primitive, or for a family that shares its checks."""

@@ -1,4 +1,4 @@
-"""add_unit_loop: a loop of one iteration around another, so that there is one to bind."""
+"""Add a loop with one iteration around another loop, so that it can be bound to a thread axis."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from tunesmith.schedule.state import ScheduleState
 
 @primitive
 def add_unit_loop(s: ScheduleState, loop: LoopRV) -> LoopRV:
-    """Put a loop of one iteration around `loop`, and return it.
+    """Put a loop with one iteration around `loop`, and return the new loop.
 
-    Rewrite:
-        for i in range(16): C[i] = A[i]
+    Rewrite: `add_unit_loop(i); bind(u, "blockIdx.x")`
+        for i in T.serial(16):
+            C[i] = A[i]
       ->
-        for u in range(1):
-            for i in range(16): C[i] = A[i]
+        for u in T.thread_binding(1, "blockIdx.x"):
+            for i in T.serial(16):
+                C[i] = A[i]
     Requires:
         loop-exists: the loop is still in the program.
     Keeps: everything (source: TVM's add_unit_loop).

@@ -1,4 +1,4 @@
-"""annotate, unannotate: hints for lowering, on a loop or a block."""
+"""Attach annotations to loops and blocks, which lowering passes read, and remove them."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from tunesmith.schedule.primitive import primitive
 from tunesmith.schedule.state import ScheduleState
 
 KEYS = {
-    "prefetch": "loop or block: distance, in elements of the block's streamed operand, at which it is prefetched",
-    "prefetch_operand": "loop: the buffer of which the annotation `prefetch_ahead` refers to",
-    "prefetch_ahead": "loop: so many iterations ahead what it reads of that buffer is fetched (lower/passes/inject_prefetch.py)",
-    "double_buffer": "loop: 2 for two versions of the tiles filled at the beginning of its body (lower/passes/double_buffer.py)",
-    "pack_constant": "block: the constant parameter that it copies into another layout, once (lower/hoist_constant_packing.py)",
-    GRAIN: "parallel loop: it runs on one thread in calls in which it stores fewer elements than this (codegen/llvm/kernel/function.py)",
+    "prefetch": "loop or block: prefetch distance in elements of the streamed operand",
+    "prefetch_operand": "loop: name of the buffer that `prefetch_ahead` fetches",
+    "prefetch_ahead": "loop: prefetch distance in iterations (lower/passes/inject_prefetch.py)",
+    "double_buffer": "loop: 2 for two versions of the tiles copied at the start of its body (lower/passes/double_buffer.py)",
+    "pack_constant": "block: the constant parameter that the block packs, once for all calls (lower/hoist_constant_packing.py)",
+    GRAIN: "parallel loop: it runs on one thread if a call stores fewer elements than this (codegen/llvm/kernel/function.py)",
 }
-"""Annotations that lowering understands."""
+"""Annotations that lowering supports, with their meaning."""
 
 MOST = {"prefetch": 1 << 24, "prefetch_ahead": 1 << 16, "double_buffer": 2}
-"""The annotations whose value is an integer from 0, and the largest that makes sense."""
+"""Annotations with an integer value from 0, and the largest value allowed."""
 TEXTS = ("prefetch_operand",)
-"""The annotations whose value is text."""
+"""Annotations with a text value."""
 
 
 def _set(s: ScheduleState, target: BlockRV | LoopRV, key: str, value: str | Poly | None) -> None:
@@ -34,12 +34,11 @@ def _set(s: ScheduleState, target: BlockRV | LoopRV, key: str, value: str | Poly
 
 @primitive
 def annotate(s: ScheduleState, target: BlockRV | LoopRV, key: str, value: IntRV | int | str) -> None:
-    """Attach `key: value`.
+    """Attach the annotation `key: value` to a loop or a block.
 
     Requires:
-        known-key: lowering understands the key (see KEYS).
-        value: of a distance, a number of iterations or of versions it is an integer from 0 to the most that makes sense (see MOST); of an
-            operand it is a name.
+        known-key: lowering supports the key (see KEYS).
+        value: the value of a key in MOST is an integer from 0 to its limit; the value of `prefetch_operand` is a name.
         block-exists: a block target is still in the program.
         loop-exists: a loop target is still in the program.
     Keeps: everything.
@@ -48,9 +47,9 @@ def annotate(s: ScheduleState, target: BlockRV | LoopRV, key: str, value: IntRV 
         raise s.refuse("known-key", f"unknown annotation {key!r}; known are {', '.join(sorted(KEYS))}")
     if isinstance(value, str) if key in MOST else key in TEXTS and not isinstance(value, str):
         wanted = f"an integer from 0 to {MOST[key]}" if key in MOST else "the name of a buffer"
-        raise s.refuse("value", f"the value of {key} is {value!r}; it is {wanted}")
+        raise s.refuse("value", f"the value of {key} is {value!r}; {wanted} is needed")
     if key in MOST:
-        number = s.value(value)  # type: ignore[arg-type]  # no text
+        number = s.value(value)  # type: ignore[arg-type]  # not text, see above
         if number.const is not None:
             s.require("le0", -number, "value", f"{key} is at least 0", number)
         s.require_at_most(number, MOST[key], "value", f"{key} is at most {MOST[key]}")
@@ -59,10 +58,10 @@ def annotate(s: ScheduleState, target: BlockRV | LoopRV, key: str, value: IntRV 
 
 @primitive
 def unannotate(s: ScheduleState, target: BlockRV | LoopRV, key: str) -> None:
-    """Remove the annotation `key`.
+    """Remove the annotation `key` from a loop or a block.
 
     Requires:
-        present: the annotation is there.
+        present: the loop or block has the annotation.
         block-exists: a block target is still in the program.
         loop-exists: a loop target is still in the program.
     Keeps: everything.

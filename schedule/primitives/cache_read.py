@@ -1,4 +1,4 @@
-"""cache_read: a block reads a copy of one of its inputs, in another scope and, if wanted, another layout (packing)."""
+"""Copy an input of a block into another storage scope, optionally in another layout (packing)."""
 
 from __future__ import annotations
 
@@ -21,25 +21,31 @@ Layout = Sequence["int | Sequence[int | str | IntRV]"]
 
 @primitive
 def cache_read(s: ScheduleState, block: BlockRV, buffer: str, scope: str, layout: Layout | None = None) -> BlockRV:
-    """Make `block` read a copy of `buffer` in `scope`; the copy is its own block, placed before the nest of `block`.
+    """Make `block` read a copy of `buffer` in `scope`; a new block before the nest of `block` makes the copy.
+
+    Returns the copying block.
 
     Args:
         block: the consumer.
-        buffer: name of the buffer it reads.
+        buffer: name of the buffer to copy, which the block reads.
         scope: storage scope of the copy.
         layout: dimensions of the copy, each an int (that dimension of the buffer), [d, "/", f] (its outer part) or
-            [d, "%", f] (its inner part), f a sampled factor or an int.  Elements beyond the buffer are filled with 0.
+            [d, "%", f] (its inner part), where f is a sampled factor or an int.  Elements beyond the buffer are 0.
             None keeps the layout.  `[[1, "/", 16], 0, [1, "%", 16]]` packs B[k, j] into panels of 16 columns.
-    Rewrite:
-        for i in range(4): C[i] = A[i] + 1
+    Rewrite: `cache_read(C, "A", "workspace", [[1, "/", 4], 0, [1, "%", 4]])`
+        for i, j in T.grid(3, 8):
+            C[i, j] = A[i, j] + 1.0
       ->
-        for ax0 in range(4): A_copy[ax0] = A[ax0]
-        for i in range(4): C[i] = A_copy[i] + 1
+        A_copy = T.alloc_buffer((2, 3, 4), scope="workspace")
+        for ax0, ax1, ax2 in T.grid(2, 3, 4):
+            A_copy[ax0, ax1, ax2] = A[ax1, ax0 * 4 + ax2]
+        for i, j in T.grid(3, 8):
+            C[i, j] = A_copy[j // 4, i, j % 4] + 1.0
     Requires:
         reads-it: the block reads a buffer of that name.
-        made-before: no block of the same nest writes the buffer, so that the copy is made of the finished values.
+        made-before: no block of the same nest writes the buffer, because the copy is made before the nest.
         scope: the scope exists.
-        layout: every dimension stands in the layout once, or once as "/" and once as "%" with the same factor.
+        layout: every dimension occurs in the layout once, or once as "/" and once as "%" with the same factor.
         in-blocks: no statement outside of blocks writes the buffer.
         block-exists: the block is still in the program.
     Keeps: results.
@@ -84,24 +90,24 @@ def _check_layout(s: ScheduleState, old: Buffer, layout: Layout | None) -> list[
         return [(d, "", None) for d in range(rank)]
     spec: list[_Dim] = []
     if not isinstance(layout, (list, tuple)):
-        raise s.refuse("layout", f"the layout is {layout!r}; a list is needed there, with an entry for each dimension")
+        raise s.refuse("layout", f"the layout is {layout!r}; it must be a list with an entry for each dimension")
     for item in layout:
-        parts = tuple(item) if isinstance(item, (list, tuple)) else (item,)
-        if len(parts) == 1 and isinstance(parts[0], int):
-            spec.append((parts[0], "", None))
-        elif len(parts) == 3 and isinstance(parts[0], int) and parts[1] in ("/", "%") and isinstance(parts[2], (int, IntRV)):
-            spec.append((parts[0], str(parts[1]), s.value(parts[2])))
+        entry = tuple(item) if isinstance(item, (list, tuple)) else (item,)
+        if len(entry) == 1 and isinstance(entry[0], int):
+            spec.append((entry[0], "", None))
+        elif len(entry) == 3 and isinstance(entry[0], int) and entry[1] in ("/", "%") and isinstance(entry[2], (int, IntRV)):
+            spec.append((entry[0], str(entry[1]), s.value(entry[2])))
         else:
             raise s.refuse("layout", f"a layout entry is an int, [d, '/', f] or [d, '%', f]; got {item!r}")
     for d in range(rank):
-        mine = [(op, f) for dim, op, f in spec if dim == d]
-        whole = mine == [("", None)]
-        cut = len(mine) == 2 and {op for op, _ in mine} == {"/", "%"} and mine[0][1] == mine[1][1]
-        if not (whole or cut):
-            raise s.refuse("layout", f"dimension {d} of {old.name} must stand in the layout once, or as '/' and '%' with one factor")
+        parts = [(op, f) for dim, op, f in spec if dim == d]
+        whole = parts == [("", None)]
+        halves = len(parts) == 2 and {op for op, _ in parts} == {"/", "%"} and parts[0][1] == parts[1][1]
+        if not (whole or halves):
+            raise s.refuse("layout", f"dimension {d} of {old.name} must occur in the layout once, or as '/' and '%' with one factor")
     for _, _, f in spec:
         if f is not None:
-            s.require("le0", 1 - f, "layout", "a dimension is cut by a factor of at least 1", f)
+            s.require("le0", 1 - f, "layout", "a dimension is split by a factor of at least 1", f)
     if any(d >= rank or d < 0 for d, _, _ in spec):
         raise s.refuse("layout", f"{old.name} has {rank} dimensions")
     return spec

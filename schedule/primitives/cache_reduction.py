@@ -1,4 +1,4 @@
-"""cache_reduction: a blocked reduction accumulates each block in a cache, starting from zero at the first and from memory at the rest."""
+"""Accumulate a blocked reduction in a cache, which is loaded before and stored after each block of the reduction."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tunesmith.ir.stmt import Block, BufferStore, For, Iter, Stmt, nest, seq, st
 from tunesmith.ir.visit import blocks_under, walk
 from tunesmith.ir.visit import substitute as substitute_program
 from tunesmith.schedule.domain import check_first_step, is_repeated
-from tunesmith.schedule.footprints import guards_of_box, is_tiling
+from tunesmith.schedule.footprints import footprint_guards, is_tiling
 from tunesmith.schedule.handles import BlockRV, LoopRV
 from tunesmith.schedule.outside import check_in_blocks, check_unconditional
 from tunesmith.schedule.placement import ranges_under
@@ -25,30 +25,36 @@ from tunesmith.schedule.state import ScheduleState
 
 @primitive
 def cache_reduction(s: ScheduleState, block: BlockRV, loop: LoopRV, scope: str) -> list[BlockRV]:
-    """Inside `loop`, accumulate in a cache: filled in front with the init at the first block of the reduction and with the
-    partial results at the others, written back behind.
+    """Accumulate in a cache inside `loop`.
+
+    At the start of an iteration of `loop` a block fills the cache: with the init at the first block of the reduction, and with the
+    partial results afterwards.  At the end another block writes the cache back.
 
     Returns the filling and the writing block.
 
-    Rewrite:
-        for k_0, i, k_1 in grid(2, 4, 8): { init: C[i] = 0 } C[i] = C[i] + A[i, k_0 * 8 + k_1]
-      -> (at i, into the scope workspace)
-        for k_0, i in grid(2, 4):
-            C_workspace[i] = select(k_0 * 8 < 1, 0, C[i])
-            for k_1 in range(8): C_workspace[i] = C_workspace[i] + A[i, k_0 * 8 + k_1]
+    Rewrite: `split(k, [None, 8]); reorder([k_0, i, k_1]); cache_reduction(C, i, "workspace")`
+        for i, k in T.grid(4, 16):
+            init: C[i] = 0.0
+            C[i] = C[i] + A[i, k]
+      ->
+        C_workspace = T.alloc_buffer((4,), scope="workspace")
+        for k_0, i in T.grid(2, 4):
+            C_workspace[i] = T.select(k_0 * 8 < 1, 0.0, C[i])
+            for k_1 in T.serial(8):
+                C_workspace[i] = C_workspace[i] + A[i, k_0 * 8 + k_1]
             C[i] = C_workspace[i]
     Requires:
         scope: the scope exists.
         reduction: the block has an init, and its init and body are single stores to one buffer, at its own spatial iteration
             variables, each once; it reads no other element of that buffer.
-        guard: guards of the block are on its own extents, on loops outside, or on its reduction; no `if` is inside the loop.
-        first: the reduction begins, just once, where its loops begin, whatever its guards.
+        guard: each guard of the block depends on its own extents, on outer loops, or on its reduction; the loop contains no `if`.
+        first: the reduction starts once, in the first iteration of its loops, for all values of its guards.
         loop-of-block: the loop is one of the block's loops.
-        blocked: every reduction variable is a part given by loops inside plus a part given by loops outside.
-        read-after: no other block inside the loop touches the buffer, because it is written back behind them.
-        dense: what the block writes in one iteration is a box without gaps.
-        box: the extents of the box written in one iteration do not depend on loop variables.
-        in-blocks: no statement outside of blocks, and no condition of an `if`, works on the same data as the block.
+        blocked: the binding of every reduction variable is a sum of a part in inner loops and a part in outer loops.
+        read-after: no other block inside the loop accesses the buffer, because it is written back at the end.
+        dense: the footprint of the writes in one iteration has no gaps.
+        box: the extents of this footprint do not depend on loop variables.
+        in-blocks: no statement outside of blocks, and no condition of an `if`, accesses the data of the block.
         block-exists: the block is still in the program.
         loop-exists: the loop is still in the program.
     Keeps: results (source: BLIS, Van Zee and van de Geijn, TOMS 2015: C is updated once for each block of k).
@@ -64,10 +70,10 @@ def cache_reduction(s: ScheduleState, block: BlockRV, loop: LoopRV, scope: str) 
     if len(set(positions)) < len(b.body.indices) or b.init.indices != b.body.indices:
         raise s.refuse("reduction", f"block {b.name} does not store at its own spatial iteration variables, each once", b)
     if any(a.indices != b.body.indices for a in accesses(b) if a.buffer is b.body.buffer):
-        raise s.refuse("reduction", f"block {b.name} reads other elements of {b.body.buffer.name} than that which it updates", b)
+        raise s.refuse("reduction", f"block {b.name} reads an element of {b.body.buffer.name} other than the one it updates", b)
     used = {v for n in walk(b.init.value) if type(n) is Poly for v in n.vars}
     if any(it.var in used for n, it in enumerate(b.iters) if n not in positions):
-        raise s.refuse("reduction", f"the init of block {b.name} depends on more than the element that it stores to", b)
+        raise s.refuse("reduction", f"the init of block {b.name} depends on iteration variables that do not index its element", b)
     if target not in path:
         raise s.refuse("loop-of-block", f"loop {target.var.name} is not around block {b.name}", target)
     old = b.body.buffer
@@ -76,22 +82,24 @@ def cache_reduction(s: ScheduleState, block: BlockRV, loop: LoopRV, scope: str) 
         raise s.refuse("read-after", f"{old.name} is used by {', '.join(early)} inside loop {target.var.name}", target)
     new = old.like(f"{old.name}_{scope}", scope=scope)
     ranges = ranges_under(target, b.name)
-    box = region(b, writes(b)[-1].indices, ranges)
-    for _, extent in box:
+    footprint = region(b, writes(b)[-1].indices, ranges)
+    for _, extent in footprint:
         bound = sorted(v.name for v in extent.vars if not isinstance(v, Param))
         if bound:
-            raise s.refuse("box", f"the box of {b.name} needs an extent that depends on {', '.join(bound)}: {extent!r}", b)
+            raise s.refuse("box", f"the footprint of block {b.name} has an extent that depends on {', '.join(bound)}: {extent!r}", b)
     if not all(is_tiling(b.bindings[p], ranges) for p in positions):
         raise s.refuse("dense", f"block {b.name} writes {old.name} with gaps in one iteration of {target.var.name}", target)
     reducing = [e for it, e in zip(b.iters, b.bindings, strict=True) if it.kind == "R"]
     if not all(_is_blocked(e, ranges) for e in reducing):
-        raise s.refuse("blocked", f"the reduction of block {b.name} is not cut into blocks by loop {target.var.name}", target)
+        raise s.refuse("blocked", f"loop {target.var.name} does not divide the reduction of block {b.name} into blocks", target)
     check_in_blocks(s, b, "in-blocks")
     check_unconditional(s, b, "guard", target)
     check_first_step(s, b, "first")
     if is_repeated(s, b, [f for f in path[path.index(target) :] if type(f) is For]):
-        raise s.refuse("first", f"loop {target.var.name} runs the reduction of block {b.name} again, which would begin just once", target)
-    kept = guards_of_box(s, b, ranges)
+        raise s.refuse(
+            "first", f"loop {target.var.name} repeats the reduction of block {b.name}, which the cache would start only once", target
+        )
+    outer_guards = footprint_guards(s, b, ranges)
     firsts = [interval(e, ranges)[0] for e in reducing]
     init = b.init
     fill_name, write_name = s.fresh_name(f"{b.name}_fill"), s.fresh_name(f"{b.name}_write")
@@ -99,7 +107,7 @@ def cache_reduction(s: ScheduleState, block: BlockRV, loop: LoopRV, scope: str) 
     def make(name: str, fill: bool) -> Stmt:
         spatial = [Iter(Var(f"v{d}"), b.iters[p].extent, "S") for d, p in enumerate(positions)]
         steps = [Iter(Var(f"r{d}"), it.extent, "R") for d, it in enumerate(i for i in b.iters if i.kind == "R")]
-        loops = [(Var(f"ax{d}"), extent) for d, (_, extent) in enumerate(box)]
+        loops = [(Var(f"ax{d}"), extent) for d, (_, extent) in enumerate(footprint)]
         at = tuple([poly(i.var) for i in spatial])
         if fill:
             start: Expr = _value_at(init, dict(zip([e.as_var() for e in init.indices], at, strict=True)))
@@ -107,10 +115,10 @@ def cache_reduction(s: ScheduleState, block: BlockRV, loop: LoopRV, scope: str) 
             body = store(new, at, value)
         else:
             body = store(old, at, BufferLoad(new, at))
-        places = [low + v for (low, _), (v, _) in zip(box, loops, strict=True)]
+        places = [low + v for (low, _), (v, _) in zip(footprint, loops, strict=True)]
         guards = [p - i.extent for p, i in zip(places, spatial, strict=True)]
         guards += [first - i.extent for first, i in zip(firsts, steps, strict=True)]
-        return nest(loops, Block(name, (*spatial, *steps), (*places, *firsts), (*guards, *kept), None, body))
+        return nest(loops, Block(name, (*spatial, *steps), (*places, *firsts), (*guards, *outer_guards), None, body))
 
     redirect_to(s, b.name, old, new)
     s.replace_block(b.name, lambda x: x.with_(init=None))
@@ -120,7 +128,7 @@ def cache_reduction(s: ScheduleState, block: BlockRV, loop: LoopRV, scope: str) 
 
 
 def _is_blocked(e: Poly, ranges: Mapping[Var, Poly]) -> bool:
-    """No operation and no product mixes loops of `ranges` with others: with the inner part at 0, the outer part remains."""
+    """Whether no operation and no product mixes loops of `ranges` with other loops, so that the inner part can be set to 0."""
     return all(
         part.isdisjoint(ranges) or all(v in ranges or isinstance(v, Param) for v in part)
         for m, _ in e.terms

@@ -1,4 +1,4 @@
-"""cache_write: a block writes into a cache, and a copy block writes the cache back."""
+"""Make a block write to a cache, and add a block that copies the cache back to the buffer."""
 
 from __future__ import annotations
 
@@ -19,26 +19,30 @@ from tunesmith.schedule.state import ScheduleState
 
 @primitive
 def cache_write(s: ScheduleState, block: BlockRV, scope: str, layout: Sequence[int] | None = None) -> BlockRV:
-    """Make `block` write into a new buffer in `scope`; the returned block copies that to the old buffer, after the nest.
+    """Make `block` write to a new buffer in `scope`; the returned block copies it to the old buffer after the nest.
 
     Args:
         block: the producer.
         scope: storage scope of the cache.
-        layout: the dimensions of the old buffer in the order in which the cache has them; None keeps the order.
-    Rewrite:
-        for i in range(4): C[i] = A[i] + 1
-      -> (into the scope workspace)
-        for i in range(4): C_workspace[i] = A[i] + 1
-        for ax0 in range(4): C[ax0] = C_workspace[ax0]
+        layout: dimensions of the old buffer, in the order of the cache; None keeps the order.
+    Rewrite: `cache_write(C, "workspace")`
+        for i in T.serial(16):
+            C[i] = A[i] + 1.0
+      ->
+        C_workspace = T.alloc_buffer((16,), scope="workspace")
+        for i in T.serial(16):
+            C_workspace[i] = A[i] + 1.0
+        for ax0 in T.serial(16):
+            C[ax0] = C_workspace[ax0]
     Requires:
         scope: the scope exists.
-        layout: it holds every dimension once.
+        layout: it contains every dimension once.
         one-output: the block writes one buffer.
         only-writer: no other block writes that buffer.
-        whole: of a parameter the block writes every element, because all of them are written back.
-        own-values: the block reads of that buffer only the element that it accumulates into and initialises.
+        whole: if the buffer is a parameter, the block writes every element, because all elements are written back.
+        own-values: the block reads no element of the buffer, except the one that it initialises and accumulates into.
         read-after: no other block of the same nest reads that buffer, because it is written back after the nest.
-        in-blocks: no statement outside of blocks, and no condition of an `if`, uses the buffer.
+        in-blocks: no statement outside of blocks, and no condition of an `if`, accesses the buffer.
         block-exists: the block is still in the program.
     Keeps: results; readers in other blocks still read the old buffer.
     """
@@ -55,9 +59,11 @@ def cache_write(s: ScheduleState, block: BlockRV, scope: str, layout: Sequence[i
     check_in_blocks(s, producer, "in-blocks", old)
     started = producer if producer.init is None else producer.with_(init=None, body=producer.init)
     if any(a.buffer is old for a in reads(producer)) or _loads(started, old):
-        raise s.refuse("own-values", f"block {producer.name} reads values of {old.name} from before", producer)
+        raise s.refuse("own-values", f"block {producer.name} reads earlier values of {old.name}", producer)
     if old not in s.func.allocs and not _writes_all(s, producer, old):
-        raise s.refuse("whole", f"block {producer.name} may leave elements of {old.name} as they are, which would be overwritten", producer)
+        raise s.refuse(
+            "whole", f"block {producer.name} may not write all elements of {old.name}; the others would be overwritten", producer
+        )
     root = s.root_index(producer.name)
     early = [b.name for b in blocks_under(s.root_stmts()[root]) if b is not producer and any(a.buffer is old for a in reads(b))]
     if early:
@@ -65,7 +71,7 @@ def cache_write(s: ScheduleState, block: BlockRV, scope: str, layout: Sequence[i
     order = tuple(range(len(old.shape))) if layout is None else tuple(layout)
     if any(type(d) is not int for d in order) or sorted(order) != list(range(len(old.shape))):
         raise s.refuse(
-            "layout", f"{old.name} has {len(old.shape)} dimensions, each of which must stand in the layout once, got {list(order)}"
+            "layout", f"{old.name} has {len(old.shape)} dimensions, each of which must occur in the layout once, got {list(order)}"
         )
     new = old.like(f"{old.name}_{scope}", [old.shape[d] for d in order], scope)
     redirect_to(s, producer.name, old, new, order)
@@ -81,7 +87,7 @@ def cache_write(s: ScheduleState, block: BlockRV, scope: str, layout: Sequence[i
 
 
 def _writes_all(s: ScheduleState, block: Block, buffer: Buffer) -> bool:
-    """Whether the block stores to every element of the buffer, at its own spatial iteration variables."""
+    """Whether the block writes every element of the buffer, at its own spatial iteration variables."""
     for w in writes(block):
         own = [plain_iter(e, block) for e in w.indices]
         extents = [(ONE if e == ZERO else ZERO) if p is None else block.iters[p].extent for p, e in zip(own, w.indices, strict=True)]
@@ -100,7 +106,7 @@ def _loads(block: Block, buffer: Buffer) -> bool:
 
 
 def redirect_to(s: ScheduleState, block: str, old: Buffer, new: Buffer, order: Sequence[int] | None = None) -> None:
-    """Every access of the block to `old` becomes one to `new`, whose dimensions are those of `old` in the given order."""
+    """Redirect the accesses of the block from `old` to `new`, which has the dimensions of `old` in the given order."""
 
     def on_access(n: Any, recurse: Any) -> Any:
         m = n.map_children(recurse)

@@ -1,4 +1,4 @@
-"""compute_at: move a producer under a loop of its consumers, computing there what they need."""
+"""Move a producer into a loop of its consumers, where it computes the elements that they read."""
 
 from __future__ import annotations
 
@@ -23,38 +23,42 @@ from tunesmith.schedule.state import ScheduleState
 
 @primitive
 def compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV, shared_by: Sequence[LoopRV] = ()) -> None:
-    """Move the producer `block` to the front of `loop`, over the box its consumers read in one iteration.
+    """Move the producer `block` to the start of the body of `loop`, over the footprint of its consumers in one iteration.
 
     Args:
         block: the producer.
-        loop: where it moves.
-        shared_by: loops around `loop` whose iterations all use the same copy, as threads use shared memory: the box is what is read in
-            all of them.
-    Rewrite:
-        for i in range(16): B[i] = A[i] * 2
-        for i_0 in range(4):
-            for i_1 in range(4): C[i_0 * 4 + i_1] = B[i_0 * 4 + i_1] + 1
+        loop: the loop to move it into.
+        shared_by: loops around `loop` whose iterations share one copy, as threads share memory: the footprint covers all of them.
+    Rewrite: `split(j, [None, 4]); compute_at(B, j_0)`
+        B = T.alloc_buffer((16,))
+        for i in T.serial(16):
+            B[i] = A[i] * 2.0
+        for j in T.serial(16):
+            C[j] = B[j] + 1.0
       ->
-        for i_0 in range(4):
-            for ax0 in range(4): B[i_0 * 4 + ax0] = A[i_0 * 4 + ax0] * 2
-            for i_1 in range(4): C[i_0 * 4 + i_1] = B[i_0 * 4 + i_1] + 1
+        B = T.alloc_buffer((16,))
+        for j_0 in T.serial(4):
+            for ax0 in T.serial(4):
+                B[j_0 * 4 + ax0] = A[j_0 * 4 + ax0] * 2.0
+            for j_1 in T.serial(4):
+                C[j_0 * 4 + j_1] = B[j_0 * 4 + j_1] + 1.0
     Requires:
         intermediate: the block writes one buffer, not a parameter of the function, at its own iteration variables, each once.
-        own-values: of that buffer the block reads only the element that it initialises and accumulates into.
-        consumers-inside: every block that reads the buffer stands under the loop, and the block itself does not.
+        own-values: the block reads no element of that buffer, except the one that it initialises and accumulates into.
+        consumers-inside: every block that reads the buffer is inside the loop, and the block itself is not.
         only-writer: no other block writes the buffer.
-        complete: loops around both the block and the loop only give the block's place in the buffer, and take no part in a reduction.
-        unchanged: nothing that the block moves past writes what it reads, and the consumers come after it.
-        domain: the loops of the block run its whole domain: others would compute instances that the program does not.
-        shared-by: the loops that share the copy stand around the loop.
-        box: the extents of the box do not depend on loop variables.
-        guard: guards of the block are on loops that are its iteration variables, so that they can move along; it is under no `if`.
-        in-blocks: no statement outside of blocks, and no condition of an `if`, works on the same data as the block.
-        order: steps of a reduction that may not change their order keep it: its loops have that of its iteration variables.
-        once: the loops of a reduction run each of its instances once, and one instance begins each element.
+        complete: loops around both the block and the loop only bind iteration variables that index the buffer.
+        unchanged: no block that it moves past writes data that it reads, and the consumers come after it.
+        domain: the loops of the block cover its domain; otherwise the new loops would run instances that the program does not.
+        shared-by: the loops that share the copy are around the loop.
+        box: the extents of the footprint do not depend on loop variables.
+        guard: guards of the block use only loops that are bound to its iteration variables, so that they can move; no `if` is around it.
+        in-blocks: no statement outside of blocks, and no condition of an `if`, accesses the data of the block.
+        order: the steps of a reduction that cannot be reassociated keep their order.
+        once: the loops of a reduction run each of its instances once, and one instance starts each element.
         block-exists: the block is still in the program.
         loop-exists: the loop is still in the program.
-    Keeps: results; boxes of neighbouring iterations may overlap and are then computed again.
+    Keeps: results; elements in the footprints of several iterations are computed in each.
     """
     b = s.block(block)
     target = s.loop(loop)
@@ -71,65 +75,70 @@ def compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV, shared_by: Sequen
     if any(c is not b and any(w.buffer is buffer for w in writes(c)) for c in s.blocks()):
         raise s.refuse("only-writer", f"{buffer.name} has another writer", b)
     if any(not a.is_write and a.buffer is buffer and (b.init is None or a.indices != outs[0].indices) for a in accesses(b)):
-        raise s.refuse("own-values", f"block {b.name} reads values of {buffer.name} that other instances of it have written", b)
+        raise s.refuse("own-values", f"block {b.name} reads elements of {buffer.name} that its other instances write", b)
     inside = blocks_under(target)
     sharing = _sharing(s, target, shared_by)
-    boxes: list[Box] = []
+    footprints: list[Box] = []
     for c in s.blocks():
         mine = [a for a in reads(c) if a.buffer is buffer]
         if mine and c is not b:
             if c not in inside or b in inside:
                 raise s.refuse(
-                    "consumers-inside", f"consumer {c.name} of {b.name} is not under loop {target.var.name}, or {b.name} already is", target
+                    "consumers-inside",
+                    f"consumer {c.name} of {b.name} is not inside loop {target.var.name}, or {b.name} already is",
+                    target,
                 )
             ranges = {**sharing, **ranges_under(target, c.name)}
-            boxes.extend(region(c, a.indices, ranges) for a in mine)
-    if not boxes:
-        raise s.refuse("consumers-inside", f"block {b.name} has no consumer under loop {target.var.name}", target)
+            footprints.extend(region(c, a.indices, ranges) for a in mine)
+    if not footprints:
+        raise s.refuse("consumers-inside", f"block {b.name} has no consumer inside loop {target.var.name}", target)
     path = move(s, b.name, inside[0].name)
     around = {f.var for f in path.shared} if path else set()
     for n, (it, e) in enumerate(zip(b.iters, b.bindings, strict=True)):
         if n not in positions and not around.isdisjoint(e.vars):
-            what = f"loop {target.var.name} is inside a loop that gives {it.var.name} of block {b.name}, which does not index {buffer.name}"
+            what = f"a loop around {target.var.name} binds {it.var.name} of block {b.name}, which does not index {buffer.name}"
             raise s.refuse("complete", what, b)
     check_unchanged(s, b, [c for c in inside if any(a.buffer is buffer for a in reads(c))])
-    box = union(boxes)
-    check_extents(s, b, {p: box[d] for d, p in enumerate(positions) if p is not None})
+    footprint = union(footprints)
+    dims = {p: footprint[d] for d, p in enumerate(positions) if p is not None}
+    check_extents(s, b, dims)
     check_in_blocks(s, b, "in-blocks")
     check_unconditional(s, b, "guard")
     check_loops_cover(s, b, "domain")
     if any(it.kind == "R" for it in b.iters):
         if is_repeated(s, b, s.loops_of(b.name)):
-            raise s.refuse("once", f"the loops around block {b.name} run instances of its reduction again, and others would not", b)
+            raise s.refuse(
+                "once", f"the loops around block {b.name} run instances of its reduction more than once, and the new loops would not", b
+            )
         unused = [it.var.name for n, it in enumerate(b.iters) if it.kind == "S" and it.extent != 1 and n not in positions]
         if unused:
-            what = f"several instances of block {b.name} begin the reduction of one element of {buffer.name}: {unused[0]} does not index it"
+            what = f"several instances of block {b.name} start the reduction of one element of {buffer.name}: {unused[0]} does not index it"
             raise s.refuse("once", what, b)
         _check_order(s, b)
-    place(s, b.name, target.var, {p: box[d] for d, p in enumerate(positions) if p is not None}, at_front=True)
+    place(s, b.name, target.var, dims, at_front=True)
 
 
 def _check_order(s: ScheduleState, b: Block) -> None:
-    """The new loops are those of the iteration variables, in their order."""
+    """Refuse a reduction that cannot be reassociated if its new loops, one for each iteration variable, would reorder its steps."""
     if reassociable_update(b) is not None:
         return
     loops = {f.var: f for f in s.loops_of(b.name)}
     digits: list[Var] = []
-    kept = True
+    ordered = True
     for e in [e for it, e in zip(b.iters, b.bindings, strict=True) if it.kind == "R" and it.extent != 1]:
         mine = [v for v in loops if v in e.vars]
         for outer, inner in itertools.pairwise(mine):
             step, small = step_of(e, outer), step_of(e, inner)
-            kept = kept and step is not None and small is not None and is_nonpositive(small * loops[inner].extent - step)
+            ordered = ordered and step is not None and small is not None and is_nonpositive(small * loops[inner].extent - step)
         digits += mine
-    if not kept or digits != sorted(digits, key=list(loops).index):
-        raise s.refuse("order", f"the steps of the reduction of block {b.name} depend on each other, and would change their order", b)
+    if not ordered or digits != sorted(digits, key=list(loops).index):
+        raise s.refuse("order", f"the steps of the reduction of block {b.name} depend on each other, and their order would change", b)
 
 
 def _sharing(s: ScheduleState, target: For, loops: Sequence[LoopRV]) -> dict[Var, Poly]:
-    """Highest values of the loops whose iterations share a copy."""
+    """The largest values of the loops whose iterations share a copy."""
     found = [s.loop(x) for x in loops]
     for f in found:
         if f is target or ScheduleState.find_loop(f.body, target.var) is None:
-            raise s.refuse("shared-by", f"loop {f.var.name} does not stand around loop {target.var.name}", f)
+            raise s.refuse("shared-by", f"loop {f.var.name} is not around loop {target.var.name}", f)
     return loop_ranges([(f.var, f.extent) for f in found])

@@ -1,4 +1,4 @@
-"""compute_inline, reverse_compute_inline: a pointwise block disappears into its consumers or its producer."""
+"""Inline an elementwise block into its consumers, or into its producer."""
 
 from __future__ import annotations
 
@@ -20,44 +20,48 @@ from tunesmith.schedule.primitive import primitive
 from tunesmith.schedule.state import ScheduleState
 
 
-def _pointwise_store(s: ScheduleState, b: Block) -> BufferStore:
-    """The single store of a block that computes one element per instance at distinct iteration variables."""
+def _elementwise_store(s: ScheduleState, b: Block) -> BufferStore:
+    """The single store of a block whose instances each write one element, at distinct iteration variables."""
     body = b.body
     if is_guarded(s, b):
-        raise s.refuse("guard", f"block {b.name} has a guard beside those of its own extents, which would be lost", b)
+        raise s.refuse("guard", f"block {b.name} has a guard other than those of its own extents, which would be lost", b)
     if type(body) is not BufferStore or b.init is not None or any(it.kind == "R" for it in b.iters):
         raise s.refuse("pointwise", f"block {b.name} is not a single store without reduction", b)
     if any(a.buffer is body.buffer and not a.is_write for a in accesses(b)):
-        raise s.refuse("pointwise", f"block {b.name} reads what it writes", b)
+        raise s.refuse("pointwise", f"block {b.name} reads the buffer it writes", b)
     positions = [plain_iter(e, b) for e in body.indices]
     if None in positions or len(set(positions)) != len(b.iters):
-        raise s.refuse("pointwise", f"block {b.name} does not write one element per instance at its own iteration variables", b)
+        raise s.refuse("pointwise", f"block {b.name} does not write one element in each instance, at its own iteration variables", b)
     return body
 
 
 @primitive
 def compute_inline(s: ScheduleState, block: BlockRV) -> None:
-    """Replace every read of what `block` computes by its expression, and drop the block and its buffer.
+    """Replace every load of the buffer that `block` writes by the stored expression, and remove the block and the buffer.
 
-    Rewrite:
-        for i in range(4): B[i] = A[i] * 2
-        for i in range(4): C[i] = B[i] + 1
+    Rewrite: `compute_inline(B)`
+        B = T.alloc_buffer((16,))
+        for i in T.serial(16):
+            B[i] = A[i] * 2.0
+        for i in T.serial(16):
+            C[i] = B[i] + 1.0
       ->
-        for i in range(4): C[i] = A[i] * 2 + 1
+        for i in T.serial(16):
+            C[i] = A[i] * 2.0 + 1.0
     Requires:
-        pointwise: the block is one store, without reduction, at its own iteration variables, and does not read what it stores.
+        pointwise: the block is one store at its own iteration variables, without reduction, and does not read the buffer it writes.
         intermediate: the buffer is not a parameter of the function and has no other writer.
-        unchanged: nothing that the expression moves past writes what it reads, and the consumers come after it; a pointwise
-            consumer may update in place what the expression reads of the same element.
-        guard: the block has no guards beside those of its own extents, and is under no `if`.
+        unchanged: no block that the expression moves past writes data that it reads, and the consumers come after it; an
+            elementwise consumer may update in place the element that the expression reads.
+        guard: the block has no guards except those of its own extents, and no `if` is around it.
         has-consumer: some block reads the buffer.
-        size: the expressions that result are not too deep or too large for the passes behind (`ir.expression_size`).
-        in-blocks: no statement outside of blocks, and no condition of an `if`, works on the same data as the block.
+        size: the resulting expressions are within the limits of `ir.expression_size`.
+        in-blocks: no statement outside of blocks, and no condition of an `if`, accesses the data of the block.
         block-exists: the block is still in the program.
-    Keeps: results; the expression is computed again at every read.
+    Keeps: results; every load computes the expression again.
     """
     b = s.block(block)
-    body = _pointwise_store(s, b)
+    body = _elementwise_store(s, b)
     _require_private(s, b, body.buffer)
     by_var: list[Var] = [e.as_var() for e in body.indices]  # type: ignore[misc]
     readers = [c for c in s.blocks() if c is not b and any(a.buffer is body.buffer for a in reads(c))]
@@ -84,34 +88,38 @@ def compute_inline(s: ScheduleState, block: BlockRV) -> None:
 
 @primitive
 def reverse_compute_inline(s: ScheduleState, block: BlockRV) -> None:
-    """Let the single producer of what the pointwise `block` reads compute it at once, and drop the block.
+    """Inline the elementwise `block` into its single producer, and remove the block.
 
-    Rewrite:
-        for i in range(4): B[i] = A[i] * 2
-        for i in range(4): C[i] = B[i] + 1
+    Rewrite: `reverse_compute_inline(C)`
+        B = T.alloc_buffer((16,))
+        for i in T.serial(16):
+            B[i] = A[i] * 2.0
+        for i in T.serial(16):
+            C[i] = B[i] + 1.0
       ->
-        for i in range(4): C[i] = A[i] * 2 + 1
+        for i in T.serial(16):
+            C[i] = A[i] * 2.0 + 1.0
     Requires:
-        pointwise: the block is one store, without reduction, at its own iteration variables, and does not read what it stores.
-        one-producer: it reads one intermediate buffer, at its own iteration variables; one pointwise block writes that, and
-            nobody else reads it.
+        pointwise: the block is one store at its own iteration variables, without reduction, and does not read the buffer it writes.
+        one-producer: it reads one intermediate buffer, at its own iteration variables; one elementwise block writes that buffer,
+            and no other block reads it.
         intermediate: that buffer is not a parameter of the function and has no other writer.
-        ready: nothing that the block moves past writes what it reads, or uses what it writes; a producer may read of that the
+        ready: no block that it moves past writes data that it reads, or accesses data that it writes; the producer may read the
             element that is written.
-        guard: neither block has guards beside those of its own extents, or is under an `if`.
-        same-domain: both blocks run over all values of iteration variables of the same extents.
-        size: the expression that results is not too deep or too large for the passes behind (`ir.expression_size`).
-        in-blocks: no statement outside of blocks, and no condition of an `if`, works on the same data as the block.
+        guard: neither block has guards except those of its own extents, and no `if` is around them.
+        same-domain: the iteration variables of both blocks have the same extents, and their loops cover them.
+        size: the resulting expression is within the limits of `ir.expression_size`.
+        in-blocks: no statement outside of blocks, and no condition of an `if`, accesses the data of the block.
         block-exists: the block is still in the program.
     Keeps: results.
     """
     b = s.block(block)
-    body = _pointwise_store(s, b)
+    body = _elementwise_store(s, b)
     made = [c for c in s.blocks() if c is not b and {w.buffer for w in writes(c)} & {a.buffer for a in reads(b)}]
     if len(made) != 1:
         raise s.refuse("one-producer", f"block {b.name} has {len(made)} producers", b)
     p = made[0]
-    source = _pointwise_store(s, p)
+    source = _elementwise_store(s, p)
     for c in (b, p):
         check_in_blocks(s, c, "in-blocks")
         check_unconditional(s, c, "guard")
@@ -123,7 +131,7 @@ def reverse_compute_inline(s: ScheduleState, block: BlockRV) -> None:
         raise s.refuse("one-producer", f"block {b.name} does not read {source.buffer.name} at its own iteration variables", b)
     values: dict[Var, Poly] = {e.as_var(): poly(v) for e, v in zip(mine[0].indices, source.indices, strict=True)}  # type: ignore[misc]
     if set(values) != {it.var for it in b.iters} or len(values) != len(source.indices):
-        raise s.refuse("one-producer", f"block {b.name} does not run over {source.buffer.name}, element by element", b)
+        raise s.refuse("one-producer", f"block {b.name} does not read each element of {source.buffer.name} once", b)
     extents: dict[Var | None, Poly] = {it.var: it.extent for it in (*b.iters, *p.iters)}
     for var, at in values.items():
         differ = extents[var] - extents[at.as_var()]
@@ -135,7 +143,7 @@ def reverse_compute_inline(s: ScheduleState, block: BlockRV) -> None:
         )
     for c in (p, b):
         if not covers_domain(s, c):
-            raise s.refuse("same-domain", f"the loops around block {c.name} may leave out a part of its domain", c)
+            raise s.refuse("same-domain", f"the loops around block {c.name} may not cover its domain", c)
 
     check_ready(s, b, [p], [p], own=_same_element(p, source, b, [a.indices for a in mine]))
 
@@ -154,8 +162,8 @@ def reverse_compute_inline(s: ScheduleState, block: BlockRV) -> None:
 
 
 def _same_element(p: Block, source: BufferStore, c: Block, at: list[tuple[Poly, ...]]) -> bool:
-    """Whether the consumer `c`, reading the producer `p` at these places, is pointwise, and `p` reads of what `c` writes just the
-    element that `c` writes with it."""
+    """Whether the consumer `c`, which reads the producer `p` at these indices, is elementwise, and `p` reads no element that `c` writes,
+    except the one that `c` writes from it."""
     out = c.body
     if type(out) is not BufferStore or c.init is not None or {plain_iter(e, c) for e in out.indices} != set(range(len(c.iters))):
         return False
@@ -167,7 +175,7 @@ def _same_element(p: Block, source: BufferStore, c: Block, at: list[tuple[Poly, 
 
 
 def _check_size(s: ScheduleState, reader: Block, made: BufferStore) -> None:
-    """Refuse the inlining of what `made` stores into `reader` if one of its expressions gets larger than passes can walk."""
+    """Refuse to inline the store `made` into `reader` if an expression would exceed the limits of `ir.expression_size`."""
     inside = {made.buffer: size_of(made.value)}
     for n in [reader.body] if reader.init is None else [reader.init, reader.body]:
         for x in walk(n):
@@ -175,7 +183,7 @@ def _check_size(s: ScheduleState, reader: Block, made: BufferStore) -> None:
                 raise s.refuse(
                     "size",
                     f"with {made.buffer.name} inlined, block {reader.name} has an expression of {size.nodes} nodes and depth {size.depth}; "
-                    f"at most {MAX_NODES} nodes and depth {MAX_DEPTH} are compiled, so leave one of its producers a block of its own",
+                    f"at most {MAX_NODES} nodes and depth {MAX_DEPTH} are compiled. Leave one of its producers as a block",
                     reader,
                 )
 

@@ -1,4 +1,4 @@
-"""cooperative_fetch: the threads of a block share the work of filling a tile."""
+"""Distribute the iterations of a copy over the threads of a block."""
 
 from __future__ import annotations
 
@@ -15,27 +15,32 @@ from tunesmith.schedule.state import ScheduleState
 
 @primitive
 def cooperative_fetch(s: ScheduleState, block: BlockRV, vector: IntRV | int = 1) -> list[LoopRV]:
-    """Share the iterations of `block`'s own loops among the threads around it, so that neighbours do neighbouring ones.
+    """Distribute the iterations of the own loops of `block` over the threads around it; adjacent threads run adjacent iterations.
 
-    Returns the loop of a thread's turns and the loop of the elements of one turn, which is vectorised.
+    Returns the loop over the rounds of a thread and the vectorized loop over the elements of one round.
 
     Args:
-        block: a block under loops of threadIdx, that computes for all of them, a copy into shared memory say.
-        vector: elements that a thread does at once.
-    Rewrite:
-        for t in thread_binding(32, "threadIdx.x"):
-            for i, j in grid(8, 16): S[i, j] = A[i, j]
+        block: a block inside threadIdx loops that computes for all threads, for example a copy to shared memory.
+        vector: elements of a thread in one round.
+    Rewrite: `cooperative_fetch(S, vector=4)`
+        S = T.alloc_buffer((200,), scope="shared")
+        for t in T.thread_binding(32, "threadIdx.x"):
+            for i in T.serial(200):
+                S[i] = A[i]
       ->
-        for t in thread_binding(32, "threadIdx.x"):
-            for e_0 in unroll(1):
-                for e_1 in thread_binding(32, "threadIdx.x"):
-                    for e_2 in vectorized(4): S[e // 16, e % 16] = A[e // 16, e % 16]  # e = e_0 * 128 + e_1 * 4 + e_2, where e < 128
+        S = T.alloc_buffer((200,), scope="shared")
+        for t in T.thread_binding(32, "threadIdx.x"):
+            for i_fused_0 in T.unroll(2):
+                for i_fused_1 in T.thread_binding(32, "threadIdx.x"):
+                    for i_fused_2 in T.vectorized(4):
+                        if i_fused_0 * 128 + i_fused_1 * 4 + i_fused_2 < 200:
+                            S[i_fused_0 * 128 + i_fused_1 * 4 + i_fused_2] = A[i_fused_0 * 128 + i_fused_1 * 4 + i_fused_2]
     Requires:
-        threads-around: a loop of threadIdx stands around the block.
-        own-loops: the innermost loops around the block hold nothing else and are not marked.
-        positive: a turn has at least one element.
-        data-parallel: the block is no reduction.
-        alike: what the block does is the same for all threads.
+        threads-around: a threadIdx loop is around the block.
+        own-loops: the innermost loop around the block contains only the block, and is neither marked nor annotated.
+        positive: a round has at least one element.
+        data-parallel: the block is not a reduction.
+        alike: the block does the same work for all threads.
         block-exists: the block is still in the program.
     Keeps: results (source: TVM MetaSchedule's cooperative fetching).
     """
@@ -45,7 +50,7 @@ def cooperative_fetch(s: ScheduleState, block: BlockRV, vector: IntRV | int = 1)
         raise s.refuse("data-parallel", f"block {b.name} is a reduction", b)
     around = [f for f in path if type(f) is For and f.kind == "thread" and is_thread_axis(f.thread)]
     if not around:
-        raise s.refuse("threads-around", f"block {b.name} stands in no loop of threadIdx", b)
+        raise s.refuse("threads-around", f"block {b.name} is in no threadIdx loop", b)
     own: list[For] = []
     for f, below in zip(reversed(path[:-1]), reversed(path), strict=False):
         if type(f) is not For or f.body is not below or f.kind != "serial" or f.annotations:
@@ -54,15 +59,15 @@ def cooperative_fetch(s: ScheduleState, block: BlockRV, vector: IntRV | int = 1)
     if not own:
         raise s.refuse("own-loops", f"block {b.name} has no loops of its own", b)
     each = s.value(vector)
-    s.require("le0", 1 - each, "positive", "a turn has at least one element", each)
+    s.require("le0", 1 - each, "positive", "a round has at least one element", each)
     for f in around:
         check_alike(s, b, f)
-    # The fastest axis inside: threads x, y, z from right to left.
+    # The fastest axis is innermost: z, y, x.
     axes = sorted({f.thread or "": f for f in around}.items(), reverse=True)
     fused = s.loop(fuse(s, [s.new_loop(f.var) for f in own]))
     extents = [f.extent for _, f in axes]
-    turns = ceildiv(fused.extent, product(extents) * each)
-    made = split_loop(s, fused, [turns, *extents, each])
+    rounds = ceildiv(fused.extent, product(extents) * each)
+    made = split_loop(s, fused, [rounds, *extents, each])
     for var, (tag, _) in zip(made[1:-1], axes, strict=True):
         s.replace_loop(var, lambda f, tag=tag: f.with_(kind="thread", thread=tag))  # type: ignore[misc]
     s.replace_loop(made[0], lambda f: f.with_(kind="unrolled"))

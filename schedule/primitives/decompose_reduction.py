@@ -1,4 +1,4 @@
-"""decompose_reduction: the initialisation of a reduction becomes a block of its own."""
+"""Split a reduction into an initialisation block and an update block."""
 
 from __future__ import annotations
 
@@ -20,24 +20,30 @@ from tunesmith.schedule.state import ScheduleState
 
 @primitive
 def decompose_reduction(s: ScheduleState, block: BlockRV, loop: LoopRV) -> BlockRV:
-    """Put the init of `block` into its own nest, directly before `loop`; the update keeps the rest.
+    """Move the init of `block` to a new block directly before `loop`.
 
-    Rewrite:
-        for i, k in grid(4, 8): { init: C[i] = 0 } C[i] = C[i] + A[i, k]
+    Returns the new block.
+
+    Rewrite: `decompose_reduction(C, k)`
+        for i, k in T.grid(4, 16):
+            init: C[i] = 0.0
+            C[i] = C[i] + A[i, k]
       ->
-        for i in range(4):
-            C_init[i] = 0
-            for k in range(8): C[i] = C[i] + A[i, k]
+        for i in T.serial(4):
+            C[i] = 0.0
+            for k in T.serial(16):
+                C[i] = C[i] + A[i, k]
     Requires:
         reduction: the block has an init, which does not depend on its reduction variables.
         loop-of-block: the loop is one of the block's loops.
-        reduce-inside: no loop outside `loop` takes part in the reduction.
-        once: every spatial iteration variable has each of its values once in the loop, and each is an element of its own, so that
-            no element is computed again, which would add to it again; beside other blocks, the loops are a tiling of it.
-        first: the reduction begins, just once, where its loops begin, under no `if` inside the loop.
-        unseen: nothing inside the loop sees that the init runs earlier: no other block uses elements of the output that the
-            block has not finished or changes what the init reads, and the block reads only the element that it accumulates into.
-        in-blocks: no statement outside of blocks, and no condition of an `if`, works on the same data as the block.
+        reduce-inside: no loop outside `loop` is part of the reduction.
+        once: the loop runs each value of every spatial iteration variable once, and each value writes a different element;
+            otherwise an element would be accumulated again without its init.  If the loop contains other blocks, its loops tile
+            the iteration variables.
+        first: the reduction starts once, in the first iteration of its loops, and the loop contains no `if` around the block.
+        unseen: nothing inside the loop can observe the earlier init: no other block accesses elements of the output that the
+            block has not finished, or writes data that the init reads, and the block reads only the element that it updates.
+        in-blocks: no statement outside of blocks, and no condition of an `if`, accesses the data of the block.
         block-exists: the block is still in the program.
         loop-exists: the loop is still in the program.
     Keeps: results.
@@ -56,17 +62,17 @@ def decompose_reduction(s: ScheduleState, block: BlockRV, loop: LoopRV) -> Block
     reducing = [e for it, e in zip(b.iters, b.bindings, strict=True) if it.kind == "R"]
     for f in path[:cut]:
         if type(f) is For and any(f.var in e.vars for e in reducing):
-            raise s.refuse("reduce-inside", f"loop {f.var.name} outside {target.var.name} takes part in the reduction", target)
+            raise s.refuse("reduce-inside", f"loop {f.var.name} outside {target.var.name} is part of the reduction", target)
     inner: list[For] = [f for f in path[cut:] if type(f) is For]
     spatial = [e for it, e in zip(b.iters, b.bindings, strict=True) if it.kind == "S"]
-    kept = [f for f in inner if any(f.var in e.vars for e in spatial)]
+    spatial_loops = [f for f in inner if any(f.var in e.vars for e in spatial)]
     _check_once(s, b, target, inner, spatial, reducing)
     check_in_blocks(s, b, "in-blocks")
     check_unconditional(s, b, "first", target)
     check_first_step(s, b, "first")
-    _check_unseen(s, b, target, bool(kept))
-    values: dict[Var, Poly] = {f.var: poly(Var(f.var.name)) for f in kept}
-    # A guard holds for the init exactly when it holds at the first reduction step, where the dropped loops are at 0.
+    _check_unseen(s, b, target, bool(spatial_loops))
+    values: dict[Var, Poly] = {f.var: poly(Var(f.var.name)) for f in spatial_loops}
+    # The guards of the init are those of the first reduction step, where the removed loops are 0.
     values |= {f.var: ZERO for f in inner if f.var not in values}
     iters = [(it, Iter(Var(it.var.name), substitute(it.extent, values), "S")) for it in b.iters if it.kind == "S"]
     rename: dict[Var, Poly] = {old.var: poly(new.var) for old, new in iters}
@@ -79,7 +85,7 @@ def decompose_reduction(s: ScheduleState, block: BlockRV, loop: LoopRV) -> Block
         None,
         substitute_program(b.init, rename),
     )
-    for f in reversed(kept):
+    for f in reversed(spatial_loops):
         kind = "serial" if f.kind == "parallel" else f.kind
         init = For(values[f.var].as_var(), substitute(f.extent, values), init, kind, f.thread)  # type: ignore[arg-type]
     s.replace_block(b.name, lambda old: old.with_(init=None))
@@ -92,8 +98,10 @@ def _check_once(s: ScheduleState, b: Block, target: For, inner: list[For], spati
     repeated = [f.var.name for f in inner if f.extent != 1 and all(f.var not in e.vars for e in (*spatial, *reducing))]
     alone = blocks_under(target) == [b]
     if not alone and (repeated or not all(is_tiling(e, ranges) for e in spatial)):
-        raise s.refuse("once", f"loop {target.var.name} holds other blocks, and may compute an element of {b.name} more than once", target)
-    # Fused loops are distinct only together: f % n alone has each value many times.
+        raise s.refuse(
+            "once", f"loop {target.var.name} contains other blocks, and may compute an element of {b.name} more than once", target
+        )
+    # A digit of a fused loop, such as f % n, repeats its values: the digits are distinct only together.
     if repeated or (not all(_is_distinct(e, ranges) for e in spatial) and is_repeated(s, b, inner)):
         raise s.refuse("once", f"loop {target.var.name} computes elements of {b.name} more than once", target)
     moving = {it.var for it, e in zip(b.iters, b.bindings, strict=True) if it.kind == "S" and not e.vars.isdisjoint(ranges)}
@@ -104,27 +112,27 @@ def _check_once(s: ScheduleState, b: Block, target: For, inner: list[For], spati
 
 
 def _is_distinct(e: Poly, ranges: Mapping[Var, Poly]) -> bool:
-    """Whether `e` has no value twice: a tiling, or a single loop."""
+    """Whether no two iterations give `e` the same value: a tiling, or a single loop."""
     inner = [a for m, _ in e.terms for a in m if not a.vars.isdisjoint(ranges)]
     return is_tiling(e, ranges) or (len(inner) == 1 and isinstance(inner[0], Var))
 
 
 def _check_unseen(s: ScheduleState, b: Block, target: For, several: bool) -> None:
-    """Nobody may see that elements are initialised all at once, before the loop."""
+    """Refuse a loop in which a block could observe that all elements are initialised before the loop."""
     made = {w.buffer for w in writes(b)}
     if several and any(a.buffer in made for a in reads(b)):
-        raise s.refuse("unseen", f"block {b.name} reads elements of its output that would be initialised already", b)
+        raise s.refuse("unseen", f"block {b.name} reads elements of its output that would already be initialised", b)
     started = {a.buffer for a in accesses(b.with_(body=b.init)) if not a.is_write}
     order = s.blocks()
     for c in blocks_under(target):
         for a in accesses(c) if c is not b else ():
             if a.buffer in (made | started if a.is_write else made) and not _is_later(s, b, c, a, order):
-                what = f"block {b.name} cannot be initialised before loop {target.var.name}: block {c.name} works on {a.buffer.name} in it"
+                what = f"block {b.name} cannot be initialised before loop {target.var.name}: block {c.name} in it accesses {a.buffer.name}"
                 raise s.refuse("unseen", what, c)
 
 
 def _is_later(s: ScheduleState, b: Block, c: Block, a: Access, order: list[Block]) -> bool:
-    """Whether `c` only reads what `b` has finished, or what nobody has written before."""
+    """Whether `c` only reads elements that `b` has finished, or that no block has written."""
     if a.is_write:
         return False
     if a.buffer in s.func.allocs and not any(w.buffer is a.buffer for x in order if x is not b for w in writes(x)):

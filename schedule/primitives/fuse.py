@@ -1,4 +1,4 @@
-"""fuse: nested loops become one."""
+"""Fuse nested loops into one."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from tunesmith.schedule.state import ScheduleState
 def fuse(s: ScheduleState, loops: Sequence[LoopRV]) -> LoopRV:
     """Fuse consecutive nested loops, outermost first, into one.
 
-    Rewrite:
-        for i in range(4):
-            for j in range(8): S(i, j)
+    Rewrite: `fuse([i, j])`
+        for i, j in T.grid(4, 8):
+            C[i, j] = A[i, j]
       ->
-        for i_j_fused in range(32): S(i_j_fused // 8, i_j_fused % 8)
+        for i_j_fused in T.serial(32):
+            C[i_j_fused // 8, i_j_fused % 8] = A[i_j_fused // 8, i_j_fused % 8]
     Requires:
         at-least-one: there is a loop to fuse.
         nested: each loop is the only statement of the one before it.
-        serial: no loop is marked or annotated.
-        independent: no loop's extent depends on another of them.
+        serial: every loop is serial and carries no annotation.
+        independent: no extent depends on another of the loops.
         loop-exists: the loops are still in the program.
     Keeps: the order of executed block instances.
     """

@@ -1,4 +1,4 @@
-"""get_block, get_loops, get_producers, get_consumers, get_child_blocks, get_output_blocks: pure look-ups."""
+"""Look up blocks and loops, and the producers and consumers of a block; nothing is changed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tunesmith.schedule.state import ScheduleState
 
 @primitive
 def get_block(s: ScheduleState, name: str) -> BlockRV:
-    """The block called `name`.
+    """The block named `name`.
 
     Requires:
         block-exists: the function has a block of that name.
@@ -42,7 +42,7 @@ def get_child_blocks(s: ScheduleState, loop: LoopRV) -> list[BlockRV]:
 
 @primitive
 def get_producers(s: ScheduleState, block: BlockRV) -> list[BlockRV]:
-    """The other blocks that write a buffer which `block` reads, in program order.
+    """The other blocks that write a buffer that `block` reads, in program order.
 
     Requires:
         block-exists: the block is still in the program.
@@ -54,7 +54,7 @@ def get_producers(s: ScheduleState, block: BlockRV) -> list[BlockRV]:
 
 @primitive
 def get_consumers(s: ScheduleState, block: BlockRV) -> list[BlockRV]:
-    """The other blocks that read a buffer which `block` writes, in program order.
+    """The other blocks that read a buffer that `block` writes, in program order.
 
     Requires:
         block-exists: the block is still in the program.

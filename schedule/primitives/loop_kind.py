@@ -1,4 +1,4 @@
-"""parallel, vectorize, unroll, bind: how a loop is executed."""
+"""Mark how a loop is executed: parallel, vectorized, unrolled, or bound to a thread axis."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def _mark(s: ScheduleState, target: For, kind: str) -> None:
     s.replace_loop(target.var, lambda f: f.with_(kind=kind))
 
 
-def _held(target: For) -> str:
-    """What a loop holds instead of one block, and what to do."""
+def _body_text(target: For) -> str:
+    """The body of a loop that is not a single block, and the step that helps, for messages."""
     if type(target.body) is For:
-        return f"loop {target.body.var.name}: put the loop to vectorize innermost with reorder"
-    return "several statements, or none in a block: vectorize the innermost loop around one block"
+        return f"loop {target.body.var.name}: use reorder to make the loop to vectorize the innermost one"
+    return "several statements, or statements outside of blocks: vectorize the innermost loop around one block"
 
 
 def _used_by_reduction(b: Block, target: For) -> bool:
@@ -32,13 +32,13 @@ def _used_by_reduction(b: Block, target: For) -> bool:
 
 @primitive
 def parallel(s: ScheduleState, loop: LoopRV) -> None:
-    """Run the iterations of `loop` on several threads.
+    """Run the iterations of `loop` on several threads of the CPU.
 
     Requires:
         serial: the loop is not marked otherwise.
         data-parallel: no block inside uses the loop for a reduction.
-        independent: different iterations access different elements of what they write.  Intermediate buffers that are used inside the
-            loop alone are private to an iteration.
+        independent: different iterations access different elements of the buffers they write.  Intermediate buffers that are used only
+            inside the loop are private to an iteration.
         loop-exists: the loop is still in the program.
     Keeps: results, because iterations do not conflict.
     """
@@ -52,23 +52,23 @@ def parallel(s: ScheduleState, loop: LoopRV) -> None:
 
 @primitive
 def vectorize(s: ScheduleState, loop: LoopRV, max_lanes: int = 512) -> None:
-    """Run the iterations of `loop` as vector operations; lowering cuts it into the target's vectors.
+    """Run the iterations of `loop` as vector operations; lowering splits it into vectors of the target.
 
-    A loop over a reduction C[i] = C[i] op x is allowed when the block has no init any more: it becomes a horizontal reduction.
+    The loop of a reduction C[i] = C[i] op x is allowed after decompose_reduction: it becomes a horizontal reduction.
 
     Requires:
         serial: the loop is not marked otherwise.
         length: the extent is at most `max_lanes`.
-        innermost: the loop holds one block and no other loop.
-        data-parallel: the block does not initialise and reduce over the loop at once; use decompose_reduction first.
-        independent: different iterations access different elements of what they write, or write the same values, or are updates
-            of a reduction that may be combined in any order.
+        innermost: the loop contains one block and no other loop.
+        data-parallel: a block that reduces over the loop has no init; use decompose_reduction first.
+        independent: different iterations access different elements of the buffers they write, or write the same values, or are
+            updates of a reduction that can be reassociated.
         loop-exists: the loop is still in the program.
     Keeps: results; a horizontal reduction is reassociated.
     """
     target = s.loop(loop)
     if type(target.body) is not Block:
-        what = f"loop {target.var.name} must directly hold one block, and holds {_held(target)}"
+        what = f"loop {target.var.name} must contain one block directly, and contains {_body_text(target)}"
         raise s.refuse("innermost", what, target)
     if _used_by_reduction(target.body, target) and target.body.init is not None:
         raise s.refuse(
@@ -84,28 +84,31 @@ def vectorize(s: ScheduleState, loop: LoopRV, max_lanes: int = 512) -> None:
 
 @primitive
 def bind(s: ScheduleState, loop: LoopRV, thread: str) -> None:
-    """Give the iterations of `loop` to the blocks of a grid, to the threads of a block, or to virtual threads.
+    """Bind `loop` to an axis of thread blocks, of the threads in a block, or of virtual threads.
 
     Args:
-        loop: the loop.
-        thread: `blockIdx.x`, `threadIdx.x`, `vthread.x`, or y, or z.  A thread runs all virtual threads, side by side: what they share is
-            fetched once.  Loops of one threadIdx may stand in each other: all threads do the outer one, and share the inner one's work.
-    Rewrite:
-        for i in range(16): C[i] = A[i]
+        loop: the loop to bind.
+        thread: `blockIdx.x`, `threadIdx.x`, `vthread.x`, or y, or z.  A thread interleaves all virtual threads, so that data that they
+            share is fetched once.  Loops of one threadIdx may be nested: all threads run the outer one, and divide the work of the inner
+            one.
+    Rewrite: `bind(i, "threadIdx.x")`
+        for i in T.serial(16):
+            C[i] = A[i]
       ->
-        for i in thread_binding(16, "threadIdx.x"): C[i] = A[i]
+        for i in T.thread_binding(16, "threadIdx.x"):
+            C[i] = A[i]
     Requires:
-        known-thread: there is such a thread axis.
+        known-thread: the thread axis exists.
         serial: the loop is not marked otherwise.
-        data-parallel: no block inside uses the loop for a reduction, except, for threadIdx, one that reduces over nothing else and
-            stands alone in it: its threads combine their values.
-        independent: different iterations of blockIdx and vthread access different elements of what they write; those of threadIdx may
-            also write the same values, and barriers order instances of different blocks, or lowering refuses the function.
-        nested: a loop of blocks does not stand in one of threads, nor a loop in one of the same axis, but for threadIdx.
+        data-parallel: no block inside uses the loop for a reduction.  Exception for threadIdx: the block is alone in the loop and
+            reduces over this loop only; then the threads combine their values.
+        independent: different iterations of blockIdx and vthread access different elements of the buffers they write; those of threadIdx
+            may also write the same values, and barriers order instances of different blocks, or lowering refuses the function.
+        nested: no blockIdx loop is inside a threadIdx or vthread loop, and no loop is inside one of the same axis, except for threadIdx.
         agree: all loops of the same threadIdx in this nest have the same extent.
-        alike: where a loop of threadIdx stands in another one of it, what is inside is the same for all iterations of the outer one.
+        alike: the body of a threadIdx loop inside another one of the same axis does not depend on the outer loop.
         loop-exists: the loop is still in the program.
-    Keeps: results, because iterations touch different elements or the same values (source: TVM's bind; Halide's gpu_blocks).
+    Keeps: results, because iterations access different elements or write the same values (source: TVM's bind; Halide's gpu_blocks).
     """
     target = s.loop(loop)
     if thread not in AXES:
@@ -124,7 +127,7 @@ def bind(s: ScheduleState, loop: LoopRV, thread: str) -> None:
         related = ScheduleState.find_loop(f.body, target.var) is not None or ScheduleState.find_loop(target.body, f.var) is not None
         inner, outer = (thread, f.thread or "") if ScheduleState.find_loop(f.body, target.var) is not None else (f.thread or "", thread)
         if related and ((inner == outer and not together) or (is_block_axis(inner) and not is_block_axis(outer))):
-            raise s.refuse("nested", f"a loop of {inner} would stand inside a loop of {outer}", target)
+            raise s.refuse("nested", f"a loop of {inner} would be inside a loop of {outer}", target)
         if related and inner == outer:
             first, second = (f, target) if ScheduleState.find_loop(f.body, target.var) is not None else (target, f)
             check_alike(s, second, first)
@@ -134,25 +137,25 @@ def bind(s: ScheduleState, loop: LoopRV, thread: str) -> None:
 
 
 def check_alike(s: ScheduleState, inside: Stmt, outer: For) -> None:
-    """Refuse to share what is different for each thread: blocks in `inside` that depend on `outer`, whose threads would share them.
+    """Refuse blocks in `inside` that depend on the thread loop `outer`, because its threads would divide their work.
 
-    Guards that cannot be decided yet may leave threads out; lowering refuses those that do.
+    Guards that are undecided here may exclude threads; lowering refuses those that do.
     """
     for b in [inside] if type(inside) is Block else blocks_under(inside):
         if any(outer.var in e.vars for e in b.bindings):
-            what = f"block {b.name} depends on loop {outer.var.name} of {outer.thread}, so that its threads cannot share the block's work"
+            what = f"block {b.name} depends on loop {outer.var.name} of {outer.thread}, so its threads cannot divide the work of the block"
             raise s.refuse("alike", what, b)
 
 
 def _is_combination(b: Block, target: For) -> bool:
-    """Whether the block is alone in the loop, which is its whole reduction, and combines values in any order: C[i] = C[i] op x."""
+    """Whether the block is alone in the loop, reduces over this loop only, and can be reassociated: C[i] = C[i] op x."""
     reducing = [e for it, e in zip(b.iters, b.bindings, strict=True) if it.kind == "R"]
     alone = target.body is b and [e.as_var() for e in reducing] == [target.var]
     return alone and b.init is not None and reassociable_update(b) is not None
 
 
 def _is_folded(b: Block, target: For) -> bool:
-    """Whether all iterations of the loop update one element, in any order: a horizontal reduction."""
+    """Whether all iterations of the loop update one element and can be reassociated: a horizontal reduction."""
     values = {it.var: e for it, e in zip(b.iters, b.bindings, strict=True)}
     update = reassociable_update(b)
     return update is not None and all(target.var not in substitute(i, values).vars for i in update.store.indices)
@@ -164,7 +167,7 @@ def _length(s: ScheduleState, extent: Poly, limit: int) -> None:
 
 @primitive
 def unroll(s: ScheduleState, loop: LoopRV, max_copies: int = 512) -> None:
-    """Write out the iterations of `loop`.
+    """Unroll `loop` completely.
 
     Requires:
         serial: the loop is not marked otherwise.

@@ -1,4 +1,4 @@
-"""pad_rows: the rows of an intermediate buffer stand apart, so that columns of a tile in shared memory lie in different banks."""
+"""Pad the rows of an intermediate buffer, so that the columns of a tile in shared memory map to different banks."""
 
 from __future__ import annotations
 
@@ -13,20 +13,24 @@ MAX_PAD = 1024
 
 @primitive
 def pad_rows(s: ScheduleState, block: BlockRV, pad: IntRV | int) -> None:
-    """Leave `pad` elements after each row (run of the last dimension) of the buffer that `block` writes.
+    """Add `pad` unused elements after each row (last dimension) of the buffer that `block` writes.
 
-    It is added to what is left of the row when the buffer shrinks to its tile.
+    If lowering compacts the buffer to its tile, the compacted row is padded.
 
-    Rewrite:
-        S = alloc_buffer((8, 32), scope="shared")
-      -> (4)
-        S = alloc_buffer((8, 32), scope="shared", pad=4)
+    Rewrite: `pad_rows(S, 4)`
+        S = T.alloc_buffer((8, 32), scope="shared")
+        for i, j in T.grid(8, 32):
+            S[i, j] = A[i, j]
+      ->
+        S = T.alloc_buffer((8, 32), scope="shared", pad=4)
+        for i, j in T.grid(8, 32):
+            S[i, j] = A[i, j]
     Requires:
         intermediate: the block writes one buffer, which is not a parameter of the function.
-        positive: the padding is no negative number.
-        bounded: it is at most 1024 elements, which is more than the banks of any memory.
+        positive: the padding is not negative.
+        bounded: the padding is at most 1024 elements, more than any memory has banks.
         block-exists: the block is still in the program.
-    Keeps: results (source: TVM's storage_align, which asks for a remainder of the distance of rows instead).
+    Keeps: results (source: TVM's storage_align, which takes the remainder of the row stride instead).
     """
     b = s.block(block)
     outs = list(dict.fromkeys(a.buffer for a in writes(b)))

@@ -1,4 +1,4 @@
-"""reorder: permute the loops of a nest."""
+"""Permute the loops of a nest."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from tunesmith.schedule.state import ScheduleState
 
 @primitive
 def reorder(s: ScheduleState, loops: Sequence[LoopRV]) -> None:
-    """Put `loops`, which stand in one perfect nest, into the given order; loops between them that are not named stay in place.
+    """Put `loops`, which form one perfect nest, into the given order; other loops between them keep their positions.
 
-    Rewrite:
-        for i in range(4):
-            for j in range(8): S(i, j)
+    Rewrite: `reorder([j, i])`
+        for i, j in T.grid(4, 8):
+            C[i, j] = A[i, j]
       ->
-        for j in range(8):
-            for i in range(4): S(i, j)
+        for j, i in T.grid(8, 4):
+            C[i, j] = A[i, j]
     Requires:
         distinct: no loop is named twice.
-        nest: the loops belong to one nest without other statements between them.
-        single-block: the nest holds one block, so that no other block sees the order change.
-        independent: no loop's extent depends on another of the nest.
-        dependences: instances of the block that access one element, where one of them writes it, keep their order, or are updates of a
-            reduction that may be combined in any order.
-        init-first: loops that take part in a spatial and a reduction variable at once (fused of both) keep their order when the
-            block has an init, which must run before all other updates of an element.
+        nest: the loops belong to one nest, without other statements between them.
+        single-block: the nest contains one block, so that no other block depends on the order.
+        independent: no extent depends on another loop of the nest.
+        dependences: instances of the block keep their order if they access one element and one of them writes it, unless they are
+            updates of a reduction that can be reassociated.
+        init-first: if the block has an init, loops that bind both a spatial and a reduction variable (after fuse) keep their order,
+            because the init must run before all other updates of an element.
         loop-exists: the loops are still in the program.
     Keeps: the set of executed block instances; reductions are reassociated.
     """
@@ -55,7 +55,7 @@ def reorder(s: ScheduleState, loops: Sequence[LoopRV]) -> None:
     while type(rest) is For:
         rest = rest.body
     if type(rest) is not Block:
-        raise s.refuse("single-block", "the nest holds more than one block", top)
+        raise s.refuse("single-block", "the nest contains more than one block", top)
     inside = {f.var for f in chain}
     for f in chain:
         if not f.extent.vars.isdisjoint(inside):
@@ -64,7 +64,7 @@ def reorder(s: ScheduleState, loops: Sequence[LoopRV]) -> None:
     new = [next(renewed) if f.var in order else f for f in chain]
     mixed = _mixed(rest)
     if rest.init is not None and [f for f in chain if f.var in mixed] != [f for f in new if f.var in mixed]:
-        raise s.refuse("init-first", f"block {rest.name} would update elements before it initialises them", rest)
+        raise s.refuse("init-first", f"block {rest.name} would update elements before their init", rest)
     if new != chain:
         check_order(s, rest, chain, new, "dependences")
     body = at
@@ -74,7 +74,7 @@ def reorder(s: ScheduleState, loops: Sequence[LoopRV]) -> None:
 
 
 def _mixed(b: Block) -> set[Any]:
-    """Loops that are part of a spatial and of a reduction variable."""
+    """Loops that bind both a spatial and a reduction variable."""
     parts: dict[str, set[Any]] = {"S": set(), "R": set()}
     for it, e in zip(b.iters, b.bindings, strict=True):
         parts[it.kind] |= e.vars

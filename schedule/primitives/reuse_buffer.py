@@ -1,4 +1,4 @@
-"""reuse_buffer: an intermediate result lives in the output that is computed from it, element by element."""
+"""Store an intermediate result in the output buffer that is computed from it, element by element."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.poly import ONE, Op, Param, Poly, Var, ceildiv
 from tunesmith.ir.stmt import Block, BufferStore, For, Seq
 from tunesmith.ir.visit import substitute
-from tunesmith.schedule.dependence_checks import require_one, separation_conditions
+from tunesmith.schedule.dependence_checks import pair_conditions, require_one
 from tunesmith.schedule.footprints import is_tiling
 from tunesmith.schedule.handles import BlockRV
 from tunesmith.schedule.primitive import primitive
@@ -21,25 +21,30 @@ from tunesmith.schedule.state import ScheduleState
 
 @primitive
 def reuse_buffer(s: ScheduleState, block: BlockRV, into: BlockRV) -> None:
-    """Keep what `block` computes in the buffer that `into` writes; its own buffer disappears.
+    """Store the result of `block` in the buffer that `into` writes, and remove its own buffer.
 
-    Rewrite:
-        for i in range(16): B[i] = A[i] * 2
-        for i in range(16): C[i] = B[i] + 1
+    Rewrite: `reuse_buffer(B, C)`
+        B = T.alloc_buffer((16,))
+        for i in T.serial(16):
+            B[i] = A[i] * 2.0
+        for i in T.serial(16):
+            C[i] = B[i] + 1.0
       ->
-        for i in range(16): C[i] = A[i] * 2
-        for i in range(16): C[i] = C[i] + 1
+        for i in T.serial(16):
+            C[i] = A[i] * 2.0
+        for i in T.serial(16):
+            C[i] = C[i] + 1.0
     Requires:
-        intermediate: the block writes one buffer, which is an intermediate one, not in registers, and nothing else writes that.
-        output: `into` is one store without reduction, to a parameter of the function that nothing else touches.
+        intermediate: the block writes one buffer, which is an intermediate, not in registers, and has no other writer.
+        output: `into` is one store without reduction, to a parameter of the function that no other statement accesses.
         same-shape: both buffers have the same shape and type.
         in-place: `into` reads the intermediate buffer only at the element that it writes.
-        order: nothing touches the intermediate buffer outside the loops that hold both blocks; inside them the block comes
-            before `into`, and `into` after everything else that touches it.
-        apart: different iterations of each of these loops touch different elements.
-        once: the other loops of `into` give each of its elements once.
-        guard: a guard of `into` leaves out no element of the buffer, or is one of the block too, on the loops that hold both.
-        covers: `into` writes every element that the block writes in the same iteration of these loops.
+        order: the intermediate buffer is accessed only inside the loops around both blocks; there `into` comes after the block
+            and after all other accesses.
+        apart: different iterations of each of these common loops access different elements.
+        once: the other loops of `into` visit each of its elements once.
+        guard: a guard of `into` excludes no element of the buffer, or the block has the same guard, on common loops.
+        covers: `into` writes every element that the block writes in the same iteration of the common loops.
         block-exists: the blocks are still in the program.
     Keeps: results (source: reuse_buffer of Exo).
     """
@@ -50,17 +55,17 @@ def reuse_buffer(s: ScheduleState, block: BlockRV, into: BlockRV) -> None:
         raise s.refuse("same-shape", where, q)
     for m, n in zip(old.shape, new.shape, strict=True):
         s.require("eq0", m - n, "same-shape", where)
-    row, common, made, used = _places(s, p, q, old)
+    parent, common, made, used = _places(s, p, q, old)
     for f in common:
-        mine = [t for t in loop_accesses(f.body) if t.buffer in (old, new)]
-        for w in mine:
-            for t in mine if w.is_write else ():
-                what = f"different iterations of loop {f.var.name} may touch the same element of {old.name}"
-                require_one(s, separation_conditions(w, t, f.var), "apart", what, f)
-    (at,) = [t for t in loop_accesses(row.stmts[used]) if t.buffer is new]
+        found = [x for x in loop_accesses(f.body) if x.buffer in (old, new)]
+        for w in found:
+            for x in found if w.is_write else ():
+                what = f"different iterations of loop {f.var.name} may access the same element of {old.name}"
+                require_one(s, pair_conditions(w, x, f.var), "apart", what, f)
+    (at,) = [t for t in loop_accesses(parent.stmts[used]) if t.buffer is new]
     _check_once(s, q, at)
     _check_guards(s, p, q, at, {f.var for f in common})
-    for w in loop_accesses(row.stmts[made]):
+    for w in loop_accesses(parent.stmts[made]):
         if w.buffer is old and w.is_write:
             _check_covers(s, q, w, at)
     s.set_body(substitute(s.func.body, {}, {old: new}))
@@ -80,10 +85,10 @@ def _buffers(s: ScheduleState, p: Block, q: Block) -> tuple[Buffer, Buffer]:
         raise s.refuse("output", f"block {q.name} is not a single store without reduction", q)
     new = q.body.buffer
     if new not in s.func.params or _count(everything, new, True) != 1 or _count(everything, new, False):
-        raise s.refuse("output", f"{new.name} is not a parameter that only block {q.name} touches", q)
+        raise s.refuse("output", f"{new.name} is not a parameter that only block {q.name} accesses", q)
     found = [t.indices for t in loop_accesses(q) if t.buffer is old]
     if not found or any(i is None for i in found[0]) or any(i != t.indices for i in found for t in loop_accesses(q) if t.is_write):
-        raise s.refuse("in-place", f"block {q.name} does not read {old.name} just where it writes {new.name}", q)
+        raise s.refuse("in-place", f"block {q.name} does not read {old.name} exactly where it writes {new.name}", q)
     return old, new
 
 
@@ -92,50 +97,50 @@ def _count(ts: list[LoopAccess], buffer: Buffer, is_write: bool) -> int:
 
 
 def _places(s: ScheduleState, p: Block, q: Block, old: Buffer) -> tuple[Seq, list[For], int, int]:
-    """The sequence that parts the two blocks, the loops around it, and at which of its statements they are."""
-    ways = s.path(p.name), s.path(q.name)
-    shared: list[Any] = [x for x, y in zip(*ways, strict=False) if x is y]
+    """The sequence in which the two blocks separate, the loops around it, and the positions of their statements."""
+    paths = s.path(p.name), s.path(q.name)
+    shared: list[Any] = [x for x, y in zip(*paths, strict=False) if x is y]
     if p is q or type(shared[-1] if shared else None) is not Seq:
-        raise s.refuse("order", f"blocks {p.name} and {q.name} do not stand one after the other", q)
-    row: Seq = shared[-1]
-    made, used = [row.stmts.index(way[len(shared)]) for way in ways]
+        raise s.refuse("order", f"blocks {p.name} and {q.name} do not follow each other in one sequence", q)
+    parent: Seq = shared[-1]
+    made, used = [parent.stmts.index(path[len(shared)]) for path in paths]
     if made > used:
         raise s.refuse("order", f"block {p.name} comes after block {q.name}", q)
 
     def found(n: Any) -> int:
         return sum(t.buffer is old for t in loop_accesses(n))
 
-    if found(row) != found(s.func.body) or found(row.stmts[used]) != found(q) or any(found(x) for x in row.stmts[used + 1 :]):
+    if found(parent) != found(s.func.body) or found(parent.stmts[used]) != found(q) or any(found(x) for x in parent.stmts[used + 1 :]):
         raise s.refuse("order", f"{old.name} is used outside the loops around {p.name} and {q.name}, or not before {q.name}", q)
-    return row, [f for f in shared if type(f) is For], made, used
+    return parent, [f for f in shared if type(f) is For], made, used
 
 
 def _check_once(s: ScheduleState, q: Block, at: LoopAccess) -> None:
-    """Reading an element that has been replaced already would be wrong: each is visited once, and none is left out."""
+    """Refuse loops that do not visit each element once: a second visit would read an element that is already replaced."""
     indices = [e for e in at.indices if e is not None]
     own = [{v for v in e.vars if v in at.ranges} for e in indices]
-    apart = sum(map(len, own)) == len(at.ranges) and set().union(*own) == set(at.ranges)
-    if not apart or any(span(e, at.ranges) is None or not is_tiling(e, at.ranges) for e in indices):
-        raise s.refuse("once", f"the loops of block {q.name} do not give each element of {at.buffer.name} once", q)
+    separate = sum(map(len, own)) == len(at.ranges) and set().union(*own) == set(at.ranges)
+    if not separate or any(span(e, at.ranges) is None or not is_tiling(e, at.ranges) for e in indices):
+        raise s.refuse("once", f"the loops of block {q.name} do not visit each element of {at.buffer.name} once", q)
 
 
 def _check_guards(s: ScheduleState, p: Block, q: Block, at: LoopAccess, common: set[Var]) -> None:
     for g in q.predicate:
         if g in p.predicate and all(v in common or isinstance(v, Param) for v in g.vars):
             continue
-        ways = []
+        alternatives = []
         for e, n in zip(at.indices, at.buffer.shape, strict=True):
             assert e is not None
-            # Inside the buffer e < n and e >= 0 hold, and so does a guard that is not above e - n, or not above -e - 1.
-            ways += [[high, ONE - c] for c, x in _multiples(g, e) if (high := _highest(x - e + n, at.ranges)) is not None]
-            ways += [[high] for high in [_highest(g + e + 1, at.ranges)] if high is not None]
-        require_one(s, ways, "guard", f"block {q.name} writes only where {g!r} < 0", q)
+            # In the buffer e - n < 0 and -e - 1 < 0 hold, so a guard `x < 0` holds if x <= e - n or x <= -e - 1.
+            alternatives += [[high, ONE - c] for c, x in _multiples(g, e) if (high := _highest(x - e + n, at.ranges)) is not None]
+            alternatives += [[high] for high in [_highest(g + e + 1, at.ranges)] if high is not None]
+        require_one(s, alternatives, "guard", f"block {q.name} writes only where {g!r} < 0", q)
 
 
 def _multiples(g: Poly, e: Poly) -> list[tuple[Poly, Poly]]:
-    """Factors c, and what is negative just where `g` is if they are positive: c * g, for 1 and for what takes `e` as far as 1 takes `g`.
+    """Pairs of a factor c and an expression that, for c > 0, is negative exactly where `g` is: for c = 1 and for steps of `e`.
 
-    Loops that were cut into groups of c have guards x - ceildiv(n, c), and x < ceildiv(n, c) means x * c < n.
+    A loop over groups of c elements has a guard x - ceildiv(n, c), and x < ceildiv(n, c) is equivalent to x * c < n.
     """
     out = [(ONE, g)]
     for v in g.vars:
@@ -153,11 +158,11 @@ def _highest(e: Poly, ranges: Mapping[Var, Poly]) -> Poly | None:
 
 
 def _check_covers(s: ScheduleState, q: Block, made: LoopAccess, at: LoopAccess) -> None:
-    """All that is made and lies in the buffer is replaced: what is not would stay behind in the output."""
+    """Refuse elements of the intermediate result that `q` does not overwrite: they would remain in the output."""
     for x, y, n in zip(made.indices, at.indices, at.buffer.shape, strict=True):
-        theirs, mine = span(x, made.ranges), span(y, at.ranges)
-        assert mine is not None
-        low, high = mine
-        message = f"block {q.name} does not write all of {at.buffer.name} that would hold values of {made.buffer.name}"
-        require_one(s, [[low], *([] if theirs is None else [[low - theirs[0]]])], "covers", message, q)
-        require_one(s, [[n - 1 - high], *([] if theirs is None else [[theirs[1] - high]])], "covers", message, q)
+        stored, overwritten = span(x, made.ranges), span(y, at.ranges)
+        assert overwritten is not None
+        low, high = overwritten
+        message = f"block {q.name} does not overwrite all elements of {at.buffer.name} that would hold values of {made.buffer.name}"
+        require_one(s, [[low], *([] if stored is None else [[low - stored[0]]])], "covers", message, q)
+        require_one(s, [[n - 1 - high], *([] if stored is None else [[stored[1] - high]])], "covers", message, q)

@@ -1,4 +1,4 @@
-"""rfactor: a reduction is computed as several partial reductions, which are then reduced."""
+"""Factor a reduction into independent partial reductions and a final reduction over them."""
 
 from __future__ import annotations
 
@@ -22,30 +22,39 @@ from tunesmith.schedule.state import ScheduleState
 
 @primitive
 def rfactor(s: ScheduleState, loop: LoopRV) -> BlockRV:
-    """Make `loop`, part of a reduction, data parallel: the block accumulates one partial result for each of its iterations,
-    in a new last dimension, and a final block after the reduction's loops adds them up.
+    """Make `loop`, a loop of a reduction, data parallel.
+
+    The block accumulates one partial result for each iteration of `loop`, in a new last dimension.  A final block after the reduction
+    loops combines them.  A guard of the reduction becomes a select of the identity element, because every partial result is
+    initialised, even if the guard excludes all of its updates.
 
     Returns the block of partial results; the final block keeps the name of the old one.
 
-    Rewrite:
-        for k_0, k_1 in grid(4, 8): { init: C[0] = 0 } C[0] = C[0] + A[k_0 * 8 + k_1] where k_0 * 8 + k_1 < 30
+    Rewrite: `split(k, [None, 8]); rfactor(k_1)`
+        for k in T.serial(30):
+            init: C[0] = 0.0
+            C[0] = C[0] + A[k]
       ->
-        for k_0, k_1 in grid(4, 8): { init: C_rf[0, k_1] = 0 } C_rf[0, k_1] = C_rf[0, k_1] + select(k_0 * 8 + k_1 < 30, A[k_0 * 8 + k_1], 0)
-        for k_1 in range(8): { init: C[0] = 0 } C[0] = C[0] + C_rf[0, k_1]
+        C_rf = T.alloc_buffer((1, 8))
+        for k_0, k_1 in T.grid(4, 8):
+            if k_0 < 1:
+                C_rf[0, k_1] = 0.0
+            C_rf[0, k_1] = C_rf[0, k_1] + T.select(k_0 * 8 + k_1 < 30, A[k_0 * 8 + k_1], 0.0)
+        for k_1 in T.serial(8):
+            if k_1 < 1:
+                C[0] = 0.0
+            C[0] = C[0] + C_rf[0, k_1]
     Requires:
-        reduction: the loop holds one block, which has an init, a single store, and accumulates with +, *, min or max what does not
-            depend on the buffer.
-        first: the reduction begins, just once, where its loops begin, whatever its guards.
-        running: no other block inside the reduction's loops uses the buffer, because the partial results are combined after them.
-        neutral: a sum is initialised with 0 and a product with 1, because every partial result is.
-        reduce-loop: the loop takes part in the reduction, and no reduction loop in a spatial binding.
+        reduction: the loop contains one block, with an init and a single store, which accumulates values that do not depend on the
+            buffer with +, *, min or max.
+        first: the reduction starts once, in the first iteration of its loops, for all values of its guards.
+        running: no other block inside the reduction loops accesses the buffer, because the partial results are combined after them.
+        identity: the init of a sum is 0 and that of a product is 1, because it is applied to every partial result.
+        reduce-loop: the loop is part of the reduction, and no reduction loop binds a spatial variable.
         serial: the loop is not marked.
-        guard: guards of the reduction are on its own loops and on loops that are iteration variables.
-        in-blocks: no statement outside of blocks, and no condition of an `if`, works on the same data as the block.
+        guard: guards of the reduction use only its own loops and loops that are bound to iteration variables.
+        in-blocks: no statement outside of blocks, and no condition of an `if`, accesses the data of the block.
         loop-exists: the loop is still in the program.
-    A guard of the reduction becomes a select of the neutral element: every partial result is initialised, also those that
-    the guard leaves nothing to add to.
-
     Keeps: results up to reassociation (source: TVM's rfactor; Suriana et al., Parallel associative reductions in Halide, CGO 2017).
     """
     target = s.loop(loop)
@@ -53,17 +62,17 @@ def rfactor(s: ScheduleState, loop: LoopRV) -> BlockRV:
     while type(at) is For:
         at = at.body
     if type(at) is not Block or at.init is None or type(at.body) is not BufferStore or type(at.init) is not BufferStore:
-        raise s.refuse("reduction", f"loop {target.var.name} does not hold exactly one reduction with a single store", target)
+        raise s.refuse("reduction", f"loop {target.var.name} does not contain exactly one reduction with a single store", target)
     b: Block = at
     body, init = at.body, at.init
     check_in_blocks(s, b, "in-blocks")
     update = reassociable_update(b)
     if update is None:
-        raise s.refuse("reduction", f"block {b.name} is not of the form C[...] = C[...] op value, with a value that reads nothing of C", b)
+        raise s.refuse("reduction", f"block {b.name} is not of the form C[...] = C[...] op value, with a value that does not read C", b)
     if update.op in ("add", "mul") and (
         type(init.value) is not Const or init.value.value != identity_element(update.op, body.buffer.dtype).value
     ):
-        raise s.refuse("neutral", f"block {b.name} starts its reduction with something else than the neutral value", b)
+        raise s.refuse("identity", f"the init of block {b.name} is not the identity element of its reduction", b)
     if target.kind != "serial":
         raise s.refuse("serial", f"loop {target.var.name} is {target.kind}", target)
     loops = s.loops_of(b.name)
@@ -74,16 +83,18 @@ def rfactor(s: ScheduleState, loop: LoopRV) -> BlockRV:
         raise s.refuse("reduce-loop", f"loop {target.var.name} is not a pure reduction loop of block {b.name}", target)
     for c in blocks_under(reduce_loops[0]):
         if c is not b and any(a.buffer is body.buffer for a in accesses(c)):
-            what = f"block {c.name} uses {body.buffer.name} while block {b.name} accumulates into it"
+            what = f"block {c.name} accesses {body.buffer.name} while block {b.name} accumulates into it"
             raise s.refuse("running", what, c)
-    begins = check_first_step(s, b, "first")
+    start_guards = check_first_step(s, b, "first")
     partial = Buffer(f"{body.buffer.name}_rf", [*body.buffer.shape, target.extent], body.buffer.dtype, body.buffer.scope)
     s.add_allocs(partial)
     name = s.fresh_name(f"{b.name}_rf")
     parts = _partial_block(s, b, body, init, name, partial, target, reduce_loops)
     outermost = reduce_loops[0]
     inner = loops[loops.index(outermost) :]
-    final = _final_nest(b, body, init, partial, target, begins, [f for f in inner if any(f.var in e.vars for e in spatial)], reduce_loops)
+    final = _final_nest(
+        b, body, init, partial, target, start_guards, [f for f in inner if any(f.var in e.vars for e in spatial)], reduce_loops
+    )
     s.replace_block(b.name, lambda _: parts)
     s.replace_loop(outermost.var, lambda f: seq([f, final]))
     return s.new_block(name)
@@ -109,14 +120,14 @@ def _partial_block(
             at_loop[f.var] = poly(fresh.var)
             iters.append(fresh)
             bindings.append(poly(f.var))
-    # Last, so that the lanes are the innermost loop wherever the block is placed.
+    # The lanes are last, so that they become the innermost loop when the block is moved.
     iters.append(lane)
     bindings.append(poly(target.var))
     for it, e in zip(b.iters, b.bindings, strict=True):
         if it.kind == "R":
             rename[it.var] = substitute(e, at_loop)
     mixed = {target.var, *[f.var for f in reduce_loops]}
-    body, kept = _select_identity(s, b, body, rename, at_loop, mixed)
+    body, outer_guards = _select_identity(s, b, body, rename, at_loop, mixed)
 
     def redirect(n: Any, recurse: Any) -> Any:
         m = n.map_children(recurse)
@@ -127,7 +138,7 @@ def _partial_block(
         name,
         tuple(iters),
         tuple(bindings),
-        kept,
+        outer_guards,
         transform(substitute_program(init, rename), table),
         transform(body, table),
         b.annotations,
@@ -137,7 +148,7 @@ def _partial_block(
 def _select_identity(
     s: ScheduleState, b: Block, body: BufferStore, rename: dict[Var, Poly], at_loop: dict[Var, Poly], mixed: set[Var]
 ) -> tuple[BufferStore, tuple[Poly, ...]]:
-    """The update in terms of the new variables, adding nothing where a guard of the reduction fails; and the other guards."""
+    """The update in the new variables, with the identity element where a guard of the reduction fails; and the other guards."""
     at = dict(at_loop)
     for it, e in zip(b.iters, b.bindings, strict=True):
         v = e.as_var()
@@ -148,7 +159,7 @@ def _select_identity(
         if p.vars.isdisjoint(mixed):
             continue
         if any(not isinstance(v, Param) and v not in at for v in p.vars):
-            raise s.refuse("guard", f"block {b.name} stands under a guard that cannot be moved: {p!r} < 0", b)
+            raise s.refuse("guard", f"block {b.name} has a guard that cannot be moved: {p!r} < 0", b)
         conds.append(IsNegative(substitute(p, at)))
     new: Any = substitute_program(body, rename)
     if conds:
@@ -163,11 +174,11 @@ def _final_nest(
     init: BufferStore,
     partial: Buffer,
     target: For,
-    begins: list[Poly],
-    kept: list[For],
+    start_guards: list[Poly],
+    spatial_loops: list[For],
     reduce_loops: list[For],
 ) -> Stmt:
-    values: dict[Var, Poly] = {f.var: poly(Var(f.var.name)) for f in kept}
+    values: dict[Var, Poly] = {f.var: poly(Var(f.var.name)) for f in spatial_loops}
     values |= {f.var: ZERO for f in reduce_loops}
     around = {f.var for f in reduce_loops}
     lane_loop, lane = Var(target.var.name), Iter(Var("v_rf"), target.extent, "R")
@@ -187,11 +198,11 @@ def _final_nest(
         b.name,
         (*iters, lane),
         (*bindings, poly(lane_loop)),
-        tuple([substitute(p, values) for p in (*[p for p in b.predicate if p.vars.isdisjoint(around)], *begins)]),
+        tuple([substitute(p, values) for p in (*[p for p in b.predicate if p.vars.isdisjoint(around)], *start_guards)]),
         substitute_program(init, rename),
         BufferStore(body.buffer, at, value),
     )
     nest = For(lane_loop, target.extent, nest)
-    for f in reversed(kept):
+    for f in reversed(spatial_loops):
         nest = For(values[f.var].as_var(), f.extent, nest)  # type: ignore[arg-type]
     return nest

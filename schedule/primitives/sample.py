@@ -1,6 +1,6 @@
-"""sample_categorical, sample_tile, sample_perfect_tile: the choices a search makes.
+"""Sample the tunable integers of a schedule: categorical choices and tile sizes.
 
-In parametric mode they return Params; concretely, a recorded decision or a seeded draw.
+In parametric mode the results are Params; in concrete mode they are recorded decisions or seeded draws.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from tunesmith.schedule.primitive import primitive
 from tunesmith.schedule.state import ScheduleState
 
 TILE_DOMAIN = (*range(1, 17), *range(18, 33, 2), *range(36, 65, 4), *range(72, 129, 8), 160, 192, 224, 256, 320, 384, 448, 512)
-"""Tile sizes tried by default: dense where a register tile lives, sparser where a cache block does."""
+"""Default tile sizes: dense for register tiles, sparser for cache blocks."""
 MAX_PARTS = 64
-"""Loops of a tiling: nests are walked by recursion."""
+"""Limit of the loops of a tiling: loop nests are traversed by recursion."""
 
 
 @primitive
@@ -51,8 +51,8 @@ def sample_tile(
         n: number of loops after the split, at least 2.
         name: prefix of the Params' names.
         domains: values to try for each factor, default `TILE_DOMAIN`.
-        waste: the tiles may overshoot the extent by this fraction ...
-        slack: ... plus this many iterations.
+        waste: fraction of the extent by which the tiles may exceed it,
+        slack: plus this number of iterations.
     Requires:
         parts: n is from 2 to 64, with one domain for each of the n - 1 factors.
         waste: the tiles cover at most (1 + waste) * extent + slack iterations.
@@ -77,7 +77,10 @@ def sample_tile(
     _require_positive(s, out)
     t = product([v.expr for v in out])
     s.require(
-        "le0", (ceildiv(extent, t) * t - extent) * 16 - extent * share - 16 * slack, "waste", f"the tiles of {loop!r} overshoot it too far"
+        "le0",
+        (ceildiv(extent, t) * t - extent) * 16 - extent * share - 16 * slack,
+        "waste",
+        f"the tiles of {loop!r} exceed its extent too far",
     )
     return out
 
@@ -86,7 +89,7 @@ def sample_tile(
 def sample_perfect_tile(
     s: ScheduleState, loop: LoopRV, n: int, max_innermost_factor: int = 16, name: str = "tile", decision: Sequence[int] | None = None
 ) -> list[IntRV]:
-    """The n - 1 inner factors of a tiling of `loop` that divides it evenly (TVM returns n; the outermost follows here).
+    """The n - 1 inner factors of a tiling that divides `loop` evenly (TVM returns n; here `split` derives the outermost).
 
     Requires:
         parts: n is from 2 to 64.
@@ -97,7 +100,7 @@ def sample_perfect_tile(
     """
     extent = s.loop(loop).extent
     _check_parts(s, n)
-    size = extent.const  # the domain may depend on the workload, never the program: rows outside it are still lawful
+    size = extent.const  # only the domain depends on the workload: values outside it are valid too
     inner = tuple(d for d in (TILE_DOMAIN if size is None else range(1, size + 1)) if size is None or size % d == 0)
     last = tuple(d for d in inner if d <= max_innermost_factor)
     _require_values(s, [last])

@@ -1,4 +1,4 @@
-"""set_scope: move an intermediate buffer to another storage scope."""
+"""Move an intermediate buffer to another storage scope."""
 
 from __future__ import annotations
 
@@ -12,8 +12,16 @@ from tunesmith.schedule.state import ScheduleState
 
 @primitive
 def set_scope(s: ScheduleState, block: BlockRV, scope: str) -> None:
-    """Put the buffer that `block` writes into `scope`.
+    """Move the buffer that `block` writes to `scope`.
 
+    Rewrite: `set_scope(B, "workspace")`
+        B = T.alloc_buffer((16,))
+        for i in T.serial(16):
+            B[i] = A[i] * 2.0
+      ->
+        B = T.alloc_buffer((16,), scope="workspace")
+        for i in T.serial(16):
+            B[i] = A[i] * 2.0
     Requires:
         scope: the scope exists.
         intermediate: the block writes one buffer, which is not a parameter of the function.

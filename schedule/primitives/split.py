@@ -1,4 +1,4 @@
-"""split: one loop becomes a nest of loops."""
+"""Split a loop into a nest of loops."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ def split(s: ScheduleState, loop: LoopRV, factors: Sequence[IntRV | int | None])
 
     Args:
         loop: the loop to split.
-        factors: extents from outer to inner.  The first may be None (TVM's spelling); the outermost extent is always
-            ceildiv(extent, product of the others), so a given first factor is checked against it and not used.
-    Rewrite:
-        for i in range(16): S(i)
+        factors: extents from outer to inner.  The outermost extent is always ceildiv(extent, product of the others): the first factor
+            is None, as in TVM, or a number that is only checked against it.
+    Rewrite: `split(i, [None, 4])`
+        for i in T.serial(18):
+            C[i] = A[i]
       ->
-        for i_0 in range(4):
-            for i_1 in range(4): S(i_0 * 4 + i_1) where i_0 * 4 + i_1 < 16
+        for i_0, i_1 in T.grid(5, 4):
+            if i_0 * 4 + i_1 < 18:
+                C[i_0 * 4 + i_1] = A[i_0 * 4 + i_1]
     Requires:
         serial: the loop is serial and carries no annotation.
         one-unknown: only the first factor is None.
@@ -34,8 +36,8 @@ def split(s: ScheduleState, loop: LoopRV, factors: Sequence[IntRV | int | None])
         bounded: every factor is at most 2**31 - 1.
         covers: a given first factor is large enough for the extent.
         loop-exists: the loop is still in the program.
-    Keeps: the order of executed block instances.  The guard is attached also when the factors divide the extent; simplification of the
-        concrete program drops it.  Statements outside of blocks are guarded by an `if`.
+    Keeps: the order of executed block instances.  Blocks get the guard even if the factors divide the extent; `simplify` removes it
+        from the concrete program.  Statements outside of blocks are guarded by an `if`.
     """
     target = s.loop(loop)
     if target.kind != "serial" or target.annotations:
@@ -55,7 +57,7 @@ def split(s: ScheduleState, loop: LoopRV, factors: Sequence[IntRV | int | None])
 
 
 def split_loop(s: ScheduleState, target: For, extents: Sequence[Poly]) -> list[Var]:
-    """Put a nest of loops of these extents, which cover it, in the place of `target`; their variables, outermost first."""
+    """Replace `target` by a nest of loops with these extents, which cover it.  Returns their variables, outermost first."""
     new = [Var(f"{target.var.name}_{i}") for i in range(len(extents))]
     index = ZERO
     for v, e in zip(new, extents, strict=True):

@@ -97,7 +97,7 @@ def test_split(log: Path, tmp_path: Path) -> None:
     assert parts[0].notes["split"]["part"] == "train"  # type: ignore[index]
     assert run("split", log, "--out", tmp_path / "two").exit_code == 0 and not (tmp_path / "two" / "valid.parquet").exists()
     one = run("split", log, "--by", "task", "--out", folder)
-    assert one.exit_code == 2 and "cannot split by task: the table has 1 of them" in one.stderr
+    assert one.exit_code == 2 and "cannot split by task: the table has 1 group(s)" in one.stderr
 
 
 def test_export(log: Path, tmp_path: Path) -> None:

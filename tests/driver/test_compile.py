@@ -268,7 +268,7 @@ def test_a_model_cannot_be_built_or_scheduled() -> None:
     with pytest.raises(BuildError, match="the module is a model, .* Take tunesmith.compile"):
         tunesmith.build(model)
     for name in (None, "main"):
-        with pytest.raises(ScriptError, match="the module is a model: main calls operators and is no PrimFunc. Take tunesmith.tune"):
+        with pytest.raises(ScriptError, match="the module is a model: main calls operators and is not a PrimFunc. Use tunesmith.tune"):
             tunesmith.Schedule(model, func_name=name)
     with pytest.raises(ScriptError, match="the module is empty"):
         tunesmith.Schedule(IRModule([]))

@@ -29,7 +29,7 @@ namespace, count = {"__name__": "__main__"}, 0
 for example in documents.examples(pathlib.Path(sys.argv[2]).read_text(encoding="utf-8")):
     if example.source.startswith("# "):
         continue
-    cheaper = {"trials=64": "trials=2, batch=1, leaders=0, workers=0, progress=False"}
+    cheaper = {"budget=64": "budget=2, workers=0, progress=False", "Search(": "Search(batch=1, leaders=0, "}
     printed = documents.run(example, "extending", pathlib.Path(), namespace, cheaper)
     assert example.output in (None, printed), f"line {example.line} prints\\n{printed}"
     count += 1

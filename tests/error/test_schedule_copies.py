@@ -21,15 +21,15 @@ def loops(s: Schedule, block: str) -> list[Any]:
 @pytest.mark.parametrize(
     ("layout", "why"),
     [
-        ([0], "dimension 1 of A must stand in the layout once"),
-        ([0, 1, 1], "dimension 1 of A must stand in the layout once"),
-        ([0, [1, "/", 2]], "dimension 1 of A must stand in the layout once, or as '/' and '%' with one factor"),
-        ([[0, "/", 2], 1, [0, "%", 4]], "dimension 0 of A must stand"),
+        ([0], "dimension 1 of A must occur in the layout once"),
+        ([0, 1, 1], "dimension 1 of A must occur in the layout once"),
+        ([0, [1, "/", 2]], "dimension 1 of A must occur in the layout once, or as '/' and '%' with one factor"),
+        ([[0, "/", 2], 1, [0, "%", 4]], "dimension 0 of A must occur"),
         ([0, 1, 2], "A has 2 dimensions"),
         ([0, 1, -1], "A has 2 dimensions"),
         ([0, [1, "*", 2]], "a layout entry is an int, [d, '/', f] or [d, '%', f]; got [1, '*', 2]"),
         ([0, "1"], "a layout entry is an int"),
-        ([0, [1, "/", 0], [1, "%", 0]], "a dimension is cut by a factor of at least 1; found 0"),
+        ([0, [1, "/", 0], [1, "%", 0]], "a dimension is split by a factor of at least 1; found 0"),
     ],
 )
 def test_cache_read_layout(on: On, refuse: Refuse, layout: list[Any], why: str) -> None:
@@ -40,7 +40,7 @@ def test_cache_read_layout(on: On, refuse: Refuse, layout: list[Any], why: str) 
 @pytest.mark.parametrize("order", [[0], [0, 1, 1], [0, 2], [1, 0, -1], [0, None], [0, [1]]])
 def test_cache_write_layout(on: On, refuse: Refuse, order: list[Any]) -> None:
     s = on("dense")
-    message = "C has 2 dimensions, each of which must stand in the layout once"
+    message = "C has 2 dimensions, each of which must occur in the layout once"
     refuse("cache_write", "layout", message, s, lambda: s.cache_write(s.get_block("C"), "register", order))
 
 
@@ -96,7 +96,7 @@ def test_cache_write_own_values(on: On, refuse: Refuse) -> None:
     refuse(
         "cache_write",
         "own-values",
-        "block in_place reads values of F from before",
+        "block in_place reads earlier values of F",
         s,
         lambda: s.cache_write(s.get_block("in_place"), "workspace"),
     )
@@ -145,7 +145,7 @@ def test_cache_reduction_guard(on: On, refuse: Refuse) -> None:
     refuse(
         "cache_reduction",
         "guard",
-        "block C computes only a part of its box, where -4 + 3*i_1_0 + i_1_1 < 0",
+        "block C computes only the part of its footprint where -4 + 3*i_1_0 + i_1_1 < 0",
         s,
         lambda: s.cache_reduction(s.get_block("C"), k, "workspace"),
     )
@@ -159,7 +159,7 @@ def test_cache_reduction_blocked(on: On, refuse: Refuse) -> None:
     refuse(
         "cache_reduction",
         "blocked",
-        "the reduction of block C is not cut into blocks by loop k_0_k_1_fused_0",
+        "loop k_0_k_1_fused_0 does not divide the reduction of block C into blocks",
         s,
         lambda: s.cache_reduction(s.get_block("C"), outer, "workspace"),
     )
@@ -191,7 +191,7 @@ def test_cache_reduction_box(on: On, refuse: Refuse) -> None:
     refuse(
         "cache_reduction",
         "box",
-        "the box of C needs an extent that depends on i",
+        "the footprint of block C has an extent that depends on i",
         s,
         lambda: s.cache_reduction(s.get_block("C"), loops(s, "C")[0], "workspace"),
     )

@@ -350,7 +350,7 @@ def test_updates_that_are_no_reduction_keep_their_order(func: PrimFunc) -> None:
     k_0, k_1 = s.split(k, [None, 4])
     with pytest.raises(ScheduleError, match=r"reorder refused \[dependences\]"):
         s.reorder([k_1, k_0])
-    with pytest.raises(ScheduleError, match=r"rfactor refused \[reduction\].*reads nothing of C"):
+    with pytest.raises(ScheduleError, match=r"rfactor refused \[reduction\].*does not read C"):
         s.rfactor(k_1)
     s.reorder([k_0, i, k_1])
     s.reorder([k_0, k_1, i])
@@ -372,7 +372,7 @@ def test_a_reduction_that_is_begun_again_keeps_its_order() -> None:
 def test_rfactor_running(refuse: Refuse) -> None:
     s = Schedule(running)
     _, ki = loops(s, "C")
-    what = "block D uses C while block C accumulates into it"
+    what = "block D accesses C while block C accumulates into it"
     refuse("rfactor", "running", what, s, lambda: s.rfactor(ki))
 
 
@@ -381,30 +381,30 @@ def test_rfactor_running(refuse: Refuse) -> None:
 
 def test_compute_inline_guard(refuse: Refuse) -> None:
     s = Schedule(guarded)
-    what = "block B has a guard beside those of its own extents, which would be lost"
+    what = "block B has a guard other than those of its own extents, which would be lost"
     refuse("compute_inline", "guard", what, s, lambda: s.compute_inline(s.get_block("B")))
 
 
 def test_reverse_compute_inline_guard(refuse: Refuse) -> None:
     s = Schedule(guarded)
-    what = "block B has a guard beside those of its own extents, which would be lost"
+    what = "block B has a guard other than those of its own extents, which would be lost"
     refuse("reverse_compute_inline", "guard", what, s, lambda: s.reverse_compute_inline(s.get_block("C")))
 
 
 def test_reverse_compute_inline_of_a_part() -> None:
     s = Schedule(cut)
-    with pytest.raises(ScheduleError, match=r"same-domain\]: the loops around block C may leave out a part of its domain"):
+    with pytest.raises(ScheduleError, match=r"same-domain\]: the loops around block C may not cover its domain"):
         s.reverse_compute_inline(s.get_block("C"))
 
 
 def test_reverse_compute_at_domain(refuse: Refuse) -> None:
     s = Schedule(padded)
     (i,) = loops(s, "B")
-    what = "block C runs for more than block B writes"
+    what = "block C runs for elements that block B does not write"
     refuse("reverse_compute_at", "domain", what, s, lambda: s.reverse_compute_at(s.get_block("C"), i))
     s = Schedule(guarded)
     (i,) = loops(s, "B")
-    with pytest.raises(ScheduleError, match=r"domain\]: .* the loops around B may leave out a part of its domain"):
+    with pytest.raises(ScheduleError, match=r"domain\]: .* the loops around B may not cover its domain"):
         s.reverse_compute_at(s.get_block("C"), i)
 
 
@@ -418,7 +418,7 @@ def test_reverse_compute_at_independent(refuse: Refuse) -> None:
 
 def test_cache_write_whole(refuse: Refuse) -> None:
     s = Schedule(strided)
-    what = "block C may leave elements of C as they are, which would be overwritten"
+    what = "block C may not write all elements of C; the others would be overwritten"
     refuse("cache_write", "whole", what, s, lambda: s.cache_write(s.get_block("C"), "global"))
     s = Schedule(cut)
     with pytest.raises(ScheduleError, match=r"cache_write refused \[whole\]"):
@@ -432,7 +432,7 @@ def test_cache_write_whole(refuse: Refuse) -> None:
 
 def test_compute_at_domain(refuse: Refuse) -> None:
     s = Schedule(one_of_many)
-    what = "the loops around block B may leave out a part of its domain, which would be run"
+    what = "the loops around block B may not cover its domain; the new loops would run all of it"
     refuse("compute_at", "domain", what, s, lambda: s.compute_at(s.get_block("B"), loops(s, "C")[0]))
 
 
@@ -443,7 +443,7 @@ def test_compute_at_domain(refuse: Refuse) -> None:
 def test_rfactor_first(func: PrimFunc, refuse: Refuse) -> None:
     s = Schedule(func)
     what = {
-        "late_init": "the first step of the reduction of block C may not be that of its loops, or be repeated",
+        "late_init": "the reduction of block C may not start in the first iteration of its loops, or may start more than once",
         "skipped_init": "the guard 2 + -1*k < 0 of block C may exclude the first step of its reduction",
     }[func.name]
     refuse("rfactor", "first", what, s, lambda: s.rfactor(loops(s, "C")[1]))
@@ -453,7 +453,7 @@ def test_rfactor_first(func: PrimFunc, refuse: Refuse) -> None:
 def test_cache_reduction_first(func: PrimFunc, refuse: Refuse) -> None:
     s = Schedule(func)
     what = {
-        "late_init": "the first step of the reduction of block C may not be that of its loops, or be repeated",
+        "late_init": "the reduction of block C may not start in the first iteration of its loops, or may start more than once",
         "skipped_init": "the guard 2 + -1*k < 0 of block C may exclude the first step of its reduction",
     }[func.name]
     refuse("cache_reduction", "first", what, s, lambda: s.cache_reduction(s.get_block("C"), loops(s, "C")[1], "global"))
@@ -467,19 +467,24 @@ def test_reductions_that_begin_again_inside_are_not_divided() -> None:
 
 def test_compute_at_own_values(refuse: Refuse) -> None:
     s = Schedule(scanned)
-    what = "block B reads values of B that other instances of it have written"
+    what = "block B reads elements of B that its other instances write"
     refuse("compute_at", "own-values", what, s, lambda: s.compute_at(s.get_block("B"), loops(s, "C")[0]))
 
 
 def test_updates_that_are_repeated_are_not_moved() -> None:
     s = Schedule(added_twice)
-    with pytest.raises(ScheduleError, match=r"reverse_compute_at refused \[once\]: block C reads what it writes, and its loops may run"):
+    with pytest.raises(
+        ScheduleError, match=r"reverse_compute_at refused \[once\]: block C reads the buffer it writes, and its loops may run"
+    ):
         s.reverse_compute_at(s.get_block("C"), loops(s, "B")[0])
 
 
 def test_an_init_of_more_than_the_element() -> None:
     s = Schedule(init_of_more)
-    with pytest.raises(ScheduleError, match=r"cache_reduction refused \[reduction\]: the init of block C depends on more than the element"):
+    with pytest.raises(
+        ScheduleError,
+        match=r"cache_reduction refused \[reduction\]: the init of block C depends on iteration variables that do not index its element",
+    ):
         s.cache_reduction(s.get_block("C"), loops(s, "C")[0], "global")
 
 

@@ -127,10 +127,10 @@ def test_annotate_value(on: On, refuse: Refuse) -> None:
     for key, value, message in (
         ("prefetch", 2**62, "prefetch is at most 16777216"),
         ("prefetch", -1, "prefetch is at least 0; found -1"),
-        ("prefetch", "x", "the value of prefetch is 'x'; it is an integer from 0 to 16777216"),
+        ("prefetch", "x", "the value of prefetch is 'x'; an integer from 0 to 16777216 is needed"),
         ("prefetch_ahead", 2**17, "prefetch_ahead is at most 65536"),
         ("double_buffer", 3, "double_buffer is at most 2"),
-        ("prefetch_operand", 3, "the value of prefetch_operand is 3; it is the name of a buffer"),
+        ("prefetch_operand", 3, "the value of prefetch_operand is 3; the name of a buffer is needed"),
     ):
         refuse("annotate", "value", message, s, lambda key=key, value=value: s.annotate(b, key, value))
 
@@ -148,7 +148,7 @@ def test_get_block_block_exists(on: On, refuse: Refuse) -> None:
 def test_parallel_loop_exists(on: On, refuse: Refuse) -> None:
     s = on("sums")
     b = s.get_block("C")
-    refuse("parallel", "loop-exists", "a loop handle is needed here, got the block handle b0", s, lambda: s.parallel(b))  # type: ignore[arg-type]
+    refuse("parallel", "loop-exists", "a loop handle is needed, got the block handle b0", s, lambda: s.parallel(b))  # type: ignore[arg-type]
 
 
 def test_parallel_loop_exists_2(on: On, refuse: Refuse) -> None:
@@ -165,9 +165,9 @@ def test_arguments_as_other_systems_take_them(on: On) -> None:
     for step, message in (
         (lambda: s.reorder(k, i), r"Write reorder\(\[l1, l0\]\)"),
         (lambda: s.fuse(i, k), r"Write fuse\(\[l0, l1\]\)"),
-        (lambda: s.cache_write(b, 0, "local"), "scope is 0, and takes str"),
-        (lambda: s.sample_tile(i, 2, domains=0), r"domains is 0; a list is needed there, such as \[0\]"),
-        (lambda: s.sample_tile(i, 2, domains=[0]), r"domains is \[0\], and takes Sequence\[Sequence\[int\]\] \| None"),
+        (lambda: s.cache_write(b, 0, "local"), "scope is 0; its type is str"),
+        (lambda: s.sample_tile(i, 2, domains=0), r"domains is 0; a list is needed, such as \[0\]"),
+        (lambda: s.sample_tile(i, 2, domains=[0]), r"domains is \[0\]; its type is Sequence\[Sequence\[int\]\] \| None"),
     ):
         with pytest.raises(ScheduleError, match=rf"refused \[arguments\]: .*{message}$"):
             step()
@@ -178,7 +178,7 @@ def test_a_function_without_blocks(refuse: Refuse) -> None:
     refuse(
         "get_block",
         "block-exists",
-        'the function has none: put what is to be scheduled into `with T.block("name"):`',
+        'the function has none: put the statements to schedule into `with T.block("name"):`',
         s,
         lambda: s.get_block("C"),
     )

@@ -135,11 +135,16 @@ CASES: dict[str, tuple[PrimFunc, int, str, str]] = {
     "overlap": (overlap, 0, "once", "loop i computes elements of C more than once"),
     "coarse": (coarse, 0, "once", "several instances of block C may accumulate into one element of C"),
     "unstored": (unstored, 0, "once", "several instances of block C may accumulate into one element of C"),
-    "backwards": (backwards, 1, "first", "the first step of the reduction of block C may not be that of its loops, or be repeated"),
+    "backwards": (
+        backwards,
+        1,
+        "first",
+        "the reduction of block C may not start in the first iteration of its loops, or may start more than once",
+    ),
     "guarded": (guarded, 1, "once", "loop t computes elements of C more than once"),
-    "chained": (chained, 0, "unseen", "block C reads elements of its output that would be initialised already"),
-    "looked_at": (looked_at, 0, "unseen", "block C cannot be initialised before loop i: block D works on C in it"),
-    "started": (started, 0, "unseen", "block C cannot be initialised before loop i: block D works on D in it"),
+    "chained": (chained, 0, "unseen", "block C reads elements of its output that would already be initialised"),
+    "looked_at": (looked_at, 0, "unseen", "block C cannot be initialised before loop i: block D in it accesses C"),
+    "started": (started, 0, "unseen", "block C cannot be initialised before loop i: block D in it accesses D"),
 }
 """The function, which loop of the block, and the label and words of the refusal."""
 
@@ -177,12 +182,12 @@ def test_it_would_compute_something_else(monkeypatch: pytest.MonkeyPatch, name: 
 
 def test_decompose_reduction_first(refuse: Refuse) -> None:
     s = Schedule(backwards)
-    refuse("decompose_reduction", "first", "may not be that of its loops", s, lambda: decompose(s, 0))
+    refuse("decompose_reduction", "first", "may not start in the first iteration of its loops", s, lambda: decompose(s, 0))
 
 
 def test_decompose_reduction_unseen(refuse: Refuse) -> None:
     s = Schedule(looked_at)
-    refuse("decompose_reduction", "unseen", "block D works on C in it", s, lambda: decompose(s, 0))
+    refuse("decompose_reduction", "unseen", "block D in it accesses C", s, lambda: decompose(s, 0))
 
 
 @T.prim_func

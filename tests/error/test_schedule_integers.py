@@ -14,17 +14,17 @@ from tunesmith.support.errors import RecordError, ScheduleError
 On = Callable[[str], Schedule]
 
 WRONG: list[tuple[str, Any, str]] = [
-    ("split", lambda s, i: s.split(i, [None, True]), "factors[1] is True; an integer is needed there"),
+    ("split", lambda s, i: s.split(i, [None, True]), "factors[1] is True; an integer is needed"),
     ("split", lambda s, i: s.split(i, [None, 4.0]), "factors[1] is 4.0; an integer"),
     ("split", lambda s, i: s.split(i, [np.float32(4.0), 4]), "factors[0] is np.float32(4.0); an integer"),
     ("split", lambda s, i: s.split(i, np.array([4.0, 4.0])), "factors[0] is 4.0; an integer"),
     ("split", lambda s, i: s.split(i, np.array([True, True])), "factors[0] is True; an integer"),
     ("split", lambda s, i: s.split(i, [None, "4"]), "factors[1] is '4'; an integer"),
-    ("split", lambda s, i: s.split(i, 16), "factors is 16; a list is needed there, such as [None, 16]"),
-    ("split", lambda s, i: s.split(i, "16"), "factors is '16'; a list is needed there"),
-    ("split", lambda s, i: s.split(i, None), "factors is None; a list is needed there"),
-    ("fuse", lambda s, i: s.fuse(i), "a list is needed there, such as [l0]"),
-    ("sample_categorical", lambda s, i: s.sample_categorical(4), "candidates is 4; a list is needed there, such as [4]"),
+    ("split", lambda s, i: s.split(i, 16), "factors is 16; a list is needed, such as [None, 16]"),
+    ("split", lambda s, i: s.split(i, "16"), "factors is '16'; a list is needed"),
+    ("split", lambda s, i: s.split(i, None), "factors is None; a list is needed"),
+    ("fuse", lambda s, i: s.fuse(i), "a list is needed, such as [l0]"),
+    ("sample_categorical", lambda s, i: s.sample_categorical(4), "candidates is 4; a list is needed, such as [4]"),
     ("vectorize", lambda s, i: s.vectorize(i, False), "max_lanes is False; an integer"),
     ("vectorize", lambda s, i: s.vectorize(i, max_lanes=8.5), "max_lanes is 8.5; an integer"),
     ("unroll", lambda s, i: s.unroll(i, np.True_), "max_copies is np.True_; an integer"),
@@ -80,8 +80,8 @@ def test_rows_of_what_is_no_integer(on: On, value: Any) -> None:
     s.split(i, [None, a, b])
     with pytest.raises(RecordError) as refused:
         s.trace.with_row([2, value])
-    assert f"row[1], the value of v1 = sample_tile(...), is {value!r}; a row holds integers" in str(refused.value)
+    assert f"row[1], the value of v1 = sample_tile(...), is {value!r}; a configuration consists of integers" in str(refused.value)
     with pytest.raises(ScheduleError) as caught:
         concretize(s.func, dict(zip(s.params, (2, value), strict=True)))
     assert (caught.value.primitive, caught.value.requirement) == ("concretize", "arguments")
-    assert f"the value of tile2 is {value!r}; an integer is needed there" in caught.value.message
+    assert f"the value of tile2 is {value!r}; an integer is needed" in caught.value.message

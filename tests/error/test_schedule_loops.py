@@ -107,7 +107,7 @@ def test_reorder_single_block(on: On, refuse: Refuse) -> None:
     s = on("chain")
     i, j = loops(s, "C")
     s.compute_at(s.get_block("B"), j)
-    refuse("reorder", "single-block", "the nest holds more than one block", s, lambda: s.reorder([j, i]))
+    refuse("reorder", "single-block", "the nest contains more than one block", s, lambda: s.reorder([j, i]))
 
 
 def test_reorder_independent(on: On, refuse: Refuse) -> None:
@@ -118,7 +118,7 @@ def test_reorder_independent(on: On, refuse: Refuse) -> None:
 def test_reorder_init_first(on: On, refuse: Refuse) -> None:
     s = on("sums")
     outer, inner = s.split(s.fuse(loops(s, "C")), [None, 4])
-    refuse("reorder", "init-first", "block C would update elements before it initialises them", s, lambda: s.reorder([inner, outer]))
+    refuse("reorder", "init-first", "block C would update elements before their init", s, lambda: s.reorder([inner, outer]))
 
 
 def test_parallel_serial(on: On, refuse: Refuse) -> None:
@@ -150,7 +150,7 @@ def test_vectorize_length(on: On, refuse: Refuse) -> None:
 def test_vectorize_innermost(on: On, refuse: Refuse) -> None:
     s = on("chain")
     i, _ = loops(s, "C")
-    refuse("vectorize", "innermost", "loop i must directly hold one block", s, lambda: s.vectorize(i))
+    refuse("vectorize", "innermost", "loop i must contain one block directly", s, lambda: s.vectorize(i))
 
 
 def test_vectorize_data_parallel(on: On, refuse: Refuse) -> None:
@@ -211,10 +211,10 @@ def test_sample_categorical_decision(on: On, refuse: Refuse) -> None:
 
 def test_sample_categorical_decision_3(on: On, refuse: Refuse) -> None:
     s = on("row")
-    message = "a decision is at most 2147483647, as sizes of programs are, got [2147483648]"
+    message = "a decision is at most 2147483647, like sizes of programs, got [2147483648]"
     refuse("sample_categorical", "decision", message, s, lambda: s.sample_categorical([1, 2], decision=[2**31]))
     (i,) = loops(s, "C")
-    message = "a decision is at most 2147483647, as sizes of programs are, got [1099511627776]"
+    message = "a decision is at most 2147483647, like sizes of programs, got [1099511627776]"
     refuse("sample_tile", "decision", message, s, lambda: s.sample_tile(i, 2, waste=1e30, decision=[2**40]))
 
 
@@ -240,7 +240,7 @@ def test_sample_tile_parts_2(on: On, refuse: Refuse) -> None:
 def test_sample_tile_waste(on: On, refuse: Refuse) -> None:
     s = on("row")
     (i,) = loops(s, "C")
-    refuse("sample_tile", "waste", "the tiles of l0 overshoot it too far", s, lambda: s.sample_tile(i, 2, decision=[15], waste=0.1))
+    refuse("sample_tile", "waste", "the tiles of l0 exceed its extent too far", s, lambda: s.sample_tile(i, 2, decision=[15], waste=0.1))
 
 
 def test_sample_tile_admissible(on: On, refuse: Refuse) -> None:

@@ -223,13 +223,13 @@ def reuse(s: Schedule, block: str, into: str) -> Callable[[], None]:
 @pytest.mark.parametrize(("first", "second"), [("C", "B"), ("B", "B")])
 def test_merge_siblings(on: On, refuse: Refuse, first: str, second: str) -> None:
     s = on("chain")
-    message = "loop i does not stand before loop i in the same sequence of statements"
+    message = "loop i is not before loop i in the same sequence of statements"
     refuse("merge", "siblings", message, s, lambda: s.merge(loops(s, first)[0], loops(s, second)[0]))
 
 
 def test_merge_siblings_2(on: On, refuse: Refuse) -> None:
     s = on("chain")
-    message = "loop i does not stand before loop j in the same sequence of statements"
+    message = "loop i is not before loop j in the same sequence of statements"
     refuse("merge", "siblings", message, s, lambda: s.merge(loops(s, "B")[0], loops(s, "C")[1]))
 
 
@@ -262,7 +262,7 @@ def test_merge_between(on: On, refuse: Refuse) -> None:
 def test_merge_apart(refuse: Refuse, func: PrimFunc) -> None:
     """The element behind, and the one before it around the end."""
     s = Schedule(func)
-    message = "different iterations of the loops may touch the same element of B"
+    message = "different iterations of the loops may access the same element of B"
     refuse("merge", "apart", message, s, lambda: s.merge(loops(s, "B")[0], loops(s, "C")[0]))
 
 
@@ -270,7 +270,7 @@ def test_merge_apart_of_tiles_cut_otherwise(on: On, refuse: Refuse) -> None:
     s = on("chain")
     outer = [s.split(loops(s, b)[1], [2, f])[0] for b, f in (("B", 3), ("C", 4))]
     s.merge(loops(s, "B")[0], loops(s, "C")[0])
-    message = "different iterations of the loops may touch the same element of B"
+    message = "different iterations of the loops may access the same element of B"
     refuse("merge", "apart", message, s, lambda: s.merge(*outer))
 
 
@@ -278,7 +278,7 @@ def test_merge_apart_of_a_sum(on: On, refuse: Refuse) -> None:
     s = on("scaled")
     merged = s.merge(loops(s, "S")[0], loops(s, "D")[0])
     assert [b.block for b in s.get_child_blocks(merged)] == ["S", "D"]
-    message = "different iterations of the loops may touch the same element of S"
+    message = "different iterations of the loops may access the same element of S"
     refuse("merge", "apart", message, s, lambda: s.merge(loops(s, "S")[1], loops(s, "D")[1]))
 
 
@@ -317,12 +317,12 @@ def test_reuse_buffer_output(refuse: Refuse) -> None:
 def test_reuse_buffer_output_2(refuse: Refuse) -> None:
     """C is read again."""
     s = Schedule(outputs)
-    refuse("reuse_buffer", "output", "C is not a parameter that only block C touches", s, reuse(s, "B", "C"))
+    refuse("reuse_buffer", "output", "C is not a parameter that only block C accesses", s, reuse(s, "B", "C"))
 
 
 def test_reuse_buffer_output_3(refuse: Refuse) -> None:
     s = Schedule(outputs)
-    refuse("reuse_buffer", "output", "P is not a parameter that only block P touches", s, reuse(s, "B", "P"))
+    refuse("reuse_buffer", "output", "P is not a parameter that only block P accesses", s, reuse(s, "B", "P"))
 
 
 @pytest.mark.parametrize("into", ["F", "G"])
@@ -333,12 +333,12 @@ def test_reuse_buffer_same_shape(refuse: Refuse, into: str) -> None:
 
 def test_reuse_buffer_in_place(refuse: Refuse) -> None:
     s = Schedule(outputs)
-    refuse("reuse_buffer", "in-place", "block D does not read B just where it writes D", s, reuse(s, "B", "D"))
+    refuse("reuse_buffer", "in-place", "block D does not read B exactly where it writes D", s, reuse(s, "B", "D"))
 
 
 def test_reuse_buffer_in_place_2(refuse: Refuse) -> None:
     s = Schedule(parts)
-    refuse("reuse_buffer", "in-place", "block F does not read B just where it writes F", s, reuse(s, "B", "F"))
+    refuse("reuse_buffer", "in-place", "block F does not read B exactly where it writes F", s, reuse(s, "B", "F"))
 
 
 def test_reuse_buffer_order(refuse: Refuse) -> None:
@@ -373,18 +373,18 @@ def test_reuse_buffer_order_of_a_reader_beside_it(refuse: Refuse) -> None:
 def test_reuse_buffer_apart(refuse: Refuse) -> None:
     """Each element is computed twice."""
     s = Schedule(repeated)
-    refuse("reuse_buffer", "apart", "different iterations of loop _r may touch the same element of B", s, reuse(s, "B", "C"))
+    refuse("reuse_buffer", "apart", "different iterations of loop _r may access the same element of B", s, reuse(s, "B", "C"))
 
 
 def test_reuse_buffer_apart_of_readers(refuse: Refuse) -> None:
     """D reads the row before, which has been replaced by then."""
     s = Schedule(before)
-    refuse("reuse_buffer", "apart", "different iterations of loop i may touch the same element of B", s, reuse(s, "B", "C"))
+    refuse("reuse_buffer", "apart", "different iterations of loop i may access the same element of B", s, reuse(s, "B", "C"))
 
 
 def test_reuse_buffer_once(refuse: Refuse) -> None:
     s = Schedule(repeated)
-    refuse("reuse_buffer", "once", "the loops of block D do not give each element of D once", s, reuse(s, "E", "D"))
+    refuse("reuse_buffer", "once", "the loops of block D do not visit each element of D once", s, reuse(s, "E", "D"))
 
 
 def test_reuse_buffer_guard(refuse: Refuse) -> None:
@@ -394,7 +394,7 @@ def test_reuse_buffer_guard(refuse: Refuse) -> None:
 
 def test_reuse_buffer_covers(refuse: Refuse) -> None:
     s = Schedule(parts)
-    refuse("reuse_buffer", "covers", "block C does not write all of C that would hold values of B", s, reuse(s, "B", "C"))
+    refuse("reuse_buffer", "covers", "block C does not overwrite all elements of C that would hold values of B", s, reuse(s, "B", "C"))
 
 
 def test_reuse_buffer_block_exists(refuse: Refuse) -> None:

@@ -285,14 +285,14 @@ CASES: dict[str, Case] = {
         lambda s: s.compute_at(s.get_block("B"), loop(s, "C")),
         "compute_at",
         "unchanged",
-        "block C stands before block B, and reads what an earlier iteration left",
+        "block C is before block B, and reads values of an earlier iteration",
     ),
     "compute_at of a partial sum": (
         prefix_sums,
         lambda s: s.compute_at(s.get_block("S"), loop(s, "D")),
         "compute_at",
         "complete",
-        "gives vk of block S, which does not index S",
+        "binds vk of block S, which does not index S",
     ),
     "compute_inline past a writer": (
         overwritten,
@@ -320,63 +320,63 @@ CASES: dict[str, Case] = {
         lambda s: s.compute_inline(s.get_block("B")),
         "compute_inline",
         "unchanged",
-        "block C stands before block B, and reads what an earlier iteration left",
+        "block C is before block B, and reads values of an earlier iteration",
     ),
     "reverse_compute_at before a reader": (
         mirrored,
         lambda s: s.reverse_compute_at(s.get_block("C"), loop(s, "B")),
         "reverse_compute_at",
         "ready",
-        "block C cannot move up before block B, which works on the same data: F",
+        "block C cannot move up before block B, which accesses the same data: F",
     ),
     "reverse_compute_at beside a writer": (
         beside,
         lambda s: s.reverse_compute_at(s.get_block("C"), loop(s, "B")),
         "reverse_compute_at",
         "ready",
-        "block C cannot move up before block E, which works on the same data: E",
+        "block C cannot move up before block E, which accesses the same data: E",
     ),
     "reverse_compute_at of what is reused": (
         reused,
         lambda s: s.reverse_compute_at(s.get_block("C"), loop(s, "B")),
         "reverse_compute_at",
         "ready",
-        "a loop around both gives vt of block C, which what it reads does not depend on",
+        "a loop around both binds vt of block C, and the elements it reads do not depend on this variable",
     ),
     "reverse_compute_at of a part": (
         one_of_them,
         lambda s: s.reverse_compute_at(s.get_block("C"), loop(s, "B")),
         "reverse_compute_at",
         "ready",
-        "block C does not read just what block B writes in an iteration of the loops around both",
+        "block C does not read exactly the elements that block B writes in an iteration of the loops around both",
     ),
     "reverse_compute_at of an update": (
         twice,
         lambda s: s.reverse_compute_at(s.get_block("C"), loop(s, "B")),
         "reverse_compute_at",
         "once",
-        "block C reads what it writes, and block B may write an element again in loop i",
+        "block C reads the buffer it writes, and loop i may repeat block B for an element",
     ),
     "reverse_compute_at before a reader behind": (
         read_behind,
         lambda s: s.reverse_compute_at(s.get_block("C"), loop(s, "B")),
         "reverse_compute_at",
         "ready",
-        "block C cannot move up before block D, which works on the same data: C",
+        "block C cannot move up before block D, which accesses the same data: C",
     ),
     "reverse_compute_inline before a reader": (
         mirrored,
         lambda s: s.reverse_compute_inline(s.get_block("C")),
         "reverse_compute_inline",
         "ready",
-        "block C cannot move up before block B, which works on the same data: F",
+        "block C cannot move up before block B, which accesses the same data: F",
     ),
     "reverse_compute_inline before a reader behind": (
         read_behind,
         lambda s: s.reverse_compute_inline(s.get_block("C")),
         "reverse_compute_inline",
         "ready",
-        "block C cannot move up before block D, which works on the same data: C",
+        "block C cannot move up before block D, which accesses the same data: C",
     ),
 }
 """The function, the step, and the primitive, the label and words of its refusal."""
@@ -420,7 +420,7 @@ def test_compute_at_unchanged(refuse: Refuse) -> None:
 
 def test_compute_at_complete(refuse: Refuse) -> None:
     s = Schedule(prefix_sums)
-    refuse("compute_at", "complete", "gives vk of block S", s, lambda: s.compute_at(s.get_block("S"), loop(s, "D")))
+    refuse("compute_at", "complete", "binds vk of block S", s, lambda: s.compute_at(s.get_block("S"), loop(s, "D")))
 
 
 def test_compute_inline_unchanged(refuse: Refuse) -> None:
@@ -430,7 +430,9 @@ def test_compute_inline_unchanged(refuse: Refuse) -> None:
 
 def test_reverse_compute_at_once(refuse: Refuse) -> None:
     s = Schedule(twice)
-    refuse("reverse_compute_at", "once", "block C reads what it writes", s, lambda: s.reverse_compute_at(s.get_block("C"), loop(s, "B")))
+    refuse(
+        "reverse_compute_at", "once", "block C reads the buffer it writes", s, lambda: s.reverse_compute_at(s.get_block("C"), loop(s, "B"))
+    )
 
 
 def test_reverse_compute_inline_ready(refuse: Refuse) -> None:

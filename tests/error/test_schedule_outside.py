@@ -79,23 +79,23 @@ def chain(between: str) -> Schedule:
 
 
 def test_stores_beside_what_moves(refuse: Refuse) -> None:
-    what = "a plain store or the condition of an `if` uses A, which block b works on. Put it into `with T.block"
+    what = "a plain store or the condition of an `if` accesses A, which block b accesses too. Put it into `with T.block"
     s = chain("for k in range(8):\n    A[k] = 0")
     refuse("compute_inline", "in-blocks", what, s, lambda: s.compute_inline(s.get_block("b")))
     refuse("compute_at", "in-blocks", what, s, lambda: s.compute_at(s.get_block("b"), loop(s, "c")))
     s = chain("for k in range(8):\n    C[k] = 0")
-    what = "uses C, which block c works on"
+    what = "accesses C, which block c accesses too"
     refuse("reverse_compute_at", "in-blocks", what, s, lambda: s.reverse_compute_at(s.get_block("c"), loop(s, "b")))
     refuse("reverse_compute_inline", "in-blocks", what, s, lambda: s.reverse_compute_inline(s.get_block("c")))
     s = chain("for k in range(8):\n    if B[k] > 3:\n        A[k] = 0")
-    refuse("compute_inline", "in-blocks", "uses B, which block b works on", s, lambda: s.compute_inline(s.get_block("b")))
+    refuse("compute_inline", "in-blocks", "accesses B, which block b accesses too", s, lambda: s.compute_inline(s.get_block("b")))
 
 
 def test_stores_beside_a_copy(refuse: Refuse) -> None:
     s = Schedule(program(SUM.format(beside="A[k] = A[k] + 1")))
-    refuse("cache_read", "in-blocks", "uses A, which block c works on", s, lambda: s.cache_read(s.get_block("c"), "A", "global"))
+    refuse("cache_read", "in-blocks", "accesses A, which block c accesses too", s, lambda: s.cache_read(s.get_block("c"), "A", "global"))
     s = Schedule(program(SUM.format(beside="D[i] = C[i]"), D="(4,)"))
-    what = "uses C, which block c works on"
+    what = "accesses C, which block c accesses too"
     refuse("cache_write", "in-blocks", what, s, lambda: s.cache_write(s.get_block("c"), "global"))
     inner = program(SUM.replace("    {beside}", "") + "\nC[0] = 7", C="(4,)")
     for name, step in {
@@ -172,7 +172,7 @@ def test_an_init_that_may_not_run(k: str, r: str, under: str) -> None:
 def test_a_reduction_that_begins_again(r: str, refuse: Refuse) -> None:
     body = ["for k in range(8):", block("c", 4, f"r = T.axis.reduce(8, {r})", "with T.init():", "    C[0] = 0", "C[0] = C[0] + A[r]")]
     s = Schedule(program("\n".join(body)))
-    refuse("decompose_reduction", "first", "may not be that of its loops, or be repeated", s,
+    refuse("decompose_reduction", "first", "may not start in the first iteration of its loops, or may start more than once", s,
            lambda: s.decompose_reduction(s.get_block("c"), loop(s, "c")))  # fmt: skip
 
 
@@ -191,7 +191,7 @@ def test_a_reduction_whose_loops_repeat_it_stays(refuse: Refuse) -> None:
     body += [block("b", 4, "v, r = T.axis.remap('SR', [i, k])", "with T.init():", "    B[v] = 0", "B[v] = B[v] + A[r]")]
     body += ["for i in range(4):", block("c", 4, "v = T.axis.spatial(4, i)", "C[v] = B[v]")]
     s = Schedule(program("\n".join(body), C="(4,)"))
-    what = "the loops around block b run instances of its reduction again, and others would not"
+    what = "the loops around block b run instances of its reduction more than once, and the new loops would not"
     refuse("compute_at", "once", what, s, lambda: s.compute_at(s.get_block("b"), loop(s, "c")))
 
 
@@ -218,7 +218,7 @@ def test_a_reduction_whose_steps_have_an_order_keeps_it(
         same(func, lambda s: s.compute_at(s.get_block("b"), loop(s, "c")))
     else:
         s = Schedule(func)
-        what = "the steps of the reduction of block b depend on each other, and would change their order"
+        what = "the steps of the reduction of block b depend on each other, and their order would change"
         refuse("compute_at", "order", what, s, lambda: s.compute_at(s.get_block("b"), loop(s, "c")))
 
 
@@ -226,7 +226,7 @@ def test_a_reduction_that_a_loop_runs_again_is_not_kept_in_registers(refuse: Ref
     body = ["for i, q, k in T.grid(4, 2, 1):"]
     body += [block("c", 4, "v, r = T.axis.remap('SR', [i, k])", "with T.init():", "    C[v] = 0", "C[v] = C[v] + 6")]
     s = Schedule(program("\n".join(body), C="(4,)"))
-    what = "loop i runs the reduction of block c again, which would begin just once"
+    what = "loop i repeats the reduction of block c, which the cache would start only once"
     refuse("cache_reduction", "first", what, s, lambda: s.cache_reduction(s.get_block("c"), loop(s, "c"), "register"))
 
 
@@ -235,7 +235,7 @@ def test_a_reduction_that_begins_several_times_stays(refuse: Refuse) -> None:
     body += [block("b", 4, "v, r, w = T.axis.remap('SRS', [i, k, q])", "with T.init():", "    B[v] = 0", "B[v] = B[v] + A[r]")]
     body += ["for i in range(4):", block("c", 4, "v = T.axis.spatial(4, i)", "C[v] = B[v]")]
     s = Schedule(program("\n".join(body), C="(4,)"))
-    what = "several instances of block b begin the reduction of one element of B: w does not index it"
+    what = "several instances of block b start the reduction of one element of B: w does not index it"
     refuse("compute_at", "once", what, s, lambda: s.compute_at(s.get_block("b"), loop(s, "c")))
 
 
@@ -248,7 +248,7 @@ def test_an_init_that_depends_on_the_reduction() -> None:
 
 def test_an_init_that_reads_the_old_output(refuse: Refuse) -> None:
     s = Schedule(program(SUM.format(beside="").replace("C[v] = 0", "C[v] = C[v] * 2"), C="(4,)"))
-    refuse("cache_write", "own-values", "block c reads values of C from before", s, lambda: s.cache_write(s.get_block("c"), "global"))
+    refuse("cache_write", "own-values", "block c reads earlier values of C", s, lambda: s.cache_write(s.get_block("c"), "global"))
 
 
 GEMM = parse("""
@@ -330,7 +330,7 @@ def test_a_consumer_whose_instances_depend_on_each_other_keeps_their_order(value
     body = ['B = T.alloc_buffer((8,), "int32")', "for i in range(8):", block("b", 4, V, "B[v] = A[v]"), "for j, i in T.grid(3, 8):"]
     body += [block("c", 4, "w, v = T.axis.remap('SS', [j, i])", f"C[v, w] = {value}")]
     s = Schedule(program("\n".join(body), C="(8, 3)"))
-    what = "instances of block c depend on each other through what they write, and would change their order"
+    what = "instances of block c depend on each other through the buffer they write, and their order would change"
     refuse("reverse_compute_at", "own-values", what, s, lambda: s.reverse_compute_at(s.get_block("c"), loop(s, "b")))
 
 
@@ -355,5 +355,5 @@ def test_a_consumer_stays_behind_what_later_iterations_overwrite(refuse: Refuse)
     body += ["    for j in range(1):", block("b", 8, "v = T.axis.spatial(2, i)", "B[v] = 3")]
     body += [block("c", 0, "v = T.axis.spatial(1, 0)", "C[v] = B[v]")]
     s = Schedule(program("\n".join(body)))
-    what = "block c cannot move up before block a, which works on the same data: B"
+    what = "block c cannot move up before block a, which accesses the same data: B"
     refuse("reverse_compute_at", "ready", what, s, lambda: s.reverse_compute_at(s.get_block("c"), loop(s, "b", 1)))

@@ -46,7 +46,7 @@ def test_compute_at_consumers_inside(on: On, refuse: Refuse) -> None:
     refuse(
         "compute_at",
         "consumers-inside",
-        "consumer D of B is not under loop i, or B already is",
+        "consumer D of B is not inside loop i, or B already is",
         s,
         lambda: s.compute_at(s.get_block("B"), loops(s, "C")[0]),
     )
@@ -59,7 +59,7 @@ def test_compute_at_consumers_inside_2(on: On, refuse: Refuse) -> None:
     refuse(
         "compute_at",
         "consumers-inside",
-        "consumer C of B is not under loop i, or B already is",
+        "consumer C of B is not inside loop i, or B already is",
         s,
         lambda: s.compute_at(s.get_block("B"), i),
     )
@@ -70,7 +70,7 @@ def test_compute_at_consumers_inside_3(on: On, refuse: Refuse) -> None:
     refuse(
         "compute_at",
         "consumers-inside",
-        "block unread has no consumer under loop i",
+        "block unread has no consumer inside loop i",
         s,
         lambda: s.compute_at(s.get_block("unread"), loops(s, "in_place")[0]),
     )
@@ -88,7 +88,7 @@ def test_compute_at_box(on: On, refuse: Refuse) -> None:
     refuse(
         "compute_at",
         "box",
-        "the box of B needs an extent that depends on i: 1 + i",
+        "the footprint of block B has an extent that depends on i: 1 + i",
         s,
         lambda: s.compute_at(s.get_block("B"), loops(s, "C")[0]),
     )
@@ -102,7 +102,7 @@ def test_compute_at_guard(on: On, refuse: Refuse) -> None:
     refuse(
         "compute_at",
         "guard",
-        "block B stands under a guard that cannot be moved: -4 + 3*i_1_0 + i_1_1 < 0",
+        "block B has a guard that cannot be moved: -4 + 3*i_1_0 + i_1_1 < 0",
         s,
         lambda: s.compute_at(s.get_block("B"), loops(s, "C")[0]),
     )
@@ -131,7 +131,7 @@ def test_reverse_compute_at_producer_inside(on: On, refuse: Refuse) -> None:
     refuse(
         "reverse_compute_at",
         "producer-inside",
-        "no block under loop i writes what C reads",
+        "no block inside loop i writes a buffer that C reads",
         s,
         lambda: s.reverse_compute_at(s.get_block("C"), loops(s, "D")[0]),
     )
@@ -142,7 +142,7 @@ def test_reverse_compute_at_producer_inside_2(on: On, refuse: Refuse) -> None:
     refuse(
         "reverse_compute_at",
         "producer-inside",
-        "block C already is under loop i",
+        "block C is already inside loop i",
         s,
         lambda: s.reverse_compute_at(s.get_block("C"), loops(s, "C")[0]),
     )
@@ -161,7 +161,7 @@ def test_reverse_compute_at_ready(on: On, refuse: Refuse) -> None:
     refuse(
         "reverse_compute_at",
         "ready",
-        "block D cannot move up before block C, which works on the same data",
+        "block D cannot move up before block C, which accesses the same data",
         s,
         lambda: s.reverse_compute_at(s.get_block("D"), loops(s, "C_init")[0]),
     )
@@ -186,7 +186,7 @@ def test_reverse_compute_at_one_box(on: On, refuse: Refuse) -> None:
     refuse(
         "reverse_compute_at",
         "one-box",
-        "block C would read more than has been written in loop i",
+        "block C would read elements that loop i has not written yet",
         s,
         lambda: s.reverse_compute_at(s.get_block("C"), loops(s, "B")[0]),
     )
@@ -197,7 +197,7 @@ def test_reverse_compute_at_box(on: On, refuse: Refuse) -> None:
     refuse(
         "reverse_compute_at",
         "box",
-        "the box of D needs an extent that depends on i: 1 + i",
+        "the footprint of block D has an extent that depends on i: 1 + i",
         s,
         lambda: s.reverse_compute_at(s.get_block("D"), loops(s, "C")[0]),
     )
@@ -212,7 +212,7 @@ def test_reverse_compute_at_guard(on: On, refuse: Refuse) -> None:
     refuse(
         "reverse_compute_at",
         "guard",
-        "block B computes only a part of its box, where -4 + 3*i_1_0 + i_1_1 < 0",
+        "block B computes only the part of its footprint where -4 + 3*i_1_0 + i_1_1 < 0",
         s,
         lambda: s.reverse_compute_at(s.get_block("C"), i_0),
     )
@@ -225,7 +225,7 @@ def test_compute_inline_pointwise(on: On, refuse: Refuse) -> None:
 
 def test_compute_inline_pointwise_2(on: On, refuse: Refuse) -> None:
     s = on("odd")
-    refuse("compute_inline", "pointwise", "block in_place reads what it writes", s, lambda: s.compute_inline(s.get_block("in_place")))
+    refuse("compute_inline", "pointwise", "block in_place reads the buffer it writes", s, lambda: s.compute_inline(s.get_block("in_place")))
 
 
 def test_compute_inline_intermediate(on: On, refuse: Refuse) -> None:
@@ -319,7 +319,7 @@ def test_reverse_compute_inline_one_producer_4(on: On, refuse: Refuse) -> None:
     refuse(
         "reverse_compute_inline",
         "one-producer",
-        "block E does not run over D, element by element",
+        "block E does not read each element of D once",
         s,
         lambda: s.reverse_compute_inline(s.get_block("E")),
     )
@@ -370,7 +370,7 @@ def test_decompose_reduction_reduce_inside(on: On, refuse: Refuse) -> None:
     refuse(
         "decompose_reduction",
         "reduce-inside",
-        "loop k outside i takes part in the reduction",
+        "loop k outside i is part of the reduction",
         s,
         lambda: s.decompose_reduction(s.get_block("C"), i),
     )
@@ -383,7 +383,7 @@ def test_decompose_reduction_once(on: On, refuse: Refuse) -> None:
     refuse(
         "decompose_reduction",
         "once",
-        "loop i holds other blocks, and may compute an element of S more than once",
+        "loop i contains other blocks, and may compute an element of S more than once",
         s,
         lambda: s.decompose_reduction(s.get_block("S"), loops(s, "S")[0]),
     )
@@ -397,7 +397,7 @@ def test_decompose_reduction_once_2(on: On, refuse: Refuse) -> None:
     refuse(
         "decompose_reduction",
         "once",
-        "loop i_0 holds other blocks, and may compute an element of S more than once",
+        "loop i_0 contains other blocks, and may compute an element of S more than once",
         s,
         lambda: s.decompose_reduction(s.get_block("S"), i_0),
     )
@@ -405,7 +405,9 @@ def test_decompose_reduction_once_2(on: On, refuse: Refuse) -> None:
 
 def test_rfactor_reduction(on: On, refuse: Refuse) -> None:
     s = on("row")
-    refuse("rfactor", "reduction", "loop i does not hold exactly one reduction with a single store", s, lambda: s.rfactor(loops(s, "C")[0]))
+    refuse(
+        "rfactor", "reduction", "loop i does not contain exactly one reduction with a single store", s, lambda: s.rfactor(loops(s, "C")[0])
+    )
 
 
 def test_rfactor_reduction_2(on: On, refuse: Refuse) -> None:
@@ -413,12 +415,12 @@ def test_rfactor_reduction_2(on: On, refuse: Refuse) -> None:
     refuse("rfactor", "reduction", "block L is not of the form C[...] = C[...] op value", s, lambda: s.rfactor(loops(s, "L")[1]))
 
 
-def test_rfactor_neutral(on: On, refuse: Refuse) -> None:
+def test_rfactor_identity(on: On, refuse: Refuse) -> None:
     s = on("sums")
     refuse(
         "rfactor",
-        "neutral",
-        "block E starts its reduction with something else than the neutral value",
+        "identity",
+        "the init of block E is not the identity element of its reduction",
         s,
         lambda: s.rfactor(loops(s, "E")[1]),
     )
@@ -438,4 +440,4 @@ def test_rfactor_serial(on: On, refuse: Refuse) -> None:
 
 def test_rfactor_guard(on: On, refuse: Refuse) -> None:
     s = on("under_a_guard")
-    refuse("rfactor", "guard", "block C stands under a guard that cannot be moved", s, lambda: s.rfactor(loops(s, "C")[2]))
+    refuse("rfactor", "guard", "block C has a guard that cannot be moved", s, lambda: s.rfactor(loops(s, "C")[2]))

@@ -115,14 +115,14 @@ def test_bind_nested(on: On, refuse: Refuse) -> None:
     s = on("chain")
     i, j = loops(s, "C")
     s.bind(i, "threadIdx.x")
-    refuse("bind", "nested", "a loop of blockIdx.x would stand inside a loop of threadIdx.x", s, lambda: s.bind(j, "blockIdx.x"))
+    refuse("bind", "nested", "a loop of blockIdx.x would be inside a loop of threadIdx.x", s, lambda: s.bind(j, "blockIdx.x"))
 
 
 def test_bind_nested_2(on: On, refuse: Refuse) -> None:
     s = on("chain")
     i, j = loops(s, "C")
     s.bind(j, "blockIdx.y")
-    refuse("bind", "nested", "a loop of blockIdx.y would stand inside a loop of vthread.x", s, lambda: s.bind(i, "vthread.x"))
+    refuse("bind", "nested", "a loop of blockIdx.y would be inside a loop of vthread.x", s, lambda: s.bind(i, "vthread.x"))
 
 
 @pytest.mark.parametrize("axis", ["blockIdx.x", "vthread.y"])
@@ -130,7 +130,7 @@ def test_bind_nested_3(on: On, refuse: Refuse, axis: str) -> None:
     s = on("chain")
     i, j = loops(s, "C")
     s.bind(i, axis)
-    refuse("bind", "nested", f"a loop of {axis} would stand inside a loop of {axis}", s, lambda: s.bind(j, axis))
+    refuse("bind", "nested", f"a loop of {axis} would be inside a loop of {axis}", s, lambda: s.bind(j, axis))
 
 
 def test_bind_agree(on: On, refuse: Refuse) -> None:
@@ -170,7 +170,7 @@ def test_cooperative_fetch_threads_around(on: On, refuse: Refuse) -> None:
     s = on("chain")
     s.bind(loops(s, "C")[0], "blockIdx.x")
     b = s.get_block("C")
-    refuse("cooperative_fetch", "threads-around", "block C stands in no loop of threadIdx", s, lambda: s.cooperative_fetch(b))
+    refuse("cooperative_fetch", "threads-around", "block C is in no threadIdx loop", s, lambda: s.cooperative_fetch(b))
 
 
 def test_cooperative_fetch_own_loops(on: On, refuse: Refuse) -> None:
@@ -186,7 +186,7 @@ def test_cooperative_fetch_positive(on: On, refuse: Refuse) -> None:
     s = on("chain")
     s.bind(loops(s, "C")[0], "threadIdx.x")
     b = s.get_block("C")
-    what = "a turn has at least one element; found 0"
+    what = "a round has at least one element; found 0"
     refuse("cooperative_fetch", "positive", what, s, lambda: s.cooperative_fetch(b, 0))
 
 
@@ -264,7 +264,7 @@ def test_compute_at_shared_by(on: On, refuse: Refuse) -> None:
     s = on("chain")
     i, j = loops(s, "C")
     b = s.get_block("B")
-    what = "loop j does not stand around loop i"
+    what = "loop j is not around loop i"
     refuse("compute_at", "shared-by", what, s, lambda: s.compute_at(b, i, shared_by=[j]))
 
 
@@ -272,7 +272,7 @@ def test_compute_at_shared_by_2(on: On, refuse: Refuse) -> None:
     s = on("chain")
     _, j = loops(s, "C")
     b = s.get_block("B")
-    what = "loop j does not stand around loop j"
+    what = "loop j is not around loop j"
     refuse("compute_at", "shared-by", what, s, lambda: s.compute_at(b, j, shared_by=[j]))
 
 
@@ -282,4 +282,4 @@ def test_compute_at_shared_by_3(on: On, refuse: Refuse) -> None:
     other, _ = loops(s, "D")
     _, j = loops(s, "C")
     b = s.get_block("B")
-    refuse("compute_at", "shared-by", "loop i does not stand around loop j", s, lambda: s.compute_at(b, j, shared_by=[other]))
+    refuse("compute_at", "shared-by", "loop i is not around loop j", s, lambda: s.compute_at(b, j, shared_by=[other]))

@@ -1,4 +1,4 @@
-"""`lowered`: run passes on a small program, and hold each of them to what every pass promises."""
+"""Fixtures that run passes on a small program and check the properties that every pass guarantees."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TARGET = Target("llvm -mcpu=x86-64-v3 -vector-bits=128 -num-cores=2")
 
 
 def results(func: PrimFunc) -> list[np.ndarray]:
-    """What the parameters hold after a call, flattened; inputs are small integers, outputs start poisoned."""
+    """The values of the parameters after a call, flattened; inputs are small integers, outputs start poisoned."""
     written = {n.buffer for n in walk(func.body) if type(n) is BufferStore}
     inputs = {}
     for b in func.params:
@@ -36,9 +36,9 @@ def results(func: PrimFunc) -> list[np.ndarray]:
 
 
 def check(func: PrimFunc, *passes: Pass) -> PrimFunc:
-    """The function behind the passes.
+    """The function after the passes.
 
-    Each keeps the program well formed and what it computes, and finds nothing more to do when it runs again.
+    Checks that each pass keeps the program valid, preserves its results, and is idempotent.
     """
     verify(func)
     expected = results(func)
@@ -46,8 +46,8 @@ def check(func: PrimFunc, *passes: Pass) -> PrimFunc:
         done = p(func, TARGET)
         verify(done)
         for after, before in zip(results(done), expected, strict=True):
-            np.testing.assert_array_equal(after, before, err_msg=f"{p.name} changed what the program computes")
-        assert p(done, TARGET) is done, f"{p.name} is not done after one run, or copies what it does not change"
+            np.testing.assert_array_equal(after, before, err_msg=f"{p.name} changed the results")
+        assert p(done, TARGET) is done, f"{p.name} is not idempotent, or copies an unchanged program"
         func = done
     return func
 
@@ -65,7 +65,7 @@ CUDA = Target("cuda -arch=sm_90")
 
 
 def thread_results(func: PrimFunc, check_races: bool = False) -> list[np.ndarray]:
-    """As `results`, by the interpreter of threads: with `check_races` barriers must stand where they are needed."""
+    """As `results`, by the thread interpreter: with `check_races` a missing barrier is an error."""
     written = {n.buffer for n in walk(func.body) if type(n) is BufferStore}
     given = []
     for b in func.params:
@@ -77,15 +77,15 @@ def thread_results(func: PrimFunc, check_races: bool = False) -> list[np.ndarray
 
 
 def check_threads(func: PrimFunc, *passes: Pass, target: Target = OPENCL, check_races: bool = False) -> PrimFunc:
-    """As `check`, for programs of GPUs.  Races are looked for behind the last pass, if at all."""
+    """As `check`, for GPU programs.  With `check_races` races are checked after the last pass."""
     verify(func)
     expected = thread_results(func)
     for n, p in enumerate(passes):
         done = p(func, target)
         verify(done)
         for after, before in zip(thread_results(done, check_races and n == len(passes) - 1), expected, strict=True):
-            np.testing.assert_array_equal(after, before, err_msg=f"{p.name} changed what the program computes")
-        assert p(done, target) is done, f"{p.name} is not done after one run, or copies what it does not change"
+            np.testing.assert_array_equal(after, before, err_msg=f"{p.name} changed the results")
+        assert p(done, target) is done, f"{p.name} is not idempotent, or copies an unchanged program"
         func = done
     return func
 

@@ -1,8 +1,8 @@
-"""Evaluate an expression tree on whole arrays, each operation exactly as the IR defines it, an expression object once.
+"""Evaluate an expression tree on whole arrays, each operation exactly as the IR defines it, each object once.
 
 A scalar expression works on arrays of any shape; a vector expression of L lanes on arrays whose last axis has L elements.
-Types are checked strictly: operands of different types, a literal that was not broadcast or a value of another type than the
-node claims fail the evaluation.  `fma` is rounded once.
+Types are checked strictly: the evaluation fails on operands of different types, a literal that is not broadcast, or a value
+whose type differs from that of its node.  `fma` is rounded once.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ CALLS: dict[str, Callable[..., Array]] = {
 
 
 def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
-    """a + b rounded, and what rounding lost (Knuth)."""
+    """a + b rounded, and the rounding error (Knuth)."""
     s = a + b
     rest = s - a
     return s, (a - (s - rest)) + (b - rest)
 
 
 def two_product(a: Array, b: Array) -> tuple[Array, Array]:
-    """a * b in float64 rounded, and what rounding lost (Dekker); for factors below 2**990 and a product above 2**-960."""
+    """a * b in float64 rounded, and the rounding error (Dekker); for factors below 2**990 and a product above 2**-960."""
     p = a * b
     big = 134217729.0
     a_high = a * big - (a * big - a)
@@ -91,7 +91,7 @@ def to_bfloat16(x: Array) -> Array:
 
 
 def evaluate(expr: Expr, inputs: Mapping[Expr, Array]) -> Array:
-    """The value of `expr` where each leaf in `inputs` has the array beside it."""
+    """The value of `expr` with the array of each leaf in `inputs`."""
     done: dict[Expr, Array] = {}
 
     def value(n: Expr) -> Array:
@@ -133,7 +133,7 @@ def evaluate(expr: Expr, inputs: Mapping[Expr, Array]) -> Array:
 
 
 def nodes(expr: Expr) -> list[Expr]:
-    """Every value expression below `expr` once, itself last; indices of loads are left out."""
+    """All value expressions in `expr`, each once, `expr` last; without indices of loads."""
     seen: dict[Expr, None] = {}
 
     def visit(n: Expr) -> None:
@@ -146,9 +146,9 @@ def nodes(expr: Expr) -> list[Expr]:
 
 
 def count_operations(expr: Expr) -> tuple[int, int]:
-    """How many operations an evaluation takes on 32-bit and on 64-bit lanes: all objects but leaves, literals and reinterpretations.
+    """The number of operations on 32-bit and on 64-bit lanes: all objects except leaves, literals and reinterpretations.
 
-    A conversion counts as 64-bit when either side is; a comparison belongs to the type of its operands.
+    A conversion counts as 64-bit if either side is; a comparison has the type of its operands.
     """
     counts = [0, 0]
     for n in nodes(expr):

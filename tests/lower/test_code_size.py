@@ -1,4 +1,4 @@
-"""code_size: estimates, loops that stay because their copies would be too many, refusals, and what is compiled in the end."""
+"""code_size, bound_unrolling: estimates, loops that stay loops, refusals, and the size of the compiled code."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ AVX512 = Target("llvm -mcpu=znver4 -num-cores=1")
 
 
 def lines(func: PrimFunc) -> int:
-    """Lines of LLVM IR."""
+    """The number of lines of LLVM IR."""
     return emit_text(func, AVX512)[0].count("\n")
 
 
@@ -42,7 +42,7 @@ def unrolled_product(n: int) -> PrimFunc:
 
 
 def epilogue(formula: str, rows: int) -> PrimFunc:
-    """`formula` of X of a tile of rows and four vectors that is kept in registers."""
+    """`formula` of X, in a register tile of rows and four vectors."""
 
     @T.prim_func
     def f(A: T.Buffer((256, 64), "float32"), Y: T.Buffer((256, 64), "float32")):
@@ -84,8 +84,8 @@ FORMULAS = {
 
 
 @pytest.mark.parametrize("formula", list(FORMULAS))
-def test_an_epilogue_with_a_choice_is_vectors(formula: str) -> None:
-    """Both sides of the choice read what is read anyway, so no lane is computed by itself."""
+def test_an_epilogue_with_a_select_is_vectorized(formula: str) -> None:
+    """Both sides of the select only use loads that run anyway, so no lane is computed separately."""
     func = epilogue(formula, 4)
     assert lines(func) < 3000
     a = np.linspace(-30, 30, 256 * 64, dtype="float32").reshape(256, 64)
@@ -96,8 +96,8 @@ def test_an_epilogue_with_a_choice_is_vectors(formula: str) -> None:
     np.testing.assert_allclose(y, want[formula], rtol=1e-5, atol=1e-6)
 
 
-def test_lanes_of_a_choice_do_not_read_out_of_range() -> None:
-    """Where a side reads what not every lane may read, each lane is computed by itself."""
+def test_lanes_of_a_select_do_not_read_out_of_range() -> None:
+    """If a side has loads that are out of range for some lanes, each lane is computed separately."""
     A, L = te.placeholder((32,), name="A"), te.placeholder((48,), name="L")
     B = te.compute((48,), lambda i: te.select(L[i] < 31.5, A[i], 7.0), name="B")
     s = Schedule(te.create_prim_func([A, L, B]))
@@ -106,8 +106,8 @@ def test_lanes_of_a_choice_do_not_read_out_of_range() -> None:
     assert "br i1" in text and "load <16 x float>" not in text
 
 
-def test_integer_divisions_in_a_choice_keep_their_branch() -> None:
-    """A quotient that is not chosen may divide by zero."""
+def test_integer_divisions_in_a_select_keep_their_branch() -> None:
+    """An unselected quotient may divide by zero."""
     A, B = te.placeholder((32,), "int32", "A"), te.placeholder((32,), "int32", "B")
     C = te.compute((32,), lambda i: te.select(te.maximum(B[i], 0) > 0, A[i] // B[i], 0), name="C")
     s = Schedule(te.create_prim_func([A, B, C]))
@@ -118,7 +118,7 @@ def test_integer_divisions_in_a_choice_keep_their_branch() -> None:
 
 
 def test_a_chain_of_clamps_is_linear() -> None:
-    """An expanded exp has two choices of its argument; computed in branches, each would double the code."""
+    """An expanded exp has two selects of its argument; as branches, each would double the code."""
     A = te.placeholder((4,), name="A")
 
     def nested(n: int) -> int:
@@ -133,8 +133,8 @@ def test_a_chain_of_clamps_is_linear() -> None:
     assert nested(8) < 2.5 * nested(4)
 
 
-def test_loops_stay_where_their_copies_would_be_too_many() -> None:
-    """The outermost of a nest is kept, and nothing is unrolled that the estimate does not allow."""
+def test_loops_with_too_many_copies_stay_loops() -> None:
+    """The outermost loops of a nest stay loops, so that the estimate is within the budget."""
     func = unrolled_product(48)
     assert code_size(func.body) > 1_000_000
     kept = bound_unrolling(func, AVX512)
@@ -149,13 +149,13 @@ def test_loops_stay_where_their_copies_would_be_too_many() -> None:
 
 
 def test_registers_that_cannot_be_unrolled_are_refused() -> None:
-    """Registers have no index at run time: the program is refused at once, with the loop and the buffer."""
+    """Registers have no run-time index: the error names the loop and the buffer."""
     with pytest.raises(BuildError, match=r"\[code-size\] unrolling the loops .*r.* about \d+ instructions.* C of scope register"):
         CPU(epilogue("mish", 128), AVX512)
 
 
 def test_copies_that_a_guard_removes_do_not_count() -> None:
-    """Of 64 lanes that are computed one by one, three remain."""
+    """Of 64 lanes that are computed separately, three remain."""
 
     @T.prim_func
     def f(A: T.Buffer((64, 4096), "float32"), Y: T.Buffer((64, 4096), "float32")):
@@ -177,15 +177,15 @@ def test_copies_that_a_guard_removes_do_not_count() -> None:
     assert lines(f) < EMITTED
 
 
-def test_what_llvm_compiles_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the instructions come from, no function goes to LLVM with more than `EMITTED`."""
+def test_the_size_of_compiled_code_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No function with more than `EMITTED` instructions is passed to LLVM."""
     monkeypatch.setattr("tunesmith.codegen.llvm.kernel.function.EMITTED", 500)
     with pytest.raises(BuildError, match=r"\[code-size\].* more than 500 instructions"):
         emit_text(unrolled_product(8), AVX512)
 
 
 def chain(formula: str, count: int, n: int = 32) -> PrimFunc:
-    """A contraction and `count` maps behind it."""
+    """A contraction followed by `count` elementwise blocks."""
     A, B = te.placeholder((n, n), name="A"), te.placeholder((n, n), name="B")
     r = te.reduce_axis(n, "k")
     x = te.compute((n, n), lambda i, j: te.sum(A[i, r] * B[r, j], axis=r), "C")
@@ -194,8 +194,8 @@ def chain(formula: str, count: int, n: int = 32) -> PrimFunc:
     return te.create_prim_func([A, B, x], "f")
 
 
-def test_rules_inline_within_bounds() -> None:
-    """A chain of maps that read their operand seven times has sketches whose programs are small."""
+def test_rules_bound_inlining() -> None:
+    """A chain of elementwise blocks that read their operand seven times has sketches with small programs."""
     short, long = chain("mish", 1), chain("mish", 12)
     assert any(s.name.startswith("tile") for s in generate(short, AVX512).sketches)
     assert not is_within(max(inlined_sizes(long).values(), key=lambda size: size.nodes), INLINED)

@@ -1,4 +1,4 @@
-"""What is packed from constants is a function of its own, and nothing else changes."""
+"""The packing of constants becomes separate functions, and the results do not change."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def packed(func: PrimFunc, change: Callable[[Schedule], None] = lambda s: None) 
     return s.func
 
 
-def test_the_parts() -> None:
+def test_main_and_packers() -> None:
     lifted = hoist_constant_packing(packed(dense()))
     assert lifted is not None
     for f in (lifted.main, *lifted.packers):
@@ -60,12 +60,12 @@ def dense__pack_W(W: T.Buffer((5, 20), "float32"), W_copy: T.Buffer((3, 5, 8), "
     assert structural.difference(packer, expected) is None, str(packer)
 
 
-def test_a_function_without_packing_has_no_parts() -> None:
+def test_a_function_without_packing() -> None:
     assert hoist_constant_packing(dense()) is None
     assert build(dense(), TARGET, packing="both").functions == ("dense",)
 
 
-def test_the_parts_compute_what_the_whole_does() -> None:
+def test_main_and_packers_compute_the_same_as_the_function() -> None:
     func = packed(dense())
     lifted = hoist_constant_packing(func)
     assert lifted is not None
@@ -78,7 +78,7 @@ def test_the_parts_compute_what_the_whole_does() -> None:
     np.testing.assert_array_equal(parts, whole)
 
 
-def test_every_packing_sketch_of_a_convolution_runs_packed_ahead_and_in_each_call() -> None:
+def test_every_packing_sketch_of_a_convolution_runs_with_and_without_hoisting() -> None:
     w = workload(CONV)
     inputs = w.random_inputs(3)
     (reference,) = w.reference(inputs)
@@ -93,14 +93,14 @@ def test_every_packing_sketch_of_a_convolution_runs_packed_ahead_and_in_each_cal
             arguments = [*[x.copy() for x in inputs], out]
             if call == "ahead":
                 run = load_call(artifact.code(), arguments)
-                arguments[1][...] = 0  # the weights were taken before
+                arguments[1][...] = 0  # the packed copy already has the weights
                 run()
             else:
                 Module.from_object(artifact.data)["conv2d"](*arguments)
             np.testing.assert_allclose(out, reference, rtol=1e-4, atol=1e-4, err_msg=f"{s.name} {row} {call}")
 
 
-def test_packing_ahead_leaves_the_whole_function_out() -> None:
+def test_hoisted_packing_drops_the_original_function() -> None:
     ahead = build(packed(dense()), TARGET, packing="ahead")
     assert Module.from_object(ahead.data).functions == ("dense__pack_W", "dense__packed")
     assert ahead.functions == ("dense",) and ahead.code().function == "dense__packed"
@@ -116,17 +116,17 @@ def refused(func: PrimFunc, text: str) -> None:
 
 
 def test_refusals() -> None:
-    refused(packed(dense()).with_(attrs=()), r"W is no constant parameter; declared constant: none")
+    refused(packed(dense()).with_(attrs=()), r"W is not a constant parameter; declared constants: none")
 
     def inside(s: Schedule) -> None:
         s.compute_at(s.get_block("W_copy"), s.get_loops(s.get_block("C"))[0])
 
-    refused(packed(dense(), inside), r"must copy one buffer into one other, in a nest of its own")
+    refused(packed(dense(), inside), r"must copy one buffer to another and be the only block of its loop nest")
 
     def register(s: Schedule) -> None:
         s.set_scope(s.get_block("W_copy"), "workspace")
 
-    refused(packed(dense(), register), r"fills W_copy, which is no intermediate buffer of scope global")
+    refused(packed(dense(), register), r"writes W_copy, which is not an intermediate buffer of scope global")
 
     twice = parse(
         """
@@ -146,7 +146,7 @@ def twice(W: T.Buffer((4,), "float32"), C: T.Buffer((4,), "float32")):
 """
     )
     assert isinstance(twice, PrimFunc)
-    refused(twice, r"W cannot be packed ahead, block C works on it as it is")
+    refused(twice, r"W cannot be packed ahead, block C reads it unpacked")
 
 
 def test_constants_are_parameters() -> None:

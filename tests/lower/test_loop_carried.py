@@ -1,4 +1,4 @@
-"""Buffers that pass values from one iteration of a loop to another live outside of it; those that do not, inside."""
+"""Buffers that carry values between iterations of a loop are allocated outside it, other buffers inside."""
 
 from __future__ import annotations
 
@@ -111,13 +111,13 @@ CARRIED = {"window": window, "running": running, "ahead": ahead, "first_only": f
 
 
 def loops_inside(func: PrimFunc) -> int:
-    """How many loops the allocation is inside of."""
+    """The number of loops around the allocation."""
     (made,) = [n for n in walk(func.body) if type(n) is Allocate]
     return sum(type(n) is For for n in walk(func.body)) - sum(type(n) is For for n in walk(made))
 
 
 @pytest.mark.parametrize("name", [*CARRIED, "after", "within"])
-def test_values_reach_the_iterations_that_read_them(name: str) -> None:
+def test_values_reach_later_iterations(name: str) -> None:
     func = {**CARRIED, "after": after, "within": within}[name]
     args = [np.arange(np.prod(shape), dtype="int32").reshape(shape) for b in func.buffers[:2] for shape in [[e.as_int() for e in b.shape]]]
     want = run(func, args)[-1]
@@ -127,7 +127,7 @@ def test_values_reach_the_iterations_that_read_them(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CARRIED)
-def test_carried_values_are_kept_outside_of_the_loop(name: str, lowered: Lowered) -> None:
+def test_carried_values_are_allocated_outside_the_loop(name: str, lowered: Lowered) -> None:
     assert loops_inside(lowered(lower_blocks(CARRIED[name], TARGET), plan_allocations)) == 0
 
 
@@ -145,17 +145,17 @@ def private(A: T.Buffer((4, 6), "int32"), C: T.Buffer((4, 6), "int32")):
                 C[vi, vj] = B[5 - vj]
 
 
-def test_values_of_one_iteration_are_allocated_in_it(lowered: Lowered) -> None:
+def test_values_of_one_iteration_are_allocated_inside_it(lowered: Lowered) -> None:
     assert loops_inside(lowered(lower_blocks(private, TARGET), plan_allocations)) == 1
 
 
-def test_a_parallel_loop_may_not_pass_values_on() -> None:
+def test_parallel_loops_must_not_carry_values() -> None:
     s = Schedule(private)
     s.parallel(s.get_loops(s.get_block("C"))[0])
     tunesmith.build(s, TARGET)
     s = Schedule(first_only)
     s.parallel(s.get_loops(s.get_block("C"))[0])
-    with pytest.raises(BuildError, match="first_only: the buffer B may pass values from one iteration of the parallel loop i to another"):
+    with pytest.raises(BuildError, match="first_only: the parallel loop i may carry values of the buffer B from one iteration to another"):
         tunesmith.build(s, TARGET)
 
 
@@ -173,7 +173,7 @@ def triangular(A: T.Buffer((6, 6), "int32"), C: T.Buffer((6, 6), "int32")):
                 C[vi, vj] = B[vi, vj]
 
 
-def test_memory_that_triangular_loops_use(lowered: Lowered) -> None:
+def test_memory_of_triangular_loops(lowered: Lowered) -> None:
     done = lowered(lower_blocks(triangular, TARGET), plan_allocations)
     assert loops_inside(done) == 1
     a = np.arange(36, dtype="int32").reshape(6, 6)

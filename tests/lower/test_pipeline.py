@@ -1,4 +1,4 @@
-"""The CPU pipeline as a whole: every pass keeps what a scheduled program computes, finds nothing more to do, and is watched."""
+"""The CPU pipeline: every pass preserves results, is idempotent, and is observed by instruments."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from tunesmith.support.seeds import stream
 
 CASES = 40
 LIMITED = ("version_loops", "unswitch_loops")
-"""They stop at a number of copies, so that a second run may find what the first one left."""
+"""Passes that stop at a number of copies, so that a second run may continue."""
 
 
 def pair(schedules: ModuleType, n: int) -> tuple[Any, tuple[int, ...]]:
-    """(case, row) number n: what the rules and random walks make of each workload in turn."""
+    """(case, configuration) number n: sketches of the rules and of random walks, for each workload in turn."""
     text = schedules.WORKLOADS[n % len(schedules.WORKLOADS)]
     rng = stream(n, "lower.pipeline", text)
     cases = [*schedules.rule_cases(text), schedules.walk_case(text, 900 + n)]
@@ -39,7 +39,7 @@ def pair(schedules: ModuleType, n: int) -> tuple[Any, tuple[int, ...]]:
 
 
 def without_folds(func: PrimFunc) -> PrimFunc:
-    """Vectorized reductions as serial loops: their lanes meet in one element on purpose, which is no race."""
+    """Turn vectorized reductions into serial loops: their lanes update one element by design, which is not a race."""
 
     def on_for(n: For, recurse: Any) -> For:
         b = n.body
@@ -51,12 +51,12 @@ def without_folds(func: PrimFunc) -> PrimFunc:
 
 
 @pytest.mark.parametrize("n", range(CASES))
-def test_every_pass_keeps_what_is_computed(schedules: ModuleType, n: int) -> None:
+def test_every_pass_preserves_results(schedules: ModuleType, n: int) -> None:
     case, row = pair(schedules, n)
     w = case.workload
     inputs = schedules.integers(w, n)
     expected = w.reference(inputs)
-    # A walk may compute an element in two iterations of a parallel loop, with one value: no race in what it computes.
+    # A random walk may compute an element in two iterations of a parallel loop with the same value: a benign race.
     races = not case.sketch.name.startswith("walk")
     func = case.sketch.concretize(row)
     for name, p in [("the schedule", None), *[(p.name, p) for p in CPU.passes]]:
@@ -72,7 +72,7 @@ def test_every_pass_keeps_what_is_computed(schedules: ModuleType, n: int) -> Non
 
 
 @pytest.mark.parametrize("n", range(0, CASES, 3))
-def test_every_pass_is_done_after_one_run(schedules: ModuleType, n: int) -> None:
+def test_every_pass_is_idempotent(schedules: ModuleType, n: int) -> None:
     """A pass that changes nothing returns the very same object."""
     case, row = pair(schedules, n)
     func = case.sketch.concretize(row)
@@ -88,7 +88,7 @@ def test_lowering_is_deterministic(schedules: ModuleType) -> None:
     assert structural.equal(a, b) and str(a) == str(b)
 
 
-# ---- composing and watching
+# ---- composition and instruments
 
 
 @T.prim_func
@@ -99,7 +99,7 @@ def row(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
             C[vi] = A[vi] + 1.0
 
 
-def test_every_pass_has_a_file_of_its_name_and_is_in_the_list() -> None:
+def test_every_pass_has_a_file_and_is_listed() -> None:
     files = {path.stem for path in (Path(lower.__file__).parent / "passes").glob("*.py")} - {"__init__"}
     assert files == set(PASSES)
     for name, p in PASSES.items():
@@ -125,7 +125,7 @@ def test_passes_are_found_by_text_with_options() -> None:
         ("simplify{", "'simplify{' is no pass: write NAME or NAME{option=value,...}"),
     ],
 )
-def test_refused_texts_of_passes(text: str, message: str) -> None:
+def test_invalid_pass_texts_are_refused(text: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         find_pass(text)
 
@@ -166,7 +166,7 @@ def test_a_function_in_the_wrong_stage_is_refused(stage: str, fault: str) -> Non
 
     func = {"OPAQUE": blocks, "FLAT": nested, "VECTOR": vectors}[stage]
     check_stage(func, STAGES[STAGES.index(stage) - 1], "test")
-    with pytest.raises(InternalError, match=f"after the pass test the function is in stage {stage}, which has no place for {fault}"):
+    with pytest.raises(InternalError, match=f"after the pass test the function is in stage {stage}, which does not allow {fault}"):
         check_stage(func, stage, "test")
 
 
@@ -197,7 +197,7 @@ def test_without_and_insert_after(schedules: ModuleType) -> None:
     assert len(seen) == 1 and "with T.block" not in str(seen[0])
 
 
-def test_instruments_see_every_pass(schedules: ModuleType) -> None:
+def test_instruments_observe_every_pass(schedules: ModuleType) -> None:
     class Watch:
         def __init__(self) -> None:
             self.steps: list[tuple[str, PrimFunc, PrimFunc, float]] = []

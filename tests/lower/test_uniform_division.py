@@ -1,4 +1,4 @@
-"""Vectors divided by one number: every divisor, in every float type, with vectors of every width."""
+"""Vectors divided by a uniform divisor: all divisors, float types and vector widths."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def f(A: T.Buffer(({ROWS}, {COLUMNS}), "{kind}"), B: T.Buffer(({ROWS},), "{kind}
 
 
 def numbers(kind: str, count: int, seed: int) -> np.ndarray:
-    """Numbers of all exponents, denormal ones too, then special ones, in float64."""
+    """Numbers of all exponents, also denormal, then special values, in float64."""
     digits, top = FORMATS[kind]
     rng = np.random.default_rng(seed)
     bottom = 2 - top - digits
@@ -66,7 +66,7 @@ def numbers(kind: str, count: int, seed: int) -> np.ndarray:
 
 
 def held(kind: str, x: np.ndarray) -> np.ndarray:
-    """The nearest numbers of a type, in float64."""
+    """The values rounded to a type, in float64."""
     with np.errstate(all="ignore"):
         if kind != "bfloat16":
             return x.astype(kind).astype(np.float64)
@@ -75,7 +75,7 @@ def held(kind: str, x: np.ndarray) -> np.ndarray:
 
 
 def compute(func: PrimFunc, target: Target, kind: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """The compiled function's C in float64."""
+    """C of the compiled function, in float64."""
     f = Module.from_object(build(func, target).data)["f"]
     if kind != "bfloat16":
         c = np.zeros(a.shape, kind)
@@ -87,7 +87,7 @@ def compute(func: PrimFunc, target: Target, kind: str, a: np.ndarray, b: np.ndar
 
 
 def ulps_off(kind: str, got: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Distance from the exact quotient, in units of its last place; the number above the largest counts for infinity."""
+    """Distance from the exact quotient in ulp; infinity counts as the number after the largest."""
     digits, top = FORMATS[kind]
     with np.errstate(all="ignore"):
         exact = a.astype(np.longdouble) / b
@@ -102,8 +102,8 @@ def ulps_off(kind: str, got: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.nda
 
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("target", TARGETS, ids=str)
-def test_quotients_are_right_for_every_divisor(kind: str, target: Target) -> None:
-    """Within 1.5 ulp, denormal numbers too; zeros, infinities and NaN as IEEE 754 has them, with their signs."""
+def test_quotients_are_accurate_for_every_divisor(kind: str, target: Target) -> None:
+    """Within 1.5 ulp, also for denormals; zeros, infinities and NaN with signs as in IEEE 754."""
     a = numbers(kind, ROWS * COLUMNS, 1)
     np.random.default_rng(2).shuffle(a)
     a, b = a.reshape(ROWS, COLUMNS), numbers(kind, ROWS, 3)
@@ -121,8 +121,8 @@ def softmax_like(A: T.Buffer((3, 40), "float32"), B: T.Buffer((3,), "float32"), 
                 C[i, j * 10 + k] = A[i, j * 10 + k] / B[i]
 
 
-def test_the_choice_is_made_in_front_of_the_loop(lowered: Lowered) -> None:
-    """One division and one choice for each row; the loop over its vectors is inside."""
+def test_the_version_is_selected_before_the_loop(lowered: Lowered) -> None:
+    """One division and one branch per row, outside the loop over its vectors."""
     func = CPU.without("unroll_loops")(softmax_like, NARROW)
     lowered(softmax_like, vectorize_loops)
     (outer,) = [n for n in walk(func.body) if type(n) is For and len([k for k in walk(n.body) if type(k) is For]) > 0]
@@ -137,13 +137,13 @@ def test_the_choice_is_made_in_front_of_the_loop(lowered: Lowered) -> None:
 @pytest.mark.parametrize(
     "body", ["A[vi, vj] / T.sqrt(B[vi])", 'A[vi, vj] / T.cast("float32", vi + 1)', "A[vi, vj] / 3.0", "A[vi, vj] / 1e30"]
 )
-def test_divisors_whose_reciprocal_is_normal_need_no_choice(body: str) -> None:
+def test_divisors_with_a_normal_reciprocal_need_one_version(body: str) -> None:
     func = CPU(quotients("float32", body), NARROW)
     assert not any(type(n) in (If, Allocate) for n in walk(func.body))
     assert {n.op for n in walk(func.body) if type(n) is Binary and type(n.b) is Broadcast} == {"mul"}
 
 
-def test_normal_reciprocals_are_known() -> None:
+def test_has_normal_reciprocal() -> None:
     x = Buffer("X", (1,))[0]
     half, double, brain = (Buffer("Y", (1,), t)[0] for t in ("float16", "float64", "bfloat16"))
     assert all(map(has_normal_reciprocal, (const(3.0, "float32"), const(0.0, "float32"), const(float("inf"), "float32"))))
@@ -180,7 +180,7 @@ X = np.array([1e-39, 5.0, 3e38, 2e-40, -7.0, 1e-3, 3e-45, 1.0], np.float32)
 
 
 def test_a_divisor_that_the_loop_writes_is_read_each_time() -> None:
-    """The second vector is divided by what the first one wrote."""
+    """The second vector is divided by a value that the first one wrote."""
     func = body(
         "    for j in T.vectorized(64):\n        C[j] = A[j] / C[0]\n", 'A: T.Buffer((64,), "float32"), C: T.Buffer((64,), "float32")'
     )
@@ -189,8 +189,8 @@ def test_a_divisor_that_the_loop_writes_is_read_each_time() -> None:
     assert not any(type(n) is Allocate for n in walk(lanes.body))
 
 
-def test_a_divisor_under_a_condition_is_not_read_outside_of_it() -> None:
-    """B[i - 3] is in range where the condition holds, and is divided by there only."""
+def test_a_divisor_under_a_condition_is_not_read_outside_it() -> None:
+    """B[i - 3] is in range only where the condition holds."""
     text = """    for i in T.serial(8):
         for j in T.vectorized(8):
             C[i, j] = T.select(3 <= i, A[j] / B[i - 3], T.float32(9.0))
@@ -258,7 +258,7 @@ def test_quotients_that_are_rounded_or_compared_are_exact(step: str, kind: str, 
 
 
 @pytest.mark.parametrize("kind", ["float32", "float64"])
-def test_so_are_those_that_other_blocks_round(kind: str) -> None:
+def test_quotients_that_other_blocks_round_are_exact(kind: str) -> None:
     func = parse(f"""
 @T.prim_func
 def f(A: T.Buffer((40,), "{kind}"), B: T.Buffer((1,), "{kind}"), C: T.Buffer((40,), "{kind}")):

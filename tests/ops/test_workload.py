@@ -57,7 +57,7 @@ def test_values_may_be_given_as_values() -> None:
         ("matmul(m=1", "is not a workload"),
         ("matmul(m=1) x", "is not a workload"),
         ("matmull(m=1,n=1,k=1)", "unknown operator 'matmull'. Did you mean 'matmul'"),
-        ("matmul(4,5,6)", r"'4' is not of the form key=value. It is spelled matmul\(m, n, k, ta=0, tb=0, dtype=float32\)"),
+        ("matmul(4,5,6)", r"'4' is not of the form key=value. Usage: matmul\(m, n, k, ta=0, tb=0, dtype=float32\)"),
         ("matmul(m=4,n=5,k=6,)", "'' is not of the form key=value"),
         ("matmul(=4)", "'=4' is not of the form key=value"),
         ("matmul(m=4,m=5)", "the parameter m is given twice"),
@@ -66,7 +66,7 @@ def test_values_may_be_given_as_values() -> None:
         (f"conv2d({CONV},padding=1)", r"conv2d: parameter padding is unknown \(did you mean pad\?\)"),
         (
             f"conv2d({CONV},strides=2,foo=1)",
-            r"strides is unknown \(did you mean stride\?\); parameter foo is unknown\. It is spelled conv2d",
+            r"strides is unknown \(did you mean stride\?\); parameter foo is unknown\. Usage: conv2d",
         ),
         ("matmul(m=0,n=5,k=6)", "matmul: parameter m: expected an integer from 1, got '0'"),
         ("matmul(m=-1,n=5,k=6)", "expected an integer from 1, got '-1'"),
@@ -79,14 +79,14 @@ def test_values_may_be_given_as_values() -> None:
         (f"conv2d({CONV},layout=nhwc)", "parameter layout: expected NHWC or NCHW, got 'nhwc'. Did you mean 'NHWC'"),
         (f"conv2d({CONV},pad=-1)", "parameter pad: expected an integer from 0, got '-1'"),
         (f"conv2d({CONV},groups=3)", "conv2d: groups=3 must divide ci=4 and co=4"),
-        (f"conv2d({CONV},dilation=3)", "conv2d: the kernel does not fit: kh reaches over 7 pixels and h with padding has 5"),
+        (f"conv2d({CONV},dilation=3)", "conv2d: the kernel does not fit: kh covers 7 pixels, and h with padding has 5"),
         ("layer_norm(m=2,n=3,eps=-1)", "parameter eps: expected a number from 0, got '-1'"),
         ("layer_norm(m=2,n=3,eps=nan)", "expected a number from 0, got 'nan'"),
         ("layer_norm(m=2,n=3,eps=tiny)", "expected a number from 0, got 'tiny'"),
         ("relu(shape=4X4)", "parameter shape: expected extents from 1, spelled like 64x56x56, got '4X4'"),
         ("relu(shape=4x0)", "expected extents from 1"),
-        ("add(shape=3x4,other=3)", "add: parameter other: 3 cannot be repeated to 3x4"),
-        ("add(shape=4,other=3x4)", "parameter other: 3x4 cannot be repeated to 4"),
+        ("add(shape=3x4,other=3)", "add: parameter other: 3 cannot be broadcast to 3x4"),
+        ("add(shape=4,other=3x4)", "parameter other: 3x4 cannot be broadcast to 4"),
         ("sum(shape=3x4,axis=2)", "sum: parameter axis: 2 are not different axes of 3x4"),
         ("sum(shape=3x4,axis=1+-1)", "parameter axis: 1\\+-1 are not different axes of 3x4"),
         ("sum(shape=3x4,axis=both)", "expected positions of axes, spelled like 1 or 0\\+2, or all, got 'both'"),
@@ -124,7 +124,7 @@ def test_random_inputs_have_the_type_and_domain_of_the_operator() -> None:
 def test_the_reference_refuses_foreign_arrays() -> None:
     case = workload("matmul(m=2,n=3,k=4)")
     a, b = case.random_inputs()
-    with pytest.raises(RunError, match=r"matmul\(m=2,n=3,k=4\): it has 2 inputs \(A, B\), got 1"):
+    with pytest.raises(RunError, match=r"matmul\(m=2,n=3,k=4\): the workload has 2 inputs \(A, B\), got 1"):
         case.reference([a])
     with pytest.raises(RunError, match=r"the input B is float32 of shape \(4, 3\), got float32 of shape \(3, 4\)"):
         case.reference([a, b.T])

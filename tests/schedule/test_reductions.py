@@ -160,7 +160,7 @@ def test_rfactor(apply: Apply, assert_golden: Golden) -> None:
 
 @pytest.mark.parametrize("tile", [1, 4, 7, 30, 31])
 def test_rfactor_by_any_factor(apply: Apply, tile: int) -> None:
-    """Lanes that the guard leaves nothing to add to hold the neutral value."""
+    """Lanes that the guard leaves nothing to add to hold the identity element."""
     apply(everything, lanes, [[tile]])
 
 

@@ -431,8 +431,7 @@ def test_other_targets_are_refused() -> None:
         source(by_hand, Target("llvm"))
 
 
-NOTHING = Pipeline.__new__(Pipeline)
-NOTHING.passes = ()
+NOTHING = Pipeline()
 
 
 @pytest.mark.parametrize(

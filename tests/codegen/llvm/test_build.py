@@ -267,7 +267,9 @@ def test_thread_local_memory_is_not_shared(scope: str) -> None:
         s.set_scope(s.get_block("C"), scope)
         s.parallel(s.get_loops(s.get_block("C"))[0])
 
-    message = f"stages: the buffer C of scope {scope} is each thread's own, but it is allocated outside the parallel loop i and used inside"
+    message = (
+        f"stages: the buffer C of scope {scope} is private to a thread, but it is allocated outside the parallel loop i and used inside"
+    )
     with pytest.raises(BuildError, match=message):
         build(scheduled(stages, steps), TARGET)
 

@@ -192,7 +192,7 @@ def test_memory_inside_loops(scope: str, parallel: bool) -> None:
 
 
 def test_registers_have_constant_sizes() -> None:
-    with pytest.raises(BuildError, match="f: the buffer t of scope register holds 1 x m elements, and registers need numbers"):
+    with pytest.raises(BuildError, match="f: the buffer t of scope register has 1 x m elements, but registers need constant extents"):
         build(squares("register", False), TARGET)
 
 

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from tunesmith.costmodel.analysis.gpu_access import requests
-from tunesmith.costmodel.analysis.gpu_kernels import AXES, kernels, register_estimate
+from tunesmith.costmodel.analysis.gpu_kernels import kernels, register_estimate
 from tunesmith.costmodel.analysis.program_analysis import ProgramAnalysis
 from tunesmith.costmodel.features.feature_program import FeatureProgram, vector_names
 from tunesmith.costmodel.features.program_vector import program_vector
 from tunesmith.costmodel.features.store_features import GPU
 from tunesmith.costmodel.formulas.expr_graph import NumpyProgram
+from tunesmith.ir.gpu import THREAD_AXES
 from tunesmith.ir.target.target import Target
 
 CPU = Target("llvm -mcpu=sapphirerapids -num-cores=2")
@@ -83,7 +84,7 @@ def test_requests_equal_those_of_the_threads(gpu: ModuleType, k: int) -> None:
 
 def check_request(gpu: ModuleType, a: ProgramAnalysis, kernel: Any, s: Any, r: Any) -> bool:
     own = {x.thread: x.var for x in s.loops}
-    axes = [(own.get(tag), kernel.extents[tag].as_int() if tag in kernel.extents else 1) for tag in AXES]
+    axes = [(own.get(tag), kernel.extents[tag].as_int() if tag in kernel.extents else 1) for tag in THREAD_AXES]
     if any(n & (n - 1) for _, n in axes):
         return False
     width, u = int(r.width.const), r.use

@@ -175,7 +175,7 @@ def test_indices_out_of_range_are_reported_by_checked_models_only(case: str) -> 
     for bad, seen in ((4, 4), (-5, -1), (2**40, 2**40)):
         wrong = good.copy()
         wrong.flat[1] = bad
-        with pytest.raises(RunError, match=f"op_{name}: the value of the lookup index in block .* is {seen}, and the extent is 4"):
+        with pytest.raises(RunError, match=f"op_{name}: the value of the indirect index index in block .* is {seen}, and the extent is 4"):
             checked(TABLE, wrong)
         got = plain(TABLE, wrong)
         if "scatter" not in name and "put" not in name:
@@ -194,7 +194,9 @@ def test_one_hot_indices_out_of_range_are_errors_if_strict() -> None:
         )
         np.testing.assert_array_equal(made(np.array([0, 3, 1])), np.eye(4, dtype=np.int64)[[0, 3, 1]])
         if strict:
-            with pytest.raises(RunError, match="op_one_hot: the value of the lookup index in block one_hot is 4, and the extent is 4"):
+            with pytest.raises(
+                RunError, match="op_one_hot: the value of the indirect index index in block one_hot is 4, and the extent is 4"
+            ):
                 made(np.array([0, 4, 1]))
         else:
             assert np.asarray(made(np.array([0, 4, 1]))).sum() == 2

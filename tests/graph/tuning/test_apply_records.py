@@ -98,7 +98,7 @@ def test_failed_and_unverified_records_are_not_used(hand: ModuleType) -> None:
         ([["get_block", {"name": 3}, ["b0"]]], "block"),
         ([["get_block", {"name": "C"}, ["b0"]], ["split", {"loop": {"rv": "b0"}, "factors": [None, 2]}, ["l1"]]], "loop handle"),
         ([["get_block", {"name": "C"}, ["b0"]], ["get_loops", {"block": {"rv": "b0"}}, ["l0", "l1", "l2"]],
-          ["split", {"loop": {"rv": "l0"}, "factors": 5}, ["l3", "l4"]]], "a list is needed there"),
+          ["split", {"loop": {"rv": "l0"}, "factors": 5}, ["l3", "l4"]]], "a list is needed"),
         ([["get_block", {"name": {"rv": []}}, ["b0"]]], "which no earlier step defined"),
         ([], "its trace has the decisions [], but its row is [16]"),
         ([["sample_categorical", {"candidates": [1, 2]}, ["v0"]]], "recorded parametrically"),

@@ -1,4 +1,4 @@
-"""What nobody tuned is still right, and not slow for want of vectors."""
+"""Functions without tuning records are correct, vectorized and parallel."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TARGET = Target("llvm")
         "log(shape=1000,dtype=float64)",
     ],
 )
-def test_the_result_is_right(text: str) -> None:
+def test_results_are_correct(text: str) -> None:
     w = workload(text)
     func = default_schedule(w.func, TARGET)
     inputs = w.random_inputs()
@@ -47,7 +47,7 @@ def test_the_result_is_right(text: str) -> None:
         assert mismatch(actual, expected, tolerance_of(w.func)) is None
 
 
-def test_large_work_gets_vectors_and_threads_small_work_no_threads() -> None:
+def test_only_large_work_gets_threads() -> None:
     def kinds(text: str) -> set[str]:
         func = default_schedule(workload(text).func, Target("llvm -mcpu=x86-64-v3 -num-cores=4"))
         return {n.kind for n in walk(func.body) if type(n) is For}
@@ -59,7 +59,7 @@ def test_large_work_gets_vectors_and_threads_small_work_no_threads() -> None:
     assert "parallel" not in {n.kind for n in walk(one.body) if type(n) is For}
 
 
-def test_what_somebody_has_scheduled_is_left_alone(hand: ModuleType) -> None:
+def test_scheduled_functions_are_unchanged(hand: ModuleType) -> None:
     for change in (
         lambda s: s.split(s.get_loops(s.get_block("C"))[0], [None, 4]),
         lambda s: s.parallel(s.get_loops(s.get_block("C"))[0]),
@@ -72,7 +72,7 @@ def test_what_somebody_has_scheduled_is_left_alone(hand: ModuleType) -> None:
         assert default_schedule(s.func, TARGET) is s.func
 
 
-def test_loops_are_bound_for_gpus_and_the_result_depends_on_nothing_else(hand: ModuleType) -> None:
+def test_gpu_loops_are_bound_deterministically(hand: ModuleType) -> None:
     func = hand.matmul()
     bound = default_schedule(func, Target("cuda -arch=sm_90"))
     assert {f.thread for f in walk(bound.body) if type(f) is For and f.thread} == {"blockIdx.x", "threadIdx.x"}

@@ -1,4 +1,4 @@
-"""The plain schedule of functions whose sizes come with the call; that it keeps their meaning is tested in tests/fuzz/test_symbolic.py."""
+"""The default schedule of functions with dynamic shapes; tests/fuzz/test_symbolic.py tests that it preserves results."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def product_of_rows(columns: int = 40) -> PrimFunc:
     return te.create_prim_func([x, w, matmul(x, w)], "f")
 
 
-def test_contractions_are_tiles_in_registers() -> None:
+def test_contractions_are_tiled_in_registers() -> None:
     func = default_schedule(product_of_rows(), TARGET)
     assert [b.scope for b in func.allocs] == ["register"]
     parallel = ("parallel", "3*ceildiv(n, 4)")
@@ -62,7 +62,7 @@ def test_reductions_along_memory_are_folded() -> None:
     assert loops(func, "E") == [("parallel", "50"), ("serial", "ceildiv(n, 4)"), ("vectorized", "4")]
 
 
-def test_only_numbers_are_divided_by_where_there_is_a_choice() -> None:
+def test_divisors_are_constant_if_possible() -> None:
     n, m = te.var("n"), te.var("m")
     x = te.placeholder((n, m), name="x")
     twice = te.compute((n, m), lambda i, j: x[i, j] * 2.0, "Y")
@@ -72,17 +72,17 @@ def test_only_numbers_are_divided_by_where_there_is_a_choice() -> None:
     assert loops(default_schedule(te.create_prim_func([row, twice], "f"), TARGET), "Y")[0] == ("parallel", "ceildiv(m, 4)")
 
 
-def test_one_core_has_no_tasks() -> None:
+def test_one_core_runs_no_tasks() -> None:
     func = default_schedule(product_of_rows(), TARGET.with_attributes(num_cores=1))
     assert not any(type(x) is For and x.kind == "parallel" for x in walk(func.body))
 
 
-def test_what_somebody_scheduled_stays() -> None:
+def test_scheduled_functions_are_unchanged() -> None:
     func = default_schedule(product_of_rows(), TARGET)
     assert default_schedule(func, TARGET) is func
 
 
-def test_each_call_decides_whether_its_work_is_worth_threads() -> None:
+def test_each_call_decides_between_threads_and_serial_code() -> None:
     n = te.var("n")
     x = te.placeholder((n, 64), name="x")
     func = default_schedule(te.create_prim_func([x, softmax(x)], "f"), TARGET)
@@ -100,7 +100,7 @@ def test_each_call_decides_whether_its_work_is_worth_threads() -> None:
         np.testing.assert_allclose(out, want / want.sum(axis=1, keepdims=True), rtol=1e-5)
 
 
-def test_a_grain_is_a_number() -> None:
+def test_a_grain_is_an_integer() -> None:
     n = te.var("n")
     x = te.placeholder((n, 64), name="x")
     s = Schedule(te.create_prim_func([x, softmax(x)], "f"))
@@ -111,7 +111,7 @@ def test_a_grain_is_a_number() -> None:
         emit_text([s.func], TARGET)
 
 
-def test_constant_work_is_judged_once() -> None:
+def test_constant_work_is_estimated_once() -> None:
     n = te.var("n")
     x, y = te.placeholder((n, 8), name="x"), te.placeholder((16, 16), name="y")
     func = default_schedule(te.create_prim_func([x, y, softmax(x), softmax(y)], "f"), TARGET)
@@ -119,7 +119,7 @@ def test_constant_work_is_judged_once() -> None:
 
 
 def triangle(extent: str) -> PrimFunc:
-    """y[i] = sum of x[i, j] for j <= i, tasks of rows."""
+    """y[i] = sum of x[i, j] for j <= i, with tasks of rows."""
     rows = "n" if extent == "n" else "9"
     size = ", n: T.int64" if extent == "n" else ""
     found = parse(f"""
@@ -138,7 +138,7 @@ def f(x: T.Buffer(({rows}, {rows}), "float32"), y: T.Buffer(({rows},), "float32"
 
 
 @pytest.mark.parametrize("extent", ["n", "9"])
-def test_the_work_of_a_loop_inside_may_depend_on_the_task(extent: str) -> None:
+def test_the_work_of_an_inner_loop_may_depend_on_the_task(extent: str) -> None:
     f = Module.from_object(build([triangle(extent)], HERE).data)["f"]
     for rows in (1, 9, 60) if extent == "n" else (9,):
         a = np.arange(rows * rows, dtype="float32").reshape(rows, rows)

@@ -1,4 +1,4 @@
-"""bounds_check=True: every index, binding and looked-up number is tested when a function runs; the access that fails is not made."""
+"""bounds_check=True checks every index, binding and indirect index at run time, and skips the failing access."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def refusal(call: object, *arguments: object) -> str:
     return str(caught.value)
 
 
-def test_a_checked_function_computes_the_same_and_says_what_is_out_of_bounds() -> None:
+def test_checked_function_computes_the_same_and_reports_bad_indices() -> None:
     s = Schedule(parse(GATHER))
     s.vectorize(s.get_loops(s.get_block("C"))[1])
     f = tunesmith.build(s, bounds_check=True)["f"]
@@ -47,15 +47,15 @@ def test_a_checked_function_computes_the_same_and_says_what_is_out_of_bounds() -
     np.testing.assert_array_equal(c, interpret.run(s.func, [a, good])[-1])
     for bad, message in (
         ([1, 1, 10, 3], "f: the index of the load of A in block C is 12, and the extent is 12: out of bounds"),
-        ([1, -1, 9, 3], "f: the value of the lookup q in block C is -1, and the extent is 12: out of bounds"),
-        ([1, 1, 9, 12], "f: the value of the lookup q in block C is 12, and the extent is 12: out of bounds"),
+        ([1, -1, 9, 3], "f: the value of the indirect index q in block C is -1, and the extent is 12: out of bounds"),
+        ([1, 1, 9, 12], "f: the value of the indirect index q in block C is 12, and the extent is 12: out of bounds"),
     ):
         assert message in refusal(f, a, np.array(bad), c)
     f(a, good, c)
     assert "expected float32[12]" in refusal(f, a[:4], good, c)
 
 
-def test_a_store_that_fails_is_not_made_and_nothing_behind_it() -> None:
+def test_nothing_is_stored_after_a_failed_check() -> None:
     f = parse("""
 @T.prim_func
 def f(I: T.Buffer((4,), "int64"), C: T.Buffer((4,), "int32")):
@@ -104,7 +104,7 @@ def test_operators_and_functions_without_an_index_to_check() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int32"])
 def test_checking_does_not_change_how_results_are_rounded(dtype: str) -> None:
-    """A sum of a product is rounded once in both."""
+    """An accumulated product is rounded once in both programs."""
     f = parse(f"""
 @T.prim_func
 def f(A: T.Buffer((1000,), "{dtype}"), B: T.Buffer((1000,), "{dtype}"), C: T.Buffer((1000,), "{dtype}")):
@@ -121,8 +121,8 @@ def f(A: T.Buffer((1000,), "{dtype}"), B: T.Buffer((1000,), "{dtype}"), C: T.Buf
     np.testing.assert_array_equal(checked, plain)
 
 
-def test_checking_skips_terms_of_padding_as_well() -> None:
-    """A weight that is infinite beside the padding gives no NaN, checked or not."""
+def test_checking_skips_padding_terms() -> None:
+    """An infinite weight next to padding gives no NaN, with and without checks."""
     f = parse("""
 @T.prim_func
 def f(A: T.Buffer((4,), "float32"), W: T.Buffer((3,), "float32"), C: T.Buffer((4,), "float32")):
@@ -162,12 +162,12 @@ def test_models_are_checked(executor: str) -> None:
     table = np.arange(28, dtype="float32").reshape(7, 4)
     at = np.array([0, 6, 3, 1, 2])
     np.testing.assert_array_equal(made(table * 0, at), table[at] * 0 + 1)
-    assert "pick: the value of the lookup q in block Y is 7, and the extent is 7: out of bounds" in refusal(
+    assert "pick: the value of the indirect index q in block Y is 7, and the extent is 7: out of bounds" in refusal(
         made, table, np.array([0, 7, 3, 1, 2])
     )
 
 
-def test_what_cannot_be_checked_is_refused() -> None:
+def test_unsupported_programs_are_refused() -> None:
     with pytest.raises(BuildError, match="bounds_check=True is for targets of kind llvm, not opencl"):
         tunesmith.build(parse(GATHER), Target("opencl"), bounds_check=True)
     bound = parse("""
@@ -178,7 +178,7 @@ def f(C: T.Buffer((8,), "int32")):
             vi = T.axis.spatial(8, i)
             C[vi] = 1
 """)
-    with pytest.raises(BuildError, match="takes programs of loops and blocks for CPUs, and the loop i is bound to threadIdx.x"):
+    with pytest.raises(BuildError, match="takes CPU programs of loops and blocks, but the loop i is bound to threadIdx.x"):
         tunesmith.build(bound, bounds_check=True)
     with pytest.raises(UserError, match="bounds_check=True raises errors in Python"):
         tunesmith.compile(model(), executor="aot", bounds_check=True)

@@ -1,4 +1,4 @@
-"""compact_local_buffers: dimensions of a thread's memory are cut where nobody touches what lies between."""
+"""compact_local_buffers splits dimensions of thread-local buffers at strides with unused elements between."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Golden = Callable[..., None]
 
 
 @function_pass(needs="OPAQUE")
-def closing(func: PrimFunc, target: object) -> PrimFunc:
-    """compact_local_buffers of the outermost allocation."""
+def compacting(func: PrimFunc, target: object) -> PrimFunc:
+    """Compact the outermost allocation."""
     assert type(func.body) is Allocate
     body = compacted(func.body)
     return func if body is func.body else func.with_(body=body)
@@ -37,8 +37,8 @@ def columns(A: T.Buffer((1024,), "float32"), B: T.Buffer((1024,), "float32")):
         B[c * 512 + x + r * 4] = L[r, c * 512 + x] + 1.0
 
 
-def test_close_gaps(lowered: Lowered, assert_golden: Golden) -> None:
-    assert_golden(str(lowered(columns, closing)))
+def test_compact_local_buffers(lowered: Lowered, assert_golden: Golden) -> None:
+    assert_golden(str(lowered(columns, compacting)))
 
 
 @T.prim_func
@@ -50,9 +50,9 @@ def twice(A: T.Buffer((4096,), "float32"), B: T.Buffer((4096,), "float32")):
         B[a * 1024 + b * 64 + x] = L[a * 1024 + b * 64 + x]
 
 
-def test_gaps_in_gaps(lowered: Lowered) -> None:
+def test_nested_gaps(lowered: Lowered) -> None:
     """24 elements of 3000."""
-    done = lowered(twice, closing)
+    done = lowered(twice, compacting)
     assert type(done.body) is Allocate
     assert [e.as_int() for e in done.body.buffer.shape] == [3, 2, 4]
 
@@ -65,13 +65,13 @@ Index = Callable[[Poly, Poly], Poly]
     [
         [lambda i, j: i * 4 + j],  # no gap: j is below 4
         [lambda i, j: i * 2 + j],  # rows overlap
-        [lambda i, j: i * 8 + j, lambda i, j: i * 3 + j],  # another access touches what lies between
-        [lambda i, j: i * 8 + j + 1],  # a term that is no variable
+        [lambda i, j: i * 8 + j, lambda i, j: i * 3 + j],  # another access uses the elements between
+        [lambda i, j: i * 8 + j + 1],  # a term that is not a variable
         [lambda i, j: i * 8 + mod(j, 3)],
-        [lambda i, j: 24 - i * 8 + j],  # it goes down
+        [lambda i, j: 24 - i * 8 + j],  # negative coefficient
     ],
 )
-def test_what_has_no_gaps_is_left_alone(indices: list[Index]) -> None:
+def test_buffers_without_gaps_are_unchanged(indices: list[Index]) -> None:
     b = Buffer("L", (32,), scope="local")
     stores = []
     for index in indices:
@@ -83,7 +83,7 @@ def test_what_has_no_gaps_is_left_alone(indices: list[Index]) -> None:
     assert compacted(n) is n
 
 
-def test_a_variable_from_outside_is_left_alone() -> None:
+def test_outer_variables_prevent_compaction() -> None:
     b, t, i = Buffer("L", (64,), scope="local"), Var("t"), Var("i")
     n = Allocate(b, For(i, poly(4), store(b, (poly(t) + poly(i) * 16,), b[poly(t) + poly(i) * 16])))
     assert compacted(n) is n

@@ -1,4 +1,4 @@
-"""Tiles in two versions: the form of the loop, what is left alone, and that threads still compute the same, waiting half as often."""
+"""double_buffer: the form of the pipelined loop, unsupported loops, unchanged results, and half the number of barriers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ GUARDED_WORK = """if k * 32 + 31 - tx < {n}:
 
 
 def program(n: int = 150, steps: int = 5, versions: int = 2, fill: str = FILL, work: str = WORK) -> PrimFunc:
-    """Each thread sums up elements that others have fetched."""
+    """Each thread sums elements that other threads loaded."""
     text = SUMS.format(n=n, steps=steps, versions=versions, fill=fill.format(n=n), work=work.format(n=n))
     found = parse(text)
     assert isinstance(found, PrimFunc)
@@ -66,14 +66,14 @@ def test_double_buffer(assert_golden: Callable[..., None]) -> None:
 
 @pytest.mark.parametrize(("fill", "work"), [(FILL, WORK), (GUARDED, GUARDED_WORK)], ids=["zeros", "guards"])
 @pytest.mark.parametrize(("n", "steps"), [(150, 5), (64, 2), (128, 4)])
-def test_threads_compute_the_same_and_wait_once_a_step(fill: str, work: str, n: int, steps: int) -> None:
+def test_results_are_unchanged_with_one_barrier_per_iteration(fill: str, work: str, n: int, steps: int) -> None:
     plain = program(n, steps, 1, fill, work)
     buffered = program(n, steps, 2, fill, work)
     a = np.arange(n, dtype=np.float32)
-    for f, waits in ((plain, 2), (buffered, 1)):
+    for f, count in ((plain, 2), (buffered, 1)):
         lowered = insert_barriers(double_buffer(f, TARGET), TARGET)
         verify(lowered)
-        assert barriers(lowered) == waits
+        assert barriers(lowered) == count
         assert np.array_equal(run_threads(lowered, [a])[1], expected(n, steps))
 
 
@@ -88,7 +88,7 @@ def test_threads_compute_the_same_and_wait_once_a_step(fill: str, work: str, n: 
     ],
     ids=["one version", "one step", "no tile first", "written again", "from registers"],
 )
-def test_what_is_left_alone_but_for_the_note(f: PrimFunc) -> None:
+def test_unsupported_loops_only_lose_the_annotation(f: PrimFunc) -> None:
     done = double_buffer(f, TARGET)
     assert "T.allocate((2, 32)" not in script(done)
     assert "S_next" not in script(done)
@@ -98,7 +98,7 @@ def test_what_is_left_alone_but_for_the_note(f: PrimFunc) -> None:
     assert not kept or annotation(kept[0], KEY) == 1
 
 
-def test_a_tile_that_is_read_behind_the_loop_keeps_one_version() -> None:
+def test_a_tile_read_after_the_loop_keeps_one_version() -> None:
     text = script(program()).replace("B[tx] = acc[0]", "B[tx] = acc[0] + S[tx]")
     found = parse(text)
     assert isinstance(found, PrimFunc)

@@ -1,4 +1,4 @@
-"""Intermediates that reach no parameter are left out; what reaches one, by whatever way, stays."""
+"""drop_dead_stores removes intermediate buffers that reach no parameter, and keeps all others."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def f(A: T.Buffer((8,), "int32"), C: T.Buffer((8,), "int32")):
 """
 
 
-def test_what_reaches_a_parameter_stays(assert_golden: Callable[[str], None]) -> None:
+def test_buffers_that_reach_a_parameter_stay(assert_golden: Callable[[str], None]) -> None:
     f = parse(CHAIN)
     g = drop_dead_stores(f, TARGET)
     assert [b.name for b in g.allocs] == ["F", "G"]
@@ -55,8 +55,8 @@ def test_what_reaches_a_parameter_stays(assert_golden: Callable[[str], None]) ->
     np.testing.assert_array_equal(got, run(f, [a])[-1])
 
 
-def test_an_intermediate_of_one_store() -> None:
-    """It is written and never read; the only use is the one store."""
+def test_an_intermediate_with_one_store() -> None:
+    """The buffer is written once and never read."""
     f = parse("""
 @T.prim_func
 def f(A: T.Buffer((8,), "int32"), C: T.Buffer((8,), "int32")):
@@ -76,7 +76,7 @@ def compiled(f: PrimFunc, *arrays: np.ndarray) -> None:
     Module.from_object(build(f, TARGET).data)[f.name](*arrays)
 
 
-def test_blocks_that_never_run_are_left_out() -> None:
+def test_blocks_that_never_run_are_removed() -> None:
     f = parse("""
 @T.prim_func
 def f(A: T.Buffer((8,), "int32"), C: T.Buffer((8,), "int32")):
@@ -91,7 +91,7 @@ def f(A: T.Buffer((8,), "int32"), C: T.Buffer((8,), "int32")):
     assert c.tolist() == [5] * 8
 
 
-def test_of_a_block_whose_body_never_runs_the_init_stays() -> None:
+def test_the_init_of_a_block_whose_body_never_runs_stays() -> None:
     f = parse("""
 @T.prim_func
 def f(A: T.Buffer((8, 4), "int32"), C: T.Buffer((8,), "int32")):

@@ -1,4 +1,4 @@
-"""Lowering of programs whose sizes come with the call."""
+"""Lowering of programs with dynamic shapes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def doubled_rows() -> Schedule:
     return Schedule(func)
 
 
-def test_every_rest_of_a_tile_has_code_of_its_own() -> None:
+def test_every_size_of_a_partial_tile_has_its_own_code() -> None:
     s = doubled_rows()
     i, j = s.get_loops(s.get_block("Y"))
     _, rows = s.split(i, [None, 4])
@@ -52,10 +52,10 @@ def test_every_rest_of_a_tile_has_code_of_its_own() -> None:
     out = CPU(s.func, TARGET)
     stores = [x for x in walk(out.body) if type(x) is BufferStore]
     assert len(stores) == 4 + 3 + 2 + 1
-    assert sum(type(x) is IsNegative for x in walk(out.body)) == 4, "one test for each kind of tile, and none inside of them"
+    assert sum(type(x) is IsNegative for x in walk(out.body)) == 4, "one branch per kind of tile, none inside the tiles"
 
 
-def test_a_long_rest_is_masked() -> None:
+def test_a_long_partial_tile_is_masked() -> None:
     n = te.var("n")
     x = te.placeholder((n,), name="x")
     s = Schedule(te.create_prim_func([x, te.compute((n,), lambda i: x[i] + x[i], "Y")], "f"))
@@ -64,7 +64,7 @@ def test_a_long_rest_is_masked() -> None:
     assert [x.mask is None for x in stores] == [True] * 4 + [False] * 4
 
 
-def test_buffers_keep_symbolic_dimensions_and_shrink_in_others() -> None:
+def test_buffers_keep_symbolic_dimensions_and_compact_others() -> None:
     n, m = Var("n"), Var("m")
     x, y, t = Buffer("x", (n, m)), Buffer("y", (n, m)), Buffer("t", (n, m))
     i, j, k = Var("i"), Var("j"), Var("k")
@@ -80,7 +80,7 @@ def spatial(v: Var, extent: Var) -> Iter:
     return Iter(v, poly(extent), "S")
 
 
-def test_strides_may_be_sizes() -> None:
+def test_strides_may_be_dynamic() -> None:
     n, m = te.var("n"), te.var("m")
     x = te.placeholder((n, m), name="x")
     s = Schedule(te.create_prim_func([x, te.compute((m, n), lambda i, j: x[j, i], "Y")], "f"))
@@ -90,15 +90,15 @@ def test_strides_may_be_sizes() -> None:
 
 
 @pytest.mark.parametrize("sizes", [(), (5, 6), (1, 10), (3, 4096)])
-def test_the_other_side_of_a_choice_is_not_read(sizes: tuple[int, ...]) -> None:
-    """The second of two joined vectors would be read in front of its memory by the vector that both are in."""
+def test_the_unselected_side_is_not_read(sizes: tuple[int, ...]) -> None:
+    """A vector with elements of both joined operands must not read before the start of the second one."""
     n, m = (te.var("n"), te.var("m")) if sizes else (poly(5), poly(6))
     a, b = te.placeholder((n,), name="a"), te.placeholder((m,), name="b")
     out = te.compute((n + m,), lambda i: select(less_than(i, n), a[i], b[i - n]), "Y")
     s = Schedule(te.create_prim_func([a, b, out], "f"))
     s.vectorize(s.split(s.get_loops(s.get_block("Y"))[0], [None, 4])[1])
     whole = [x for x in walk(CPU(s.func, TARGET).body) if type(x) is BufferStore and dt.lanes(x.value.dtype) > 1]
-    assert whole and not any(type(x) is Select for st in whole for x in walk(st)), "vectors of one of the two only"
+    assert whole and not any(type(x) is Select for st in whole for x in walk(st)), "each vector reads only one operand"
     p, q = sizes or (5, 6)
     given = [GuardedArray("float32", shape) for shape in ((p,), (q,), (p + q,))]
     given[0].data[...], given[1].data[...] = np.arange(p), np.arange(q) + 100

@@ -1,4 +1,4 @@
-"""tighten_loop_bounds, version_loops, unswitch_loops: tests of a tile move in front of it."""
+"""tighten_loop_bounds, version_loops, unswitch_loops: guards of a tile move out of it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Golden = Callable[..., None]
 
 
 def ifs(func: PrimFunc) -> int:
-    """Number of branches."""
+    """The number of branches."""
     return sum(type(n) is If for n in walk(func.body))
 
 
 def guarded_inside(func: PrimFunc) -> int:
-    """Conditions below written-out loops."""
+    """The conditions inside unrolled and vectorized loops."""
     return sum(
         type(x) is IsNegative for n in walk(func.body) if type(n) is For and n.kind in ("unrolled", "vectorized") for x in walk(n.body)
     )
@@ -44,7 +44,7 @@ def tail(A: T.Buffer((10, 3), "float32"), C: T.Buffer((10, 3), "float32")):
             C[o * 4 + k, j] = A[o * 4 + k, j]
 
 
-def test_clip_loops(lowered: Lowered, assert_golden: Golden) -> None:
+def test_tighten_loop_bounds(lowered: Lowered, assert_golden: Golden) -> None:
     done = lowered(tail, tighten_loop_bounds)
     assert ifs(done) == 0
     assert_golden(str(done))
@@ -60,7 +60,7 @@ def window(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
                     C[i] = C[i] + A[i + r - 1]
 
 
-def test_both_ends(lowered: Lowered) -> None:
+def test_guards_at_both_ends(lowered: Lowered) -> None:
     """A loop that starts late is shifted to start at 0."""
     done = lowered(window, tighten_loop_bounds)
     assert ifs(done) == 0 and "T.max(" in str(done)
@@ -87,8 +87,8 @@ def not_clipped(A: T.Buffer((16,), "float32"), C: T.Buffer((16,), "float32"), D:
                 C[k + j] = A[k]
 
 
-def test_what_is_not_clipped(lowered: Lowered) -> None:
-    """Parallel loops, statements under different guards, a branch with another side; a guard on two loops clips the inner one."""
+def test_loops_that_are_not_tightened(lowered: Lowered) -> None:
+    """Parallel loops, statements under different guards, a branch with an else side; a guard on two loops tightens the inner one."""
     done = lowered(not_clipped, tighten_loop_bounds)
     assert ifs(done) == 4
 
@@ -115,8 +115,8 @@ def register_tile(A: T.Buffer((10, 7), "float32"), C: T.Buffer((10, 7), "float32
                         C[i_0 * 4 + i_1, j_0 * 4 + j_1] = A[i_0 * 4 + i_1, j_0 * 4 + j_1]
 
 
-def test_version_guards(lowered: Lowered, assert_golden: Golden) -> None:
-    """Whole tiles without a test; the last ones with a constant number of rows and columns."""
+def test_version_loops(lowered: Lowered, assert_golden: Golden) -> None:
+    """Full tiles have no guard; partial tiles have a constant number of rows and columns."""
     assert_golden(str(lowered(register_tile, version_loops)))
 
 
@@ -147,7 +147,7 @@ def many(A: T.Buffer((600,), "float32"), C: T.Buffer((600,), "float32")):
 
 
 def test_copies_are_bounded() -> None:
-    """Past the limit guards stay where they are: slow, but small."""
+    """Beyond the limit guards stay in the tile, which is slow but small."""
     from tunesmith.ir.target.target import Target
 
     done = version_loops(many, Target("llvm -mcpu=x86-64-v3 -num-cores=1"))
@@ -165,7 +165,7 @@ def plain(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
 
 
 @pytest.mark.parametrize("which", [version_loops, unswitch_loops], ids=lambda p: p.name)
-def test_loops_that_are_not_written_out_are_left(lowered: Lowered, which: object) -> None:
+def test_loops_that_are_not_unrolled_are_unchanged(lowered: Lowered, which: object) -> None:
     assert lowered(plain, which) is plain
 
 
@@ -180,7 +180,7 @@ def blocks_of_k(A: T.Buffer((3, 8), "float32"), C: T.Buffer((8,), "float32")):
                 C[i * 4 + j] = T.select(k < 1, T.float32(0.0), C[i * 4 + j]) + A[k, i * 4 + j]
 
 
-def test_hoist_conditions(lowered: Lowered, assert_golden: Golden) -> None:
+def test_unswitch_loops(lowered: Lowered, assert_golden: Golden) -> None:
     done = lowered(blocks_of_k, unswitch_loops)
     assert guarded_inside(done) == 0
     assert_golden(str(done))
@@ -194,12 +194,12 @@ def never_inside(A: T.Buffer((4,), "float32"), C: T.Buffer((4,), "float32")):
                 C[i] = A[i]
 
 
-def test_a_side_without_statements(lowered: Lowered) -> None:
+def test_an_empty_branch(lowered: Lowered) -> None:
     done = lowered(never_inside, unswitch_loops)
     assert ifs(done) == 1 and guarded_inside(done) == 0
 
 
-def test_operations_in_conditions_are_no_obstacle(lowered: Lowered) -> None:
+def test_operations_in_conditions_are_supported(lowered: Lowered) -> None:
     @T.prim_func
     def fused(A: T.Buffer((4,), "float32"), C: T.Buffer((24,), "float32")):
         for f in T.serial(6):

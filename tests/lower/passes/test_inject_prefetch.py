@@ -1,4 +1,4 @@
-"""inject_prefetch: where the next weights are fetched, how evenly, and what is left alone."""
+"""inject_prefetch: the addresses and the spread of prefetches, and loops that get none."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ M, N, K, LANES = 4, 64, 5, 16
 
 
 def product(ahead: int, operand: str = "W_copy", rows: int = 2, loop: str = "j") -> PrimFunc:
-    """A product with packed weights: panels of 16 columns outside, tiles of rows inside."""
+    """A matrix product with packed weights: panels of 16 columns outside, tiles of rows inside."""
     s = Schedule(workload(f"dense(m={M},n={N},k={K},bias=0)").func)
     block = s.get_block("C")
     i, j, k = s.get_loops(block)
@@ -48,12 +48,12 @@ def fetches(func: PrimFunc) -> list[Call]:
     return [n.value for n in walk(func.body) if type(n) is Evaluate]  # type: ignore[misc]
 
 
-def test_the_next_panel_is_fetched_evenly(assert_golden: Callable[..., None]) -> None:
+def test_the_next_panel_is_prefetched_evenly(assert_golden: Callable[..., None]) -> None:
     done = CPU(product(1), V4)
     (fetch,) = fetches(done)
     assert fetch.name == "prefetch_l2"
     assert_golden(str(done))
-    # All iterations together go from the start of the next panel to its end.
+    # All iterations together cover the next panel from start to end.
     index = fetch.args[0].indices[0]  # type: ignore[attr-defined]
     loops = {n.var.name: n for n in walk(done.body) if type(n) is For and n.var in index.vars}
     at = [evaluate(index, {loops["j_0"].var: 1, loops["i_0"].var: i, loops["k"].var: k}) for i in range(M // 2) for k in range(K)]
@@ -65,22 +65,22 @@ def test_the_next_panel_is_fetched_evenly(assert_golden: Callable[..., None]) ->
     "func",
     [
         product(0),
-        product(1, "nobody"),
-        product(1, "A"),  # stands still under the loop
-        product(1, loop="i"),  # so do the weights under rows
+        product(1, "absent"),
+        product(1, "A"),  # does not move with the loop
+        product(1, loop="i"),  # nor do the weights with the rows
     ],
     ids=["no iteration ahead", "no such buffer", "an operand of rows", "a loop of rows"],
 )
-def test_nothing_is_fetched(func: PrimFunc) -> None:
+def test_loops_without_prefetches(func: PrimFunc) -> None:
     assert not fetches(inject_prefetch(func, V4))
 
 
-def test_a_function_without_the_annotation_is_left_alone() -> None:
+def test_a_function_without_the_annotation_is_unchanged() -> None:
     func = workload("relu(shape=8)").func
     assert inject_prefetch(func, V4) is func
 
 
-def test_one_row_fetches_several_lines_at_once() -> None:
+def test_one_row_prefetches_several_lines_at_once() -> None:
     s = Schedule(workload("dense(m=1,n=64,k=5,bias=0)").func)
     block = s.get_block("C")
     i, j, k = s.get_loops(block)
@@ -94,7 +94,7 @@ def test_one_row_fetches_several_lines_at_once() -> None:
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 3])
-def test_the_result_is_the_same(ahead: int) -> None:
+def test_results_are_unchanged(ahead: int) -> None:
     x, w = np.ones((M, K), np.float32), np.arange(K * N, dtype=np.float32).reshape(K, N)
     np.testing.assert_allclose(run(product(ahead), {"A": x, "W": w})[2], x @ w)
     np.testing.assert_allclose(run(inject_prefetch(product(ahead), V4), {"A": x, "W": w})[2], x @ w)
@@ -105,8 +105,8 @@ def test_the_result_is_the_same(ahead: int) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "value"), [("float32", "T.lookup(I[vj], 32, lambda q: X[q + vj, vk])"), ("bool", "X[vj, vk]")])
-def test_lookups_and_bools(dtype: str, value: str) -> None:
-    """Rows that a lookup finds are not fetched; those of bools are, as bytes."""
+def test_indirect_indices_and_bools(dtype: str, value: str) -> None:
+    """Loads with indirect indices are not prefetched; loads of bools are, as bytes."""
     func = parse(
         f"""
 @T.prim_func

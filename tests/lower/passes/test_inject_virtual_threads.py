@@ -1,4 +1,4 @@
-"""inject_virtual_threads: one thread does their work side by side, and what they share once."""
+"""inject_virtual_threads: one thread interleaves the work of virtual threads, and does common work once."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def sums(A: T.Buffer((8, 6), "float32"), B: T.Buffer((6,), "float32"), C: T.Buff
 
 
 def test_virtual_threads(assert_golden: Golden) -> None:
-    """The tile, the wait and M are the same for all; L has a place for each."""
+    """The tile, the barrier and M are common; L gets one copy per virtual thread."""
     done = inject_virtual_threads(sums, None)  # type: ignore[arg-type]
     a, b = np.arange(48, dtype=np.float32).reshape(8, 6) % 7, np.arange(6, dtype=np.float32)
     got = run_threads(done, [a, b, np.zeros(8, np.float32)])[2]
@@ -71,7 +71,7 @@ def nested(A: T.Buffer((24,), "float32"), C: T.Buffer((24,), "float32")):
 
 
 def test_virtual_threads_of_two_axes(threaded: Threaded) -> None:
-    """Memory has a place for each of both; a loop whose extent varies stays inside."""
+    """Memory is replicated along both axes; a loop with a varying extent stays inside."""
     done = threaded(nested, inject_virtual_threads)
     assert not any(n.thread and n.thread.startswith("vthread") for n in walk(done.body) if type(n) is For)
     assert {tuple(e.as_int() for e in n.buffer.shape) for n in walk(done.body) if type(n) is BufferStore and n.buffer.name == "L"} == {
@@ -113,7 +113,7 @@ def none(A: T.Buffer((4,), "float32")):
         A[x] = 1.0
 
 
-def test_programs_without_them_are_left_alone(threaded: Threaded) -> None:
+def test_programs_without_virtual_threads_are_unchanged(threaded: Threaded) -> None:
     assert threaded(none, inject_virtual_threads) is none
 
 
@@ -144,8 +144,8 @@ def totals(A: T.Buffer((10, 8), "float32"), C: T.Buffer((10, 8), "float32")):
 
 @pytest.mark.parametrize("factors", [(2,), (4,), (6,), (3, 2)], ids=str)
 @pytest.mark.parametrize("func", [turned, totals], ids=lambda f: f.name)
-def test_memory_of_a_block_has_a_place_for_each(func: PrimFunc, factors: tuple[int, ...]) -> None:
-    """What virtual threads exchange with other threads, in scratch of the block or the partial sums of a reduction."""
+def test_memory_of_a_block_is_replicated(func: PrimFunc, factors: tuple[int, ...]) -> None:
+    """Values that virtual threads exchange with other threads: a scratch buffer of the block or partial sums of a reduction."""
     s = Schedule(func)
     if func is turned:
         s.set_scope(s.get_block("B"), "shared")

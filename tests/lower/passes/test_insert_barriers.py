@@ -1,4 +1,4 @@
-"""insert_barriers: threads wait where they meet, and nowhere else."""
+"""insert_barriers: barriers between conflicting accesses of threads, and no others."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ OPENCL, CUDA = Target("opencl"), Target("cuda -arch=sm_90")
 
 
 def barriers(func: PrimFunc) -> list[Evaluate]:
-    """In order."""
+    """The barriers of a function, in order."""
     return [n for n in walk(func.body) if type(n) is Evaluate]
 
 
 def without(func: PrimFunc, which: int) -> PrimFunc:
-    """The function less one of its barriers."""
+    """The function without one of its barriers."""
     gone = barriers(func)[which]
 
     def go(n: Stmt) -> Stmt:
@@ -47,7 +47,7 @@ def without(func: PrimFunc, which: int) -> PrimFunc:
 
 
 def kernel(body: str, shared: str = "S", size: int = 32, threads: int = 32, blocks: int = 1) -> PrimFunc:
-    """A kernel of so many threads x; A is read, C is written."""
+    """A kernel with the given number of threads x; A is read, C is written."""
     lines = "\n".join("            " + line for line in body.strip("\n").split("\n"))
     allocate = "".join([f'        {s} = T.allocate(({size},), "float32", scope="shared")\n' for s in shared])
     return parse(
@@ -58,7 +58,7 @@ def kernel(body: str, shared: str = "S", size: int = 32, threads: int = 32, bloc
 
 
 def test_insert_barriers(threaded: Threaded, assert_golden: Golden) -> None:
-    """Between a tile and its readers, and in each step before the tile is filled anew; a thread that finds its own waits for nobody."""
+    """Between a tile and its readers, and in each iteration before the next copy; none for a thread that reads its own values."""
     func = kernel(
         """
 L = T.allocate((1,), "float32", scope="local")
@@ -83,7 +83,7 @@ PAIRS = "S.vstore([x * 2], A.vload([x * 2], lanes=2, stride=1), stride=1)\n"
 @pytest.mark.parametrize(
     ("body", "count"),
     [
-        # own values, and memory that nobody writes or nobody reads
+        # values of the same thread, and memory that is never written or never read
         ("S[x] = A[x]\nC[x] = S[x]", 0),
         ("C[x] = A[31 - x]\nC[32 + x] = A[x]", 0),
         ("S[x] = A[x]\nS[x] = A[x + 1]\nC[x] = 1.0", 0),
@@ -92,18 +92,18 @@ PAIRS = "S.vstore([x * 2], A.vload([x * 2], lanes=2, stride=1), stride=1)\n"
         ("S[x] = A[x]\nC[x] = S[x]\nif x < 31:\n    S[x + 1] = A[x]\nC[x + 32] = S[x + 0]", 2),
         # one barrier orders two tiles
         ("S[x] = A[x]\nR[x] = A[x + 1]\nC[x] = S[31 - x] + R[31 - x]", 1),
-        # one that stands there counts
+        # an existing barrier counts
         ("S[x] = A[x]\nT.evaluate(T.barrier())\nC[x] = S[31 - x]", 1),
         ("for k in T.serial(3):\n    S[x] = A[x + k]\n    T.evaluate(T.barrier())\n    C[x] = S[31 - x]\n    T.evaluate(T.barrier())", 2),
-        # parts of the block that each keep to themselves
+        # groups of threads with separate memory
         ("S[x] = A[x]\nC[x] = S[x // 1]", 0),
-        # in a loop: before the first statement, if the last one meets it
+        # in a loop: before the first statement, if it conflicts with the last one
         ("for k in T.serial(3):\n    S[x] = A[x + k]\n    C[x] = S[31 - x]", 2),
         ("for k in T.serial(1):\n    S[x] = A[x + k]\n    C[x] = S[31 - x]", 1),
         ("for k in T.serial(3):\n    S[x] = A[x + k]\n    C[x + k * 16] = S[x]", 0),
-        # two versions: one barrier in each step
+        # two versions: one barrier per iteration
         ("for k in T.serial(4):\n    S[k % 2 * 16 + x] = A[x + k]\n    C[x] = S[k % 2 * 16 + 15 - x]", 1),
-        # a branch that all take alike
+        # a uniform branch
         ("if b < 1:\n    S[x] = A[x]\n    C[x] = S[31 - x]\nC[b * 16 + x + 64] = 1.0", 1),
         ("S[x] = A[x]\nif b < 1:\n    C[x] = S[31 - x]\nelse:\n    C[x + 128] = S[31 - x]", 1),
         # vectors
@@ -115,8 +115,8 @@ PAIRS = "S.vstore([x * 2], A.vload([x * 2], lanes=2, stride=1), stride=1)\n"
         ("S.vstore([x], A.vload([x], lanes=2, stride=16), stride=16)\nC[x] = S[x + 16]", 0),
     ],
 )
-def test_where_threads_wait(threaded: Threaded, body: str, count: int) -> None:
-    """16 threads; the interpreter sees no race."""
+def test_positions_of_barriers(threaded: Threaded, body: str, count: int) -> None:
+    """16 threads; the interpreter detects no race."""
     func = kernel(body.replace("31", "15"), "SR" if "R[" in body else "S", threads=16, blocks=2 if "b < 1" in body else 1)
     assert len(barriers(threaded(func, insert_barriers, check_races=True))) == count
 
@@ -129,8 +129,8 @@ def global_memory(A: T.Buffer((64,), "float32"), W: T.Buffer((64,), "float32"), 
             C[b * 32 + x] = W[b * 32 + 31 - x]
 
 
-def test_threads_of_a_block_meet_in_global_memory(threaded: Threaded) -> None:
-    """Each block in its own part."""
+def test_conflicts_in_global_memory_within_a_block(threaded: Threaded) -> None:
+    """Each block uses its own part of the buffer."""
     assert len(barriers(threaded(global_memory, insert_barriers, check_races=True))) == 1
 
 
@@ -145,7 +145,7 @@ def alone(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
                 C[i] = S[7 - i]
 
 
-def test_one_thread_waits_for_nobody(threaded: Threaded) -> None:
+def test_one_thread_needs_no_barrier(threaded: Threaded) -> None:
     assert threaded(alone, insert_barriers) is alone
 
 
@@ -164,7 +164,7 @@ def test_threads_of_two_axes(threaded: Threaded) -> None:
     assert len(barriers(threaded(two_dimensions, insert_barriers, check_races=True))) == 1
 
 
-# ---- steps of nested loops
+# ---- iterations of nested loops
 
 RING = """
 for o in T.serial(3):
@@ -177,21 +177,21 @@ for o in T.serial(3):
 @pytest.mark.parametrize(
     ("steps", "versions", "count"),
     [
-        # a second barrier where the last step and the first one of the next turn have one version
+        # a second barrier if the last iteration and the first one of the next outer iteration use the same version
         (4, 2, 1),
         (3, 2, 2),
         (4, 3, 2),
         (3, 3, 1),
     ],
 )
-def test_versions_by_the_step_of_an_inner_loop(threaded: Threaded, steps: int, versions: int, count: int) -> None:
-    """The inner loop starts anew: only its last step meets the next turn, in the version that this step has."""
+def test_versions_by_the_iteration_of_an_inner_loop(threaded: Threaded, steps: int, versions: int, count: int) -> None:
+    """The inner loop restarts: only its last iteration conflicts with the next outer iteration, in the version of that iteration."""
     done = threaded(kernel(RING.format(steps=steps, versions=versions), size=48, threads=16), insert_barriers, check_races=True)
     assert len(barriers(done)) == count
 
 
-def test_a_ring_that_starts_anew(threaded: Threaded) -> None:
-    """What is read from the version before the last one, the first step of the next turn must not overwrite yet."""
+def test_a_ring_buffer_that_restarts(threaded: Threaded) -> None:
+    """The first iteration of the next outer iteration must not overwrite a version that is still read."""
     func = kernel(
         """
 for u in T.serial(3):
@@ -210,8 +210,8 @@ for o in T.serial(3):
     threaded(func, insert_barriers, check_races=True)
 
 
-def test_an_inner_loop_without_barriers_is_met_at_every_step(threaded: Threaded) -> None:
-    """Each thread finds its own in the same turn, another's in the next one."""
+def test_an_inner_loop_without_barriers_conflicts_in_every_iteration(threaded: Threaded) -> None:
+    """A thread reads its own values in one outer iteration, and those of another thread in the next."""
     func = kernel(
         """
 for o in T.serial(2):
@@ -224,8 +224,8 @@ for o in T.serial(2):
     assert len(barriers(threaded(func, insert_barriers, check_races=True))) == 1
 
 
-def test_a_condition_reads(threaded: Threaded) -> None:
-    """Before the branch, threads wait for what its condition reads; behind it, before they overwrite that."""
+def test_conditions_that_read_shared_memory(threaded: Threaded) -> None:
+    """A barrier is needed before a condition that reads shared memory, and before later stores to that memory."""
     func = kernel("S[x] = A[x]\nif S[15 - x] < 1.0:\n    C[x] = 1.0\nS[x] = A[x + 1]\nC[x + 16] = S[x]", threads=16)
     assert len(barriers(threaded(func, insert_barriers, check_races=True))) == 2
 
@@ -244,27 +244,26 @@ def test_a_condition_reads(threaded: Threaded) -> None:
         "if b < 1:\n    if x < 4:\n        for k in T.serial(2):\n            S[x] = A[x]\n            C[x] = S[3 - x]",
     ],
 )
-def test_waiting_where_not_all_come_is_refused(body: str) -> None:
+def test_barriers_in_divergent_code_are_refused(body: str) -> None:
     with pytest.raises(BuildError) as caught:
         insert_barriers(kernel(body), OPENCL)
     assert str(caught.value) == (
-        "f: threads would have to wait for each other in a branch or a loop that not all of them take. Make its condition one that does "
-        "not depend on the thread"
+        "f: a barrier is needed in a branch or a loop that not all threads of a block take. Make its condition independent of the thread"
     )
 
 
-def test_a_barrier_may_stand_before_the_branch(threaded: Threaded) -> None:
+def test_a_barrier_may_precede_the_branch(threaded: Threaded) -> None:
     func = kernel("S[x] = A[x]\nif x < 7:\n    C[x] = S[31 - x]")
     done = threaded(func, insert_barriers, check_races=False)
     assert len(barriers(done)) == 1 and all(not barriers(func.with_(body=n)) for n in walk(done.body) if type(n) is If)
 
 
-# ---- what the guards of the program make unnecessary
+# ---- guards that make barriers unnecessary
 
 
 @pytest.mark.parametrize("guard", ["1 < k", "k < 2", "0 < k", "k < 1", "x < 8"])
-def test_guards_on_steps_hold_in_other_steps(threaded: Threaded, guard: str) -> None:
-    """Steps are looked at for one period of the versions; a guard on the step may hold in another one."""
+def test_guards_on_iterations_hold_in_other_iterations(threaded: Threaded, guard: str) -> None:
+    """One period of the versions is enumerated; a guard on the iteration may hold in another period."""
     func = kernel(
         f"""
 for u in T.unroll(2):
@@ -281,8 +280,8 @@ for k in T.serial(6):
     run_threads(done, [np.arange(256, dtype=np.float32), np.zeros(256, np.float32)])
 
 
-def test_threads_that_a_guard_keeps_out_meet_nobody(threaded: Threaded) -> None:
-    """The rest of a tile by turns: a turn beyond the end points to elements that others have filled."""
+def test_threads_that_a_guard_excludes_do_not_conflict(threaded: Threaded) -> None:
+    """A tile copied in several rounds: a guarded round beyond the end points to elements that other threads wrote."""
     func = kernel(
         """
 for u in T.unroll(3):
@@ -299,7 +298,7 @@ C[x + 32] = S[x]
 
 @pytest.mark.parametrize("text", ["matmul(m=1,n=13,k=7,tb=1)", "mean(shape=1x1,axis=-1)", "conv2d(n=1,h=3,w=5,ci=7,co=3,kh=1,kw=1)"])
 def test_a_reduction_in_global_memory_under_a_guard(schedules: ModuleType, text: str) -> None:
-    """Each thread has an element of its own, but for those that the guard keeps out."""
+    """Each thread has its own element, except threads that the guard excludes."""
     w = schedules.named(text)
     (sketch,) = collect(gpu_fallback.sketches(w.func, OPENCL), w.func)
     assert barriers(GPU(sketch.concretize((64,)), OPENCL)) == []
@@ -316,12 +315,12 @@ def no_blocks(A: T.Buffer((32,), "float32"), C: T.Buffer((32,), "float32")):
         C[x] = S[31 - x]
 
 
-def test_a_kernel_that_begins_with_its_memory(threaded: Threaded) -> None:
-    """Without a loop of blocks, shared memory is allocated around everything."""
+def test_a_kernel_that_begins_with_an_allocation(threaded: Threaded) -> None:
+    """Without a block loop, the allocation of shared memory encloses the whole kernel."""
     assert len(barriers(threaded(no_blocks, insert_barriers))) == 1
 
 
-# ---- kernels of the rules: each barrier is needed, and there are enough
+# ---- kernels of the sketch rules: each barrier is needed, and no barrier is missing
 
 KERNELS = (
     "matmul(m=17,n=19,k=5)",
@@ -369,6 +368,6 @@ def test_barriers_are_sufficient_and_each_is_needed(schedules: ModuleType, text:
 
 
 def test_some_kernels_have_barriers(schedules: ModuleType) -> None:
-    """Else the test above would say nothing."""
+    """Otherwise the test above would be vacuous."""
     counts = {text: sum(len(barriers(f)) for _, f in lowered_rows(schedules, text, OPENCL, 3)) for text in KERNELS}
     assert min(counts.values()) > 0

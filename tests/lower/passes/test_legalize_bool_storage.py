@@ -1,4 +1,4 @@
-"""legalize_bool_storage: bools are bytes in memory, also in vectors, under masks and in scratch, and callers see bools."""
+"""legalize_bool_storage: bools are bytes in memory, also in vectors, under masks and in local buffers; callers see bools."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def masks(
 
 def test_loads_compare_and_stores_convert(lowered: Lowered, assert_golden: Callable[..., None]) -> None:
     done = lowered(masks, simplify, lower_blocks, plan_allocations, simplify, flatten_buffers)
-    # Not by `lowered`: parameters become bytes, so that arguments of the interpreter are others.
+    # Not by `lowered`: parameters become bytes, so the interpreter needs other arguments.
     bytes_ = legalize_bool_storage(done, TARGET)
     assert_golden(str(bytes_))
     assert legalize_bool_storage(bytes_, TARGET) is bytes_
@@ -92,7 +92,7 @@ def denied(A: T.Buffer((8,), "bool"), C: T.Buffer((8,), "bool")):
 
 
 def test_bools_are_prefetched_as_bytes() -> None:
-    """What is fetched is an address, not a comparison."""
+    """A prefetch takes an address, not a comparison."""
     done = CPU(denied, TARGET)
     (fetch,) = [n.value for n in walk(done.body) if type(n) is Evaluate]
     assert type(fetch) is Call and type(fetch.args[0]) is BufferLoad and fetch.args[0].buffer is done.params[0]
@@ -111,8 +111,8 @@ def below_diagonal(C: T.Buffer((13, 5), "bool")):
 
 @pytest.mark.parametrize("target", [TARGET, Target("llvm -mcpu=x86-64-v3 -num-cores=1"), Target.detect()], ids=str)
 @pytest.mark.parametrize("split", [False, True])
-def test_vectors_of_bools_that_unrolling_decides(target: Target, split: bool) -> None:
-    """Rows of which all, none or some elements are true."""
+def test_vectors_of_bools_that_unrolling_makes_constant(target: Target, split: bool) -> None:
+    """Rows of which all, no or some elements are true."""
     s = Schedule(below_diagonal)
     i, j = s.get_loops(s.get_block("C"))
     if split:
@@ -133,13 +133,13 @@ def floats(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
             C[vi] = T.select(A[vi] < T.float32(0.0), A[vi], T.float32(1.0))
 
 
-def test_functions_without_bools_are_left_alone(lowered: Lowered) -> None:
+def test_functions_without_bools_are_unchanged(lowered: Lowered) -> None:
     done = lowered(floats, simplify, lower_blocks, plan_allocations, flatten_buffers)
     assert legalize_bool_storage(done, TARGET) is done
 
 
 def logic(n: int) -> GraphFunc:
-    """Bools in every kind of memory: parameters, numbers, intermediate results, results of reductions; converted, moved, chosen by."""
+    """Bools in every kind of memory: parameters, numbers, intermediate results, results of reductions; cast, copied, selected by."""
     b = GraphBuilder("logic")
     x, p, c = b.input("x", (3, n)), b.input("p", (3, n), "bool"), b.input("c", (), "bool")
     q = b.logical_xor(b.logical_or(b.greater(x, b.constant(0.5)), p), c)
@@ -150,7 +150,7 @@ def logic(n: int) -> GraphFunc:
 
 @pytest.mark.parametrize(("n", "vectors"), [*[(n, True) for n in range(1, 41)], *[(n, False) for n in (1, 7, 32)]])
 def test_compiled(n: int, vectors: bool) -> None:
-    """What callers pass and get are bools, and every byte of a bool is 0 or 1, also in vectors and their tails."""
+    """Callers pass and get bools, and every byte of a bool is 0 or 1, also in vectors and their tails."""
     graph = logic(n)
     func = prim_func(graph)
     rng = stream(n, "bools")
@@ -190,7 +190,7 @@ def tails(A: T.Buffer((13,), "float32"), B: T.Buffer((13,), "bool"), C: T.Buffer
 
 
 def test_masks() -> None:
-    """A guard in a vector loop becomes a mask: what is behind the end is neither read nor written."""
+    """A guard in a vector loop becomes a mask: elements beyond the end are neither read nor written."""
     a, b = np.linspace(-1, 1, 13, dtype=np.float32), np.arange(13) % 4 == 3
     memory = np.ones(32, bool)
     Module.from_object(build([tails], TARGET).data)["tails"](a, b, memory[:13])

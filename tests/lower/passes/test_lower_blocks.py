@@ -54,7 +54,7 @@ def guarded(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
             C[vi] = A[vi] + 1.0
 
 
-def test_each_guard_is_an_if_of_its_own(lowered: Lowered) -> None:
+def test_each_guard_is_a_separate_if(lowered: Lowered) -> None:
     done = lowered(guarded, lower_blocks)
     assert sum(type(n) is If for n in walk(done.body)) == 3
 
@@ -67,7 +67,7 @@ def padded(X: T.Buffer((6,), "float32"), W: T.Buffer((3,), "float32"), Y: T.Buff
             Y[i] = Y[i] + T.select(0 < i + r and i + r < 7, X[i + r - 1], T.float32(0.0)) * W[r]
 
 
-def test_skip_zero_terms(lowered: Lowered, assert_golden: Golden) -> None:
+def test_guard_zero_padding(lowered: Lowered, assert_golden: Golden) -> None:
     assert_golden(str(lowered(padded, guard_zero_padding)))
 
 
@@ -80,8 +80,8 @@ def others(X: T.Buffer((6,), "float32"), W: T.Buffer((6,), "float32"), Y: T.Buff
         Z[i] = Y[i] + W[i] * T.select(i < 3, X[i], T.float32(0.0))
 
 
-def test_only_sums_of_products_with_zero_are_skipped(lowered: Lowered) -> None:
-    """A product stored, a select of something else, a sum from another element or of another buffer stay."""
+def test_only_sums_of_products_with_zero_are_guarded(lowered: Lowered) -> None:
+    """A stored product, another select, and a sum from another element or buffer are unchanged."""
     assert lowered(others, guard_zero_padding) is others
 
 
@@ -92,7 +92,7 @@ def either_side(X: T.Buffer((6,), "float32"), W: T.Buffer((6,), "float32"), Y: T
         Y[i] = Y[i] + W[i] * T.select(i < 3, X[i], T.float32(0.0))
 
 
-def test_the_select_may_stand_on_either_side(lowered: Lowered) -> None:
+def test_the_select_may_be_either_factor(lowered: Lowered) -> None:
     assert "if i < 3:" in str(lowered(either_side, guard_zero_padding))
 
 
@@ -105,8 +105,8 @@ def gathered(N: T.Buffer((8,), "int64"), X: T.Buffer((12,), "float32"), C: T.Buf
             C[vi] = T.lookup(N[vi], 12, lambda q: X[q])
 
 
-def test_what_a_lookup_finds_is_not_prefetched() -> None:
-    """Its place is not known in front of the statement; the numbers that are looked up are fetched."""
+def test_loads_with_indirect_indices_are_not_prefetched() -> None:
+    """The address is unknown before the statement; the index values themselves are prefetched."""
     done = lower_blocks(gathered, TARGET)
     assert [n.value.args[0].buffer.name for n in walk(done.body) if type(n) is Evaluate] == ["N"]
     numbers, values, out = np.array([3, 1, 11, 0, 2, 9, 4, 4]), np.arange(12, dtype=np.float32), np.zeros(8, np.float32)

@@ -1,4 +1,4 @@
-"""lower_cross_thread_reduction: what threads reduce together, by shuffles in warps and by trees in shared memory."""
+"""lower_cross_thread_reduction: reductions over threads by warp shuffles and by trees in shared memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SPELLING = {"add": "{} + {}", "mul": "{} * {}", "max": "T.max({}, {})", "min": "
 
 
 def reduction(threads: int, op: str = "add", dtype: str = "float32", init: str = "0", scope: str = "global", rows: int = 3) -> PrimFunc:
-    """`threads` threads reduce each of the rows, one row in a block; the result is doubled on its way out where it is kept between."""
+    """`threads` threads reduce each row, one row per block; the final store doubles a result in a local or shared buffer."""
     out = SPELLING[op].format("R[vi]", "A[vi, vk]")
     kept = scope != "global"
     name = "R" if kept else "C"
@@ -68,7 +68,7 @@ def expected(a: np.ndarray, op: str, init: float) -> np.ndarray:
 
 
 def check(func: PrimFunc, target: Target, op: str = "add", init: float = 0, double: bool = False) -> PrimFunc:
-    """The whole pipeline, with barriers: no race, and the sums of numpy."""
+    """The whole pipeline, with barriers: no race, and the same sums as numpy."""
     a = values(func, op)
     done = GPU(func, target)
     verify(done)
@@ -79,7 +79,7 @@ def check(func: PrimFunc, target: Target, op: str = "add", init: float = 0, doub
 
 
 @pytest.mark.parametrize(("threads", "target"), [(6, OPENCL), (8, CUDA), (96, CUDA), (6, CUDA)], ids=["tree", "warp", "warps", "odd"])
-def test_combine_threads(assert_golden: Golden, threads: int, target: Target) -> None:
+def test_lower_cross_thread_reduction(assert_golden: Golden, threads: int, target: Target) -> None:
     done = lower_cross_thread_reduction(reduction(threads, scope="local"), target)
     verify(done)
     assert_golden(str(done))
@@ -95,8 +95,8 @@ def test_any_number_of_threads(threads: int, target: Target) -> None:
 @pytest.mark.parametrize("target", [OPENCL, CUDA], ids=str)
 @pytest.mark.parametrize("scope", ["global", "local", "shared"])
 @pytest.mark.parametrize("threads", [1, 6, 8, 64])
-def test_where_the_result_goes(threads: int, scope: str, target: Target) -> None:
-    """Memory of each thread gets it in each, other memory from the first one."""
+def test_threads_that_store_the_result(threads: int, scope: str, target: Target) -> None:
+    """Every thread stores the result to local memory, only the first thread to other memory."""
     check(reduction(threads, scope=scope), target, double=scope != "global")
 
 
@@ -105,8 +105,8 @@ def test_where_the_result_goes(threads: int, scope: str, target: Target) -> None
 @pytest.mark.parametrize(
     ("op", "init"), [("add", 0), ("add", 3), ("max", -100), ("max", 4), ("min", 100), ("min", 2), ("mul", 1), ("mul", 2)]
 )
-def test_operations_types_and_beginnings(op: str, init: int, dtype: str, target: Target) -> None:
-    """Also beginnings that change the result."""
+def test_operations_types_and_inits(op: str, init: int, dtype: str, target: Target) -> None:
+    """Also inits that change the result."""
     if init < 0 and dtype == "uint8":
         init = 0
     func = reduction(12 if dtype.endswith("8") else 32, op, dtype, str(init))
@@ -122,7 +122,7 @@ def test_operations_types_and_beginnings(op: str, init: int, dtype: str, target:
 
 
 @pytest.mark.parametrize("init", ["float('-inf')", "float('inf')"])
-def test_infinities_are_neutral_where_they_are(init: str) -> None:
+def test_infinities_are_the_identity_of_min_and_max(init: str) -> None:
     op = "max" if "-" in init else "min"
     value = float(init[7:-2])
     done = check(reduction(8, op, init=f'"{value}"'), CUDA, op, value)
@@ -158,8 +158,8 @@ def groups(A: T.Buffer((6, 24), "float32"), C: T.Buffer((6,), "float32"), D: T.B
 
 
 @pytest.mark.parametrize("target", [OPENCL, CUDA], ids=str)
-def test_groups_of_threads_combine_for_themselves(target: Target) -> None:
-    """Of a block of two dimensions; a second reduction uses the first one's results."""
+def test_groups_of_threads_reduce_separately(target: Target) -> None:
+    """A two-dimensional thread block; a second reduction uses the results of the first."""
     a = stream(0, "groups").integers(-3, 4, (6, 24)).astype(np.float32)
     done = GPU(groups, target)
     _, c, d = run_threads(done, [a.reshape(-1), np.zeros(6, np.float32), np.zeros(6, np.float32)])
@@ -167,7 +167,7 @@ def test_groups_of_threads_combine_for_themselves(target: Target) -> None:
     np.testing.assert_array_equal(c, np.maximum((a - a.sum(1, keepdims=True)).max(1), 1))
 
 
-def test_shuffles_are_for_floats_of_a_warp_and_cuda() -> None:
+def test_shuffles_need_floats_full_warps_and_cuda() -> None:
     def shuffles(*args: object, target: Target = CUDA) -> bool:
         return "T.shuffle_xor" in str(lower_cross_thread_reduction(reduction(*args), target))  # type: ignore[arg-type]
 
@@ -176,13 +176,13 @@ def test_shuffles_are_for_floats_of_a_warp_and_cuda() -> None:
     assert [d for d in ("float16", "float32", "float64", "int32") if shuffles(32, "add", d)] == ["float32", "float64"]
 
 
-def test_threads_that_reduce_nothing_are_left_alone() -> None:
+def test_threads_without_reductions_are_unchanged() -> None:
     func = reduction(4)
     done = lower_cross_thread_reduction(func, OPENCL)
     assert lower_cross_thread_reduction(done, OPENCL) is done
 
 
-def test_a_number_of_threads_that_is_none_is_refused() -> None:
+def test_a_dynamic_number_of_threads_is_refused() -> None:
     n = Var("n")
     func = reduction(4)
 
@@ -190,7 +190,7 @@ def test_a_number_of_threads_that_is_none_is_refused() -> None:
         return f.map_children(recurse) if f.thread != "threadIdx.x" else f.with_(extent=poly(n))  # type: ignore[arg-type]
 
     func = func.with_(params=(*func.params, n), body=transform(func.body, {For: on_for}))
-    with pytest.raises(BuildError, match="rows: block R is combined by n threads, which is no number"):
+    with pytest.raises(BuildError, match="rows: block R is combined by n threads; the number must be constant"):
         lower_cross_thread_reduction(func, OPENCL)
 
 
@@ -231,9 +231,9 @@ def no_beginning(A: T.Buffer((8, 8), "float32"), C: T.Buffer((8,), "float32")):
 @pytest.mark.parametrize(
     ("func", "message"),
     [
-        (in_its_own_axis, "in_its_own_axis: block C is combined by the loop k of threadIdx.x, which stands in another loop of threadIdx.x"),
-        (not_alone, "not_alone: block C reduces over the loop k of threadIdx.x, and does not stand alone in it"),
-        (no_beginning, "no_beginning: block C reduces over the loop k of threadIdx.x and is no `C\\[i\\] = C\\[i\\] op x` with an init"),
+        (in_its_own_axis, "in_its_own_axis: block C is combined by the loop k of threadIdx.x, which is inside another loop of threadIdx.x"),
+        (not_alone, "not_alone: block C reduces over the loop k of threadIdx.x, but is not the only block in it"),
+        (no_beginning, "no_beginning: block C reduces over the loop k of threadIdx.x, but is not `C\\[i\\] = C\\[i\\] op x` with an init"),
     ],
     ids=lambda x: getattr(x, "name", "message"),
 )
@@ -275,7 +275,7 @@ def guarded_terms(A: T.Buffer((3, 8), "float32"), C: T.Buffer((3,), "float32")):
 @pytest.mark.parametrize("target", [OPENCL, CUDA], ids=str)
 @pytest.mark.parametrize("func", [guarded_rows, guarded_terms], ids=lambda f: f.name)
 def test_guards_of_the_block_are_kept(func: PrimFunc, target: Target) -> None:
-    """Rows beyond the last are not read, terms beyond the last are not added."""
+    """Rows beyond the last are not read, and terms beyond the last are not added."""
     a = values(func, "add")
     want = a.sum(1) if func is guarded_rows else a[:, :5].sum(1)
     done = GPU(func, target)

@@ -1,4 +1,4 @@
-"""pad_shared_tiles: guarded copies of tiles fill the rest with zeros, compute on the tiles loses its guards; refusals."""
+"""pad_shared_tiles: guarded tile copies zero-pad the tile, and computation on tiles loses its guards; unsupported tiles."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Golden = Callable[..., None]
 
 
 def guards(func: PrimFunc) -> int:
-    """How many branches are left."""
+    """The number of remaining branches."""
     return sum(type(n) is If for n in walk(func.body))
 
 
@@ -57,12 +57,12 @@ def matmul(A: T.Buffer((13, 7), "float32"), B: T.Buffer((7, 5), "float32"), C: T
                             C[b * 8 + y * 2 + r, x] = L[r]
 
 
-def test_fill_tiles(threaded: Threaded, assert_golden: Golden) -> None:
-    """Guards of operands become choices, one that makes the copy fit the tile stays; sums and their beginning go without any."""
+def test_pad_shared_tiles(threaded: Threaded, assert_golden: Golden) -> None:
+    """Guards of operands become selects, the guard that fits the copy to the tile stays; sums and their inits lose their guards."""
     assert_golden(str(threaded(matmul, pad_shared_tiles)))
 
 
-# ---- what must stay
+# ---- guards that must stay
 
 
 @T.prim_func
@@ -91,7 +91,7 @@ def overlapping(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
 
 @T.prim_func
 def beyond(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
-    """Without its guard the copy would leave the tile, and with it it does not fill it: the guard depends on the block."""
+    """The copy exceeds the tile without its guard and does not cover it with the guard, which depends on the block."""
     for b in T.thread_binding(2, "blockIdx.x"):
         S = T.allocate((6,), "float32", scope="shared")
         for x in T.thread_binding(8, "threadIdx.x"):
@@ -103,7 +103,7 @@ def beyond(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
 
 @T.prim_func
 def twice(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
-    """Two stores fill the tile."""
+    """Two stores write the tile."""
     for b in T.thread_binding(2, "blockIdx.x"):
         S = T.allocate((4,), "float32", scope="shared")
         for x in T.thread_binding(4, "threadIdx.x"):
@@ -117,7 +117,7 @@ def twice(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
 
 @T.prim_func
 def read_inside(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
-    """A reader stands in the loop that fills the tile: what it finds there depends on the step."""
+    """The tile is read inside the loop that copies it, so the values depend on the iteration."""
     for _b in T.thread_binding(1, "blockIdx.x"):
         S = T.allocate((8,), "float32", scope="shared")
         for x in T.thread_binding(1, "threadIdx.x"):
@@ -130,7 +130,7 @@ def read_inside(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
 
 @T.prim_func
 def otherwise(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
-    """A branch with another side, and one on values."""
+    """A branch with an else side, and a branch on values."""
     for b in T.thread_binding(2, "blockIdx.x"):
         S = T.allocate((4,), "float32", scope="shared")
         R = T.allocate((4,), "float32", scope="shared")
@@ -148,7 +148,7 @@ def otherwise(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
 
 @T.prim_func
 def by_values(A: T.Buffer((8,), "float32"), K: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
-    """The sum reads global memory, which is not there everywhere."""
+    """The sum reads global memory, which is out of range where the guard fails."""
     for b in T.thread_binding(2, "blockIdx.x"):
         for x in T.thread_binding(4, "threadIdx.x"):
             L = T.allocate((1,), "float32", scope="local")
@@ -161,12 +161,12 @@ def by_values(A: T.Buffer((8,), "float32"), K: T.Buffer((8,), "float32"), C: T.B
 
 
 @pytest.mark.parametrize("func", [sparse, overlapping, beyond, twice, read_inside, otherwise, by_values], ids=lambda f: f.name)
-def test_what_is_no_whole_tile_keeps_its_guards(threaded: Threaded, func: PrimFunc) -> None:
+def test_incomplete_tiles_keep_their_guards(threaded: Threaded, func: PrimFunc) -> None:
     assert threaded(func, pad_shared_tiles) is func
 
 
 def sums(term: str, op: str = "sum") -> PrimFunc:
-    """Terms of tiles P and Q, of which 7 of 8 elements are operands, and of R, of which all are, into the thread's own memory."""
+    """Sums in thread-local memory of tiles P and Q, with 7 operands in 8 elements, and R, with 8."""
     both = f"L[0] + {term}" if op == "sum" else f"T.{op}(L[0], {term})"
     return parse(f"""
 @T.prim_func
@@ -197,7 +197,7 @@ def f(A: T.Buffer((7,), "float32"), B: T.Buffer((7,), "float32"), D: T.Buffer((8
         ("P[k]", "sum", 0),
         ("P[k] * P[k] * Q[k]", "sum", 0),
         ('T.cast("float32", P[k]) * Q[k]', "sum", 0),
-        # 0 is not what changes nothing.
+        # 0 is not the identity element.
         ("(P[k] + 1.0)", "sum", 1),
         ("T.exp(P[k])", "sum", 1),
         ("P[k]", "max", 1),
@@ -208,7 +208,7 @@ def f(A: T.Buffer((7,), "float32"), B: T.Buffer((7,), "float32"), D: T.Buffer((8
         ("P[6 - k % 7]", "sum", 1),
     ],
 )
-def test_terms_that_zeros_do_not_change(threaded: Threaded, term: str, op: str, left: int) -> None:
+def test_terms_that_are_zero_on_padding(threaded: Threaded, term: str, op: str, left: int) -> None:
     done = threaded(sums(term, op), pad_shared_tiles)
     assert guards(done) == left
     assert sum(type(n) is Select for n in walk(done.body)) == 2
@@ -230,8 +230,8 @@ def beginning_inside(A: T.Buffer((7,), "float32"), C: T.Buffer((8,), "float32"))
             C[x] = L[0]
 
 
-def test_the_beginning_of_a_sum_stays_its_beginning(threaded: Threaded) -> None:
-    """A sum that was not decomposed begins in its first step: without the guard each step begins anew."""
+def test_the_guard_of_an_init_stays(threaded: Threaded) -> None:
+    """A sum without decomposition runs its init in the first iteration: without the guard each iteration would run it."""
     done = threaded(beginning_inside, pad_shared_tiles)
     first = [n for n in walk(done.body) if type(n) is If and any(type(s) is BufferStore and s.buffer.name == "L" for s in walk(n))]
     assert [type(n.cond) for n in first] == [IsNegative]

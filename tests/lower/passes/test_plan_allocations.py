@@ -1,4 +1,4 @@
-"""plan_allocations, flatten_buffers: where memory lives, how large it is, and one index for each access."""
+"""plan_allocations, flatten_buffers: the position and the size of allocations, and one index per access."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def tile(A: T.Buffer((10, 9), "float32"), C: T.Buffer((10, 9), "float32")):
                     C[i_0 * 3 + i_1, j] = R[i_0 * 3 + i_1, j] + 1.0
 
 
-def test_place_allocations(lowered: Lowered, assert_golden: Golden) -> None:
-    """Each in the innermost loop that holds its uses, as large as one iteration needs; registers are whole vectors."""
+def test_plan_allocations(lowered: Lowered, assert_golden: Golden) -> None:
+    """Each buffer in the innermost loop with its uses, with the footprint of one iteration; registers are full vectors."""
     done = lowered(tile, plan_allocations)
     assert shapes(done) == {"B": [3, 9], "R": [1, 12]}
     assert_golden(str(done))
@@ -58,7 +58,7 @@ def halo(A: T.Buffer((12,), "float32"), C: T.Buffer((10,), "float32")):
             C[i * 2 + k] = B[i * 2 + k] + B[i * 2 + k + 2]
 
 
-def test_a_box_holds_all_accesses(lowered: Lowered) -> None:
+def test_a_footprint_contains_all_accesses(lowered: Lowered) -> None:
     assert shapes(lowered(halo, plan_allocations)) == {"B": [4]}
 
 
@@ -142,11 +142,11 @@ def nested(A: T.Buffer((2, 3), "float32"), C: T.Buffer((2, 3), "float32")):
     ],
     ids=lambda x: x.name if isinstance(x, PrimFunc) else "",
 )
-def test_memory_of_a_thread_must_not_outlive_an_iteration(func: PrimFunc, buffer: str, loop: str) -> None:
+def test_private_memory_outside_a_parallel_loop_is_refused(func: PrimFunc, buffer: str, loop: str) -> None:
     message = (
-        f"{func.name}: the buffer {buffer} is each thread's own, but it is allocated outside the parallel loop {loop} and used inside, "
-        "where other threads would not find what was written to it. Give it the scope global (set_scope), "
-        "or make it inside the loop (compute_at), or leave the loop serial"
+        f"{func.name}: the buffer {buffer} is private to a thread, but it is allocated outside the parallel loop {loop} and used inside, "
+        "where other threads cannot read it. Give it the scope global (set_scope), or compute it inside the loop (compute_at), "
+        "or leave the loop serial"
     )
     with pytest.raises(BuildError) as refused:
         plan_allocations(func, TARGET)
@@ -166,8 +166,8 @@ def each_its_own(A: T.Buffer((4, 6), "float32"), C: T.Buffer((4, 6), "float32"))
     C[0, 0] = R[0]
 
 
-def test_memory_of_an_iteration(lowered: Lowered) -> None:
-    """Allocated in the loop that holds all its uses, or outside a parallel loop that does not use it."""
+def test_private_memory_of_an_iteration(lowered: Lowered) -> None:
+    """Buffers are allocated in the loop with all their uses, or outside a parallel loop that does not use them."""
     assert shapes(lowered(each_its_own, plan_allocations)) == {"B": [1, 6], "R": [1]}
 
 
@@ -195,7 +195,7 @@ def flat(A: T.Buffer((3, 4, 5), "float32"), C: T.Buffer((60,), "float32")):
 
 
 def test_flatten_buffers(lowered: Lowered, assert_golden: Golden) -> None:
-    """Row-major, and simplified: what was taken apart for two dimensions is whole again."""
+    """Row-major and simplified: an index that was split into two dimensions is one variable again."""
     done = lowered(flat, flatten_buffers)
     assert all(len(b.shape) == 1 for b in done.buffers)
     assert_golden(str(done))

@@ -1,4 +1,4 @@
-"""simplify: what the ranges of a concrete program decide."""
+"""simplify: guards, loops and conditions that the ranges of a concrete program decide."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def tiles(A: T.Buffer((10, 8), "float32"), C: T.Buffer((10, 8), "float32")):
 
 
 def test_guards_loops_and_conditions(lowered: Lowered, assert_golden: Golden) -> None:
-    """Guards that hold always or follow from another, unit loops, constant conditions, divisions."""
+    """Guards that are always true or implied by another, unit loops, constant conditions, divisions."""
     assert_golden(str(lowered(tiles, simplify)))
 
 
@@ -57,7 +57,7 @@ def dead(A: T.Buffer((4,), "float32"), C: T.Buffer((4,), "float32"), D: T.Buffer
             D[i] = A[i] + 1.0
 
 
-def test_what_never_runs_is_dropped(lowered: Lowered, assert_golden: Golden) -> None:
+def test_dead_code_is_removed(lowered: Lowered, assert_golden: Golden) -> None:
     assert_golden(str(lowered(dead, simplify)))
 
 
@@ -68,7 +68,7 @@ def empty(A: T.Buffer((4,), "float32")):
             A[i] = T.float32(1.0)
 
 
-def test_a_function_of_nothing(lowered: Lowered) -> None:
+def test_an_empty_function(lowered: Lowered) -> None:
     done = simplify(empty, Target("llvm -mcpu=x86-64-v3 -num-cores=1"))
     assert done.body.fields == ("stmts",) and not done.body.stmts  # type: ignore[attr-defined]
 
@@ -88,7 +88,7 @@ def test_a_function_of_nothing(lowered: Lowered) -> None:
     ],
 )
 def test_guards(guards: list[str], kept: list[str]) -> None:
-    """i over 8 iterations, j over 4."""
+    """i has 8 iterations, j has 4."""
     i, j = Var("i"), Var("j")
     s = Simplifier({i: (0, 7), j: (0, 3)})
     names = {"i": poly(i), "j": poly(j)}
@@ -110,7 +110,7 @@ def test_negate() -> None:
 
 
 def test_conditions_of_vectors_stay_vectors() -> None:
-    """What all lanes decide alike has as many lanes as before."""
+    """A condition that is constant in all lanes keeps its number of lanes."""
     x = Var("x")
     s = Simplifier({x: (0, 7)})
     always, never, open_ = IsNegative(poly(x) - 12, 4, poly(1)), IsNegative(poly(x) + 1, 4, poly(1)), IsNegative(poly(x) - 8, 4, poly(1))

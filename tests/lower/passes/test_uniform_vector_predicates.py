@@ -31,7 +31,7 @@ def rows(A: T.Buffer((3, 76), "float32"), C: T.Buffer((3, 76), "float32"), D: T.
                     D[r, x * 4 + lane] = A[r, x * 4 + lane]
 
 
-def test_whole_vectors(threaded: Threaded, assert_golden: Golden) -> None:
+def test_uniform_vector_predicates(threaded: Threaded, assert_golden: Golden) -> None:
     assert_golden(str(threaded(rows, uniform_vector_predicates)))
 
 
@@ -51,7 +51,7 @@ def guarded(cond: Callable[[Poly, Poly], Poly], kind: str = "vectorized", lanes:
         (lambda x, lane: floordiv(x, 3) * 4 + lane - 8, lambda x: floordiv(x, 3) * 4 - 8),
     ],
 )
-def test_guards_of_whole_vectors(threaded: Threaded, cond: Callable[[Poly, Poly], Poly], rest: Callable[[Poly], Poly]) -> None:
+def test_uniform_guards_lose_the_lane(threaded: Threaded, cond: Callable[[Poly, Poly], Poly], rest: Callable[[Poly], Poly]) -> None:
     done = threaded(guarded(cond), uniform_vector_predicates)
     (found,) = [n.index for n in walk(done.body) if type(n) is IsNegative]
     (x,) = found.vars
@@ -71,5 +71,5 @@ def test_guards_of_whole_vectors(threaded: Threaded, cond: Callable[[Poly, Poly]
         guarded(lambda x, lane: x * 4 + lane - 40, lanes=8),
     ],
 )
-def test_guards_that_cut_a_vector_stay(threaded: Threaded, func: PrimFunc) -> None:
+def test_guards_that_split_a_vector_stay(threaded: Threaded, func: PrimFunc) -> None:
     assert threaded(func, uniform_vector_predicates) is func

@@ -1,4 +1,4 @@
-"""unify_thread_bindings, and where memory of threads goes: one loop of each axis around all work of a kernel, which threads share."""
+"""unify_thread_bindings, and allocations in kernels: one loop per thread axis around the body of a kernel."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def shared(A: T.Buffer((4, 8), "float32"), B: T.Buffer((4, 8), "float32"), D: T.
                     B[y, x] = L[1] + S[0, x]
 
 
-def test_share_threads(threaded: Threaded, assert_golden: Golden) -> None:
-    """Work under no loop of an axis is done by all along it; the first of them stores to memory that they have in common."""
+def test_unify_thread_bindings(threaded: Threaded, assert_golden: Golden) -> None:
+    """Statements outside all loops of an axis run in every thread along it; only the first thread stores to common memory."""
     assert_golden(str(threaded(shared, unify_thread_bindings)))
 
 
@@ -61,8 +61,8 @@ def gathered(A: T.Buffer((4, 8), "float32"), B: T.Buffer((4, 8), "float32")):
         B[i, 0] = A[i, 1]
 
 
-def test_what_has_the_form_is_left_alone(threaded: Threaded) -> None:
-    """Also a root statement without threads, which is the work of one."""
+def test_unified_functions_are_unchanged(threaded: Threaded) -> None:
+    """Also a root statement without thread loops, which one thread executes."""
     assert threaded(gathered, unify_thread_bindings) is gathered
 
 
@@ -93,7 +93,7 @@ def serial(A: T.Buffer((8,), "float32")):
         A[i] = 1.0
 
 
-def test_programs_without_threads_are_left_alone(threaded: Threaded) -> None:
+def test_programs_without_threads_are_unchanged(threaded: Threaded) -> None:
     assert threaded(serial, unify_thread_bindings) is serial
 
 
@@ -101,7 +101,7 @@ def test_programs_without_threads_are_left_alone(threaded: Threaded) -> None:
 
 
 def loops(*tags: str, extents: tuple[int, ...] = (4, 4, 4)) -> PrimFunc:
-    """Loops in each other; a kind of loop for a tag without a dot."""
+    """Nested loops; a tag without a dot is the kind of a loop."""
     a = Buffer("A", (4,))
     body: object = store(a, (0,), a[0])
     for n, tag in reversed(list(enumerate(tags))):
@@ -115,13 +115,13 @@ def loops(*tags: str, extents: tuple[int, ...] = (4, 4, 4)) -> PrimFunc:
     [
         (
             loops("threadIdx.x", "blockIdx.x"),
-            "f: the loop v1 of blockIdx.x stands inside another statement. Loops of blocks must be outermost",
+            "f: the loop v1 of blockIdx.x is inside another statement. Block loops must be outermost",
         ),
-        (loops("serial", "blockIdx.y"), "f: the loop v1 of blockIdx.y stands inside another statement"),
-        (loops("blockIdx.x", "parallel"), "f: the loop v1 is parallel, which is for CPUs. Bind it to blocks or threads of a GPU"),
+        (loops("serial", "blockIdx.y"), "f: the loop v1 of blockIdx.y is inside another statement"),
+        (loops("blockIdx.x", "parallel"), "f: the loop v1 is parallel, which only CPUs support. Bind it to blocks or threads of a GPU"),
         (
             loops("blockIdx.x", "threadIdx.x", "threadIdx.x", extents=(2, 4, 8)),
-            "f: loops of threadIdx.x have the extents 4 and 8; all must be the same number",
+            "f: loops of threadIdx.x have the extents 4 and 8; all must be the same constant",
         ),
     ],
 )
@@ -149,19 +149,19 @@ def some_left_out(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
 
 
 @pytest.mark.parametrize("func", [not_alike, some_left_out], ids=lambda f: f.name)
-def test_what_depends_on_the_thread_is_not_shared(func: PrimFunc) -> None:
-    with pytest.raises(BuildError, match="the loop j of threadIdx.x stands in another loop of threadIdx.x"):
+def test_work_that_depends_on_the_outer_thread_is_refused(func: PrimFunc) -> None:
+    with pytest.raises(BuildError, match="the loop j of threadIdx.x is inside another loop of threadIdx.x"):
         unify_thread_bindings(func, GPU)
 
 
-def test_a_number_of_threads_that_comes_with_the_call_is_refused() -> None:
+def test_a_dynamic_number_of_threads_is_refused() -> None:
     a, n, x = Buffer("A", (4,)), Var("n"), Var("x")
     func = PrimFunc("f", (a, n), (), For(Var("i"), poly(2), For(x, poly(n), store(a, (x,), a[x]), "thread", "threadIdx.x")))
-    with pytest.raises(BuildError, match="loops of threadIdx.x have the extents n and n; all must be the same number"):
+    with pytest.raises(BuildError, match="loops of threadIdx.x have the extents n and n; all must be the same constant"):
         unify_thread_bindings(func, GPU)
 
 
-# ---- where memory goes
+# ---- allocations
 
 
 @T.prim_func
@@ -183,9 +183,9 @@ def placed(A: T.Buffer((64, 48), "float32"), B: T.Buffer((64, 48), "float32")):
                         B[b * 8 + u * 4 + y, k * 16 + v * 8 + x] = L[b * 8 + u * 4 + y, k * 16 + v * 8 + x] + 1.0
 
 
-def test_place_allocations_of_threads(threaded: Threaded, assert_golden: Golden) -> None:
-    """Shared memory holds what all threads touch, outside of their loops; a thread's own what it touches, without gaps; kernels find
-    global memory where they left it."""
+def test_allocations_in_kernels(threaded: Threaded, assert_golden: Golden) -> None:
+    """Shared memory has the footprint of all threads, outside their loops; local memory that of one thread, without gaps; global memory
+    is allocated around all kernels."""
     assert_golden(str(threaded(placed, plan_allocations, compact_local_buffers, hoist_shared_allocations, simplify)))
 
 
@@ -201,8 +201,8 @@ def foreign(A: T.Buffer((8,), "float32"), B: T.Buffer((8,), "float32")):
 def test_memory_of_another_thread_is_refused() -> None:
     with pytest.raises(BuildError) as caught:
         verify_thread_access(plan_allocations(foreign, GPU), GPU)
-    assert "foreign: the buffer L of scope local is each thread's own, but its place depends on the thread: L[" in str(caught.value)
-    assert "Share the loops that write and read it in the same way, or give it the scope shared (set_scope)" in str(caught.value)
+    assert "foreign: the buffer L of scope local is private to a thread, but its index depends on the thread: L[" in str(caught.value)
+    assert "Bind the loops that write and read it in the same way, or give it the scope shared (set_scope)" in str(caught.value)
 
 
 @T.prim_func
@@ -215,6 +215,6 @@ def own_rows(A: T.Buffer((8, 4), "float32"), B: T.Buffer((8,), "float32")):
             B[x] = L[x, 0] + L[x, 3]
 
 
-def test_memory_that_goes_with_the_thread_is_its_own(threaded: Threaded) -> None:
+def test_memory_indexed_by_the_thread_is_local(threaded: Threaded) -> None:
     done = threaded(own_rows, plan_allocations)
     assert "L = T.allocate((1, 4)" in str(done)

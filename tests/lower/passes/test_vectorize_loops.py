@@ -1,4 +1,4 @@
-"""vectorize_loops, unroll_loops, fuse_multiply_add, renew_binders: what becomes vectors, what is written out, and how."""
+"""vectorize_loops, unroll_loops, fuse_multiply_add, renew_binders: vectorized and unrolled loops, contracted sums, unique binders."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TARGETS = (NARROW, Target("llvm -mcpu=x86-64-v3 -num-cores=1"), Target.detect())
 
 
 def kinds(func: PrimFunc) -> list[str]:
-    """Kinds of the loops, in order."""
+    """The kinds of the loops, in order."""
     return [n.kind for n in walk(func.body) if type(n) is For]
 
 
@@ -42,7 +42,7 @@ def elementwise(A: T.Buffer((30,), "float32"), B: T.Buffer((3,), "float32"), C: 
 
 
 def test_vectorize_loops(lowered: Lowered, assert_golden: Golden) -> None:
-    """Whole vectors and a masked rest; what does not depend on the lane stays scalar until it is needed."""
+    """Full vectors and a masked tail; uniform expressions stay scalar until a vector is needed."""
     assert_golden(str(lowered(elementwise, vectorize_loops)))
 
 
@@ -100,7 +100,7 @@ def reductions(A: T.Buffer((10,), "float32"), B: T.Buffer((10,), "int32"), C: T.
 
 
 def test_horizontal_reductions(lowered: Lowered, assert_golden: Golden) -> None:
-    """Lanes beyond the end hold the neutral value of the type."""
+    """Lanes beyond the end have the identity element of the type."""
     done = lowered(reductions, vectorize_loops)
     assert kinds(done) == []
     assert_golden(str(done))
@@ -151,7 +151,7 @@ def other_side(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
 
 
 @pytest.mark.parametrize("func", [gather, select_of_loads, products, other_side], ids=lambda f: f.name)
-def test_what_has_no_vector_form_is_written_out(lowered: Lowered, func: PrimFunc) -> None:
+def test_loops_without_a_vector_form_are_unrolled(lowered: Lowered, func: PrimFunc) -> None:
     assert "unrolled" in kinds(lowered(func, vectorize_loops))
     assert kinds(lowered(func, vectorize_loops, unroll_loops)) == []
 
@@ -171,7 +171,7 @@ def triangle(A: T.Buffer((8,), "float32"), C: T.Buffer((64,), "float32")):
             C[i * 8 + k] = A[k]
 
 
-def test_long_or_unknown_loops_stay_loops(lowered: Lowered) -> None:
+def test_loops_of_large_or_unknown_extent_stay(lowered: Lowered) -> None:
     assert kinds(lowered(long_gather, vectorize_loops)) == ["serial"]
     assert kinds(lowered(triangle, vectorize_loops)) == ["serial", "serial"]
 
@@ -180,7 +180,7 @@ def test_long_or_unknown_loops_stay_loops(lowered: Lowered) -> None:
 
 
 @T.prim_func
-def written_out(A: T.Buffer((12,), "float32"), C: T.Buffer((12,), "float32")):
+def unrolled_rows(A: T.Buffer((12,), "float32"), C: T.Buffer((12,), "float32")):
     for i in T.unroll(3):
         for j in T.unroll(4):
             if i * 4 + j < 10:
@@ -190,7 +190,7 @@ def written_out(A: T.Buffer((12,), "float32"), C: T.Buffer((12,), "float32")):
 
 
 def test_unroll_loops(lowered: Lowered, assert_golden: Golden) -> None:
-    assert_golden(str(lowered(written_out, unroll_loops)))
+    assert_golden(str(lowered(unrolled_rows, unroll_loops)))
 
 
 @T.prim_func
@@ -203,8 +203,8 @@ def with_memory(A: T.Buffer((2, 13), "float32"), C: T.Buffer((2, 13), "float32")
             C[i, j] = x[12 - j]
 
 
-def test_copies_have_loops_and_memory_of_their_own(lowered: Lowered) -> None:
-    done = lowered(with_memory, unroll_loops)  # the check refuses a binder that is bound twice
+def test_copies_have_their_own_loops_and_allocations(lowered: Lowered) -> None:
+    done = lowered(with_memory, unroll_loops)  # the check rejects a binder that is bound twice
     assert kinds(done) == ["serial"] * 4
 
 
@@ -237,22 +237,22 @@ def outer_product(A: T.Buffer((2,), "float32"), B: T.Buffer((3,), "float32"), C:
             C[i, j] = A[i] * B[j]
 
 
-def test_copies_of_a_tile_share_what_does_not_differ(lowered: Lowered) -> None:
+def test_copies_of_a_tile_share_common_operands(lowered: Lowered) -> None:
     done = lowered(tile, flatten_buffers, unroll_loops)
     assert kinds(done) == ["serial"] * 12
-    assert "//" not in str(done)  # operations on written-out variables are numbers
+    assert "//" not in str(done)  # operations on unrolled variables are constants
     loads = [n for n in walk(lowered(outer_product, flatten_buffers, unroll_loops).body) if type(n) is BufferLoad]
     assert [sum(n.buffer.name == b for n in loads) for b in "AB"] == [6, 6]
     assert [len({n for n in loads if n.buffer.name == b}) for b in "AB"] == [2, 3]
 
 
-def test_empty_statements_disappear(lowered: Lowered) -> None:
+def test_empty_statements_are_removed(lowered: Lowered) -> None:
     done = lowered(nothing_left, unroll_loops)
     assert not any(type(n) is Seq and not n.stmts for n in walk(done.body))
     assert "if" not in str(done)
 
 
-def test_own_binders_leaves_what_is_bound_once() -> None:
+def test_renew_binders_leaves_unique_binders_unchanged() -> None:
     assert renew_binders(with_memory.body) is with_memory.body
 
 
@@ -281,8 +281,8 @@ def test_fuse_multiply_add(lowered: Lowered, assert_golden: Golden) -> None:
     assert_golden(str(lowered(sums, fuse_multiply_add)))
 
 
-def test_only_accumulated_products_are_not_rounded() -> None:
-    """a * a - a * a is 0, as it is for numpy; a reduction accumulates with one rounding a step, vectorized over it or not."""
+def test_only_accumulated_products_are_contracted() -> None:
+    """a * a - a * a is 0, as in numpy; a reduction rounds once per step, whether it is vectorized or not."""
 
     @T.prim_func
     def f(A: T.Buffer((64,), "float32"), B: T.Buffer((64,), "float32"), C: T.Buffer((64,), "float32"), D: T.Buffer((1,), "float32")):
@@ -304,7 +304,7 @@ def test_only_accumulated_products_are_not_rounded() -> None:
 
 
 def gathered(value: str, table: str) -> PrimFunc:
-    """C[i, j] of the number I[i]."""
+    """C[i, j] computed with the indirect index I[i]."""
     func = parse(
         f"""
 @T.prim_func
@@ -319,8 +319,8 @@ def gathered(I: T.Buffer((4,), "int64"), X: T.Buffer({table}, "int32"), C: T.Buf
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=str)
-def test_lookups_under_a_choice(target: Target) -> None:
-    """Where the choice is another one nothing may be looked up; inside of a lookup a choice is a mask."""
+def test_indirect_indices_under_a_select(target: Target) -> None:
+    """An unselected side must not evaluate its indirect index; a select inside an indirect index becomes a mask."""
     numbers, out = np.array([3, 1, 11, 0]), np.zeros((4, 8), np.int32)
     Module.from_object(build(gathered("T.select(j < 5, T.lookup(I[i], 12, lambda q: X[q]), 0)", "(12,)"), target).data)["gathered"](
         numbers, np.arange(12, dtype=np.int32), out
@@ -333,8 +333,8 @@ def test_lookups_under_a_choice(target: Target) -> None:
     np.testing.assert_array_equal(out, np.pad(rows[numbers], ((0, 0), (0, 3))))
 
 
-def test_a_lookup_that_no_lane_wants_is_not_made() -> None:
-    """I[3] is no row of X, and no lane of the last row asks for it."""
+def test_an_indirect_index_that_no_lane_uses_is_not_evaluated() -> None:
+    """I[3] is not a row of X, and no lane of the last row uses it."""
     func = gathered("T.select(j < 5 - i * 2, T.lookup(I[i], 12, lambda q: X[q]), 0)", "(12,)")
     x, numbers = np.arange(12, dtype=np.int32), np.array([3, 1, 11, 2**40])
     for target in TARGETS:
@@ -351,15 +351,15 @@ def rows_of_few(R: T.Buffer((3,), "float32"), C: T.Buffer((40,), "float32")):
                 C[i * 8 + j] = R[i] + T.float32(1.0)
 
 
-def test_what_lanes_share_is_not_read_where_no_lane_is_at_work(lowered: Lowered) -> None:
-    """Rows 3 and 4 have no lane below 20, and R has no such element: the interpreter refuses to read it."""
+def test_uniform_loads_are_not_read_without_an_active_lane(lowered: Lowered) -> None:
+    """Rows 3 and 4 have no lane below 20, and R has no such element: the interpreter reports a read of it."""
     done = lowered(rows_of_few, vectorize_loops, unroll_loops)
     loads = [n.indices[0].const for n in walk(done.body) if type(n) is BufferLoad]
     assert loads and set(loads) == {0, 1, 2}
 
 
 def test_vectors_of_one_lane_are_scalars() -> None:
-    """A target whose vectors hold one double: the loop stays one, and its guards do."""
+    """A target with one double per vector: the loop and its guards stay."""
     narrow = Target("llvm -mcpu=x86-64-v3 -vector-bits=64 -num-cores=1")
     func = parse(
         """
@@ -379,7 +379,7 @@ def f(A: T.Buffer((8, 10), "float64"), C: T.Buffer((8, 10), "float64")):
 
 
 def test_a_guard_does_not_widen_a_short_horizontal_sum() -> None:
-    """A loop of two on vectors of four: its guard lets more lanes pass than it has iterations."""
+    """A loop of two iterations on vectors of four: its guard passes more lanes than iterations."""
     func = parse(
         """
 @T.prim_func
@@ -399,8 +399,8 @@ def f(A: T.Buffer((n,), "float32"), C: T.Buffer((1,), "float32"), n: T.int64):
             assert c[0] == n * (n + 1) / 2
 
 
-def test_a_load_that_all_lanes_share_is_chosen_by_lane() -> None:
-    """It is no masked vector, whose other lanes would be zero."""
+def test_a_uniform_load_is_selected_by_lane() -> None:
+    """The result is not a masked vector, whose other lanes would be zero."""
     func = parse(
         """
 @T.prim_func

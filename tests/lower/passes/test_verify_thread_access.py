@@ -1,4 +1,4 @@
-"""verify_thread_access: what threads must not do with memory of their own, nor to an element that several compute."""
+"""verify_thread_access: refused accesses of thread-local memory, and of elements that several threads compute."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def sums(A: T.Buffer((65, 8), "float32"), C: T.Buffer((64,), "float32")):
 
 
 def computed(func: PrimFunc, at: int, scope: str, shared: bool) -> PrimFunc:
-    """P in the loop of blocks (0) or of threads (1) of C, in memory of a scope; in the loop of blocks threads share its elements."""
+    """P computed in the block loop (0) or the thread loop (1) of C; `shared` distributes its elements over threads in the block loop."""
     s = Schedule(func)
     o, t = s.split(s.get_loops(s.get_block("C"))[0], [None, 32])
     s.bind(o, "blockIdx.x")
@@ -66,7 +66,7 @@ def computed(func: PrimFunc, at: int, scope: str, shared: bool) -> PrimFunc:
 
 @pytest.mark.parametrize(("at", "scope", "shared"), [(1, "local", False), (0, "shared", True), (0, "shared", False), (1, "shared", False)])
 @pytest.mark.parametrize("func", [stencil, sums], ids=["map", "reduction"])
-def test_each_thread_finds_what_it_reads(func: PrimFunc, at: int, scope: str, shared: bool) -> None:
+def test_valid_accesses(func: PrimFunc, at: int, scope: str, shared: bool) -> None:
     lowered = GPU(computed(func, at, scope, shared), TARGET)
     rng = np.random.default_rng(0)
     arguments = [rng.integers(-4, 5, (65, 8)).astype(np.float32), np.full(64, np.nan, np.float32)]
@@ -75,22 +75,22 @@ def test_each_thread_finds_what_it_reads(func: PrimFunc, at: int, scope: str, sh
 
 
 @pytest.mark.parametrize("func", [stencil, sums], ids=["map", "reduction"])
-def test_own_memory_that_others_write_is_refused(func: PrimFunc) -> None:
+def test_local_memory_that_other_threads_write_is_refused(func: PrimFunc) -> None:
     with pytest.raises(
-        BuildError, match=r"buffer P of scope local is each thread's own, but P\[.*\] reads elements that this thread does not"
+        BuildError, match=r"buffer P of scope local is private to a thread, but P\[.*\] reads elements that this thread does not"
     ):
         GPU(computed(func, 0, "local", True), TARGET)
 
 
 @pytest.mark.parametrize(("at", "shared"), [(0, True), (0, False), (1, False)])
-def test_elements_that_several_add_to_are_refused(at: int, shared: bool) -> None:
-    """One block would set what its neighbour has begun to add to."""
+def test_elements_with_several_accumulating_threads_are_refused(at: int, shared: bool) -> None:
+    """One block would initialize elements to which its neighbour already adds."""
     with pytest.raises(BuildError, match="buffer P of scope global is set and added to by several threads or blocks at P"):
         GPU(computed(sums, at, "global", shared), TARGET)
 
 
 @T.prim_func
-def handed_on(C: T.Buffer((6,), "int32")):
+def carried(C: T.Buffer((6,), "int32")):
     B = T.alloc_buffer((6,), "int32")
     for i in T.serial(6):
         with T.block("B"):
@@ -101,20 +101,20 @@ def handed_on(C: T.Buffer((6,), "int32")):
             C[v] = B[0]
 
 
-def test_virtual_threads_hand_nothing_on() -> None:
-    """As serial loops, which they are on a CPU, they may."""
-    s = Schedule(handed_on)
+def test_values_carried_between_virtual_threads_are_refused() -> None:
+    """The same program is valid on a CPU, where the loops are serial."""
+    s = Schedule(carried)
     s.set_scope(s.get_block("B"), "shared")
     s.bind(s.get_loops(s.get_block("C"))[0], "vthread.x")
-    with pytest.raises(BuildError, match=r"B\[0\] may be read in one iteration of the vthread.x loop i and written in another alone"):
+    with pytest.raises(BuildError, match=r"B\[0\] may be read in one iteration of the vthread.x loop i and written only in another"):
         GPU(s.func, TARGET)
     c = np.zeros(6, np.int32)
-    Module.from_object(build(s.func, Target("llvm")).data)["handed_on"](c)
+    Module.from_object(build(s.func, Target("llvm")).data)["carried"](c)
     assert c.tolist() == [1] * 6
 
 
-def test_blocks_exchange_nothing_through_global_memory() -> None:
-    s = Schedule(handed_on)
+def test_values_exchanged_between_blocks_are_refused() -> None:
+    s = Schedule(carried)
     s.bind(s.get_loops(s.get_block("C"))[0], "blockIdx.x")
-    with pytest.raises(BuildError, match=r"B\[0\] of scope global may read in one block of threads what another block writes"):
+    with pytest.raises(BuildError, match=r"B\[0\] of scope global may read in one thread block what another block writes"):
         GPU(s.func, TARGET)

@@ -100,8 +100,6 @@ def test_local_ray_is_quiet_and_cleans_up(processes: Callable[[str], dict[int, s
 
 def test_missing_ray_reports_the_install_command() -> None:
     script = "import sys; sys.modules['ray'] = None\nimport tunesmith\ntunesmith.tune('relu(shape=8)', 'llvm', None, workers='ray')"
-        "import sys; sys.modules['ray'] = None\nimport tunesmith\ntunesmith.tune('relu(shape=8)', 'llvm', None, budget=1, workers='ray')"
-    )
     done = run(script)
     assert "MissingExtraError" in done.stderr and "pip install 'tunesmith[ray]'" in done.stderr
 
