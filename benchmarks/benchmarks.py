@@ -1,4 +1,4 @@
-"""Benchmarks over the history of the project, for airspeed velocity: `asv run`, `asv continuous main HEAD`, `asv publish`.
+"""Measure imports, sketch generation, drafts, scores and compilation: `asv run`, `asv continuous main HEAD`, `asv publish`.
 
 `time_` benchmarks are seconds; `track_` benchmarks return a number in `unit`.  Everything random has a fixed seed, and the target is a
 named processor, so that the work is the same on every machine and commit; the code is compiled for it and not run.

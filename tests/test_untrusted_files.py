@@ -1,4 +1,4 @@
-"""The statements of SECURITY.md: files that are data execute nothing, and each code path and test that it names exists."""
+"""Check the statements of SECURITY.md: files that are data execute nothing, and each code path and test that it names exists."""
 
 from __future__ import annotations
 

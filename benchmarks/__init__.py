@@ -1,0 +1,1 @@
+"""Measure tunesmith over its history: benchmarks for airspeed velocity, whose loader needs this file."""
