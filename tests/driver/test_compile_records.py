@@ -41,9 +41,8 @@ def test_a_failing_record_is_reported_and_the_others_are_used(hand: ModuleType) 
     module = tunesmith.compile(mod, hand.TARGET, database)
     found = module.coverage
     assert [(c.function, c.status) for c in found] == [("good", "used"), ("bad", "refused")]
-    assert (
-        "its record cannot be compiled: bad: block C is annotated pack_constant" in found[1].reason and "Tune it again" in found[1].reason
-    )
+    assert "its record cannot be compiled: bad: block C is annotated pack_constant" in found[1].reason
+    assert "Tune it again" in found[1].reason
     a, b, c = np.ones((8, 8), np.float32), np.ones((8, 16), np.float32), np.zeros((8, 16), np.float32)
     module["bad"](a, b, c)
     assert (c == 8).all()

@@ -1,4 +1,4 @@
-"""Programs that are refused something, and `refuse`, which holds a refusal to what all of them promise."""
+"""Provide programs for refusal tests, and `refuse`, which checks the guarantees common to all refusals."""
 
 from __future__ import annotations
 
@@ -244,14 +244,14 @@ PROGRAMS: dict[str, PrimFunc] = {
 
 @pytest.fixture
 def on() -> Callable[[str], Schedule]:
-    """`on("row")`: a schedule of the program of that name."""
+    """`on("row")`: a schedule of the program with that name."""
     return lambda name: Schedule(PROGRAMS[name])
 
 
 def refused(primitive: str, label: str, message: str, s: Schedule, step: Callable[[], object]) -> None:
-    """The step is refused by `primitive` for `label`, with a message that holds `message`.
+    """Check that `primitive` refuses the step for `label`, with a message that contains `message`.
 
-    It leaves the schedule as it was, but for look-ups on the way to it, and shows the program when it is printed.
+    The refused step changes nothing in the schedule and records only queries; its error shows the program when it is printed.
     """
     func, trace, params, constraints = s.func, s.trace, list(s.params), list(s.constraints)
     with pytest.raises(ScheduleError) as caught:

@@ -1,4 +1,4 @@
-"""Refusals of cache_read, cache_write, cache_reduction and set_scope."""
+"""Test refusals of cache_read, cache_write, cache_reduction and set_scope."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Refusals that are common to the primitives: what is gone, what is unknown; and that every precondition has its test.
+"""Test refusals common to all primitives (stale handles, unknown names), and that every precondition has a test.
 
-The others stand in the test_schedule_*.py beside this file, which `test_every_label_has_a_test` reads.
+The other refusals are in the neighbouring test_schedule_*.py, which `test_every_label_has_a_test` reads.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def test_every_label_has_a_test() -> None:
     assert not covered() - promised(), "refusals that no docstring promises: name them in its Requires list"
 
 
-# ---- handles of what is gone -------------------------------------------------------------------------------------------
+# ---- stale handles -----------------------------------------------------------------------------------------------------
 
 GONE_BLOCK: dict[str, Callable[[Schedule, Any, Any], object]] = {
     "get_loops": lambda s, b, x: s.get_loops(b),
@@ -192,7 +192,7 @@ def snapshot(s: Schedule) -> tuple[object, ...]:
 
 
 def test_a_precondition_of_numbers_is_a_constraint_of_params(on: On) -> None:
-    """The same step that refuses a number asks it of the rows of a sketch."""
+    """A step that refuses a number adds the condition as a constraint in parametric mode."""
     s = Schedule(on("row").func, parametric=True)
     (i,) = loops(s, "C")
     (t,) = s.sample_tile(i, 2, waste=0.5)
@@ -225,8 +225,8 @@ def test_the_place_is_underlined(on: On) -> None:
     assert "T.vectorized(6)" in lines[at - 1]
 
 
-def test_rendering_is_left_to_whoever_prints(on: On, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A search catches refusals by the thousand."""
+def test_a_refusal_is_rendered_only_when_printed(on: On, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search catches thousands of refusals."""
     s = on("chain")
     monkeypatch.setattr("tunesmith.ir.script.printer.script", lambda *_, **__: pytest.fail("rendered"))
     with pytest.raises(ScheduleError) as caught:

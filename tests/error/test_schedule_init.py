@@ -1,4 +1,4 @@
-"""Reductions that may not be initialised before the loop: each is refused, and computes something else when it is done."""
+"""Test refusals of decompose_reduction: each refused step would change the results."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_an_init_that_comes_too_early(refuse: Refuse, name: str) -> None:
 
 
 def result(func: PrimFunc) -> list[np.ndarray]:
-    """What the outputs hold after a call with small integers."""
+    """The outputs after a call with small integers."""
     written = {n.buffer for n in walk(func.body) if type(n) is BufferStore}
     rng = stream(0, "init")
     inputs = [p for p in func.params if isinstance(p, Buffer) and p not in written]
@@ -170,8 +170,8 @@ def result(func: PrimFunc) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_it_would_compute_something_else(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Without the check the step is made, and the interpreter sees the difference."""
+def test_the_refused_step_would_change_the_results(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Without the check the step runs, and the interpreter computes other results."""
     func, at, label, _ = CASES[name]
     for check in ("_check_once", "_check_unseen", "check_first_step"):
         monkeypatch.setattr(decompose_reduction, check, lambda *_: None)
@@ -215,7 +215,7 @@ def shrinking(A: T.Buffer((4, 4), "float32"), C: T.Buffer((4,), "float32")):
 
 @pytest.mark.parametrize("func", [triangle, shrinking], ids=lambda f: f.name)
 def test_extents_that_depend_on_loops(func: PrimFunc) -> None:
-    """The init runs over what the first step of the reduction runs over."""
+    """The init covers the elements of the first reduction step."""
     s = Schedule(func)
     decompose(s, 0)
     assert all(np.array_equal(a, b, equal_nan=True) for a, b in zip(result(func), result(s.func), strict=True))

@@ -1,4 +1,4 @@
-"""What is no integer, where one belongs: refused by the name of the primitive and of the argument, with the value."""
+"""Test refusals of non-integers: the message names the primitive, the argument and the value."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ WRONG: list[tuple[str, Any, str]] = [
 
 @pytest.mark.parametrize(("primitive", "step", "message"), WRONG)
 @pytest.mark.parametrize("parametric", [False, True])
-def test_what_is_no_integer(on: On, parametric: bool, primitive: str, step: Any, message: str) -> None:
+def test_values_that_are_not_integers(on: On, parametric: bool, primitive: str, step: Any, message: str) -> None:
     s = Schedule(on("row").func, parametric=parametric)
     (i,) = s.get_loops(s.get_block("C"))
     func = s.func
@@ -60,8 +60,8 @@ def test_what_is_no_integer(on: On, parametric: bool, primitive: str, step: Any,
 
 
 @pytest.mark.parametrize("decision", [[True], [4.0], [np.float64(4)], ["4"], [None], 4, "4", np.array([True])])
-def test_decisions_that_are_no_integers(on: On, decision: Any) -> None:
-    """The same refusal for a decision that is given with the step and one that the schedule was made with."""
+def test_decisions_that_are_not_integers(on: On, decision: Any) -> None:
+    """A decision of the step and a decision of the schedule are refused in the same way."""
     func = on("row").func
     messages = []
     for s in (Schedule(func), Schedule(func, decisions=[decision] if not isinstance(decision, int) else None)):
@@ -73,7 +73,7 @@ def test_decisions_that_are_no_integers(on: On, decision: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [True, 4.0, np.float32(4), "4", None])
-def test_rows_of_what_is_no_integer(on: On, value: Any) -> None:
+def test_configurations_that_are_not_integers(on: On, value: Any) -> None:
     s = Schedule(on("row").func, parametric=True)
     (i,) = s.get_loops(s.get_block("C"))
     a, b = s.sample_tile(i, 3, domains=[range(1, 9)] * 2)

@@ -1,4 +1,4 @@
-"""Refusals of split, fuse, reorder, parallel, vectorize, unroll and of sampling."""
+"""Test refusals of split, fuse, reorder, parallel, vectorize, unroll and sampling."""
 
 from __future__ import annotations
 

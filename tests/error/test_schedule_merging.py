@@ -1,4 +1,4 @@
-"""Refusals of merge and reuse_buffer."""
+"""Test refusals of merge and reuse_buffer."""
 
 from __future__ import annotations
 
@@ -260,13 +260,13 @@ def test_merge_between(on: On, refuse: Refuse) -> None:
 
 @pytest.mark.parametrize("func", [neighbours, ring], ids=lambda f: f.name)
 def test_merge_apart(refuse: Refuse, func: PrimFunc) -> None:
-    """The element behind, and the one before it around the end."""
+    """The next element, and the previous one modulo the extent."""
     s = Schedule(func)
     message = "different iterations of the loops may access the same element of B"
     refuse("merge", "apart", message, s, lambda: s.merge(loops(s, "B")[0], loops(s, "C")[0]))
 
 
-def test_merge_apart_of_tiles_cut_otherwise(on: On, refuse: Refuse) -> None:
+def test_merge_apart_of_tiles_of_other_factors(on: On, refuse: Refuse) -> None:
     s = on("chain")
     outer = [s.split(loops(s, b)[1], [2, f])[0] for b, f in (("B", 3), ("C", 4))]
     s.merge(loops(s, "B")[0], loops(s, "C")[0])
@@ -348,7 +348,7 @@ def test_reuse_buffer_order(refuse: Refuse) -> None:
 
 @pytest.mark.parametrize("together", [False, True])
 def test_reuse_buffer_order_of_readers(refuse: Refuse, together: bool) -> None:
-    """D reads behind C, in a nest of its own or in that of B and C."""
+    """D reads after C, in its own nest or in that of B and C."""
     s = Schedule(later)
     if together:
         s.merge(s.merge(loops(s, "B")[0], loops(s, "C")[0]), loops(s, "D")[0])
@@ -377,7 +377,7 @@ def test_reuse_buffer_apart(refuse: Refuse) -> None:
 
 
 def test_reuse_buffer_apart_of_readers(refuse: Refuse) -> None:
-    """D reads the row before, which has been replaced by then."""
+    """D reads the previous row, which is already replaced."""
     s = Schedule(before)
     refuse("reuse_buffer", "apart", "different iterations of loop i may access the same element of B", s, reuse(s, "B", "C"))
 
@@ -405,7 +405,7 @@ def test_reuse_buffer_block_exists(refuse: Refuse) -> None:
 
 
 def test_cache_reduction_read_after_in_place(refuse: Refuse) -> None:
-    """D replaces the sum where it stands, in front of where the cache would be written back."""
+    """D updates the sum in place, before the cache would be written back."""
     s = Schedule(means)
     s.reuse_buffer(s.get_block("C"), s.get_block("D"))
     i, _ = loops(s, "C")

@@ -1,4 +1,4 @@
-"""Moves past what writes the data of a block, or has yet to read it: each is refused, and computes something else when it is made."""
+"""Test refusals of moves past blocks that write or still read the same data: each move would change the results."""
 
 from __future__ import annotations
 
@@ -390,7 +390,7 @@ def test_a_move_past_a_conflict(refuse: Refuse, name: str) -> None:
 
 
 def result(func: PrimFunc) -> list[np.ndarray]:
-    """What the outputs hold after a call with small integers."""
+    """The outputs after a call with small integers."""
     written = {n.buffer for n in walk(func.body) if type(n) is BufferStore}
     rng = stream(0, "order")
     inputs = [p for p in func.params if isinstance(p, Buffer) and p not in written]
@@ -399,8 +399,8 @@ def result(func: PrimFunc) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_it_would_compute_something_else(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Without the check the step is made, and the interpreter sees the difference."""
+def test_the_refused_step_would_change_the_results(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Without the check the step runs, and the interpreter computes other results."""
     func, step, *_ = CASES[name]
     for module in (compute_at, compute_inline, reverse_compute_at):
         for check in ("check_unchanged", "check_ready", "_check_whole", "_check_once", "move"):

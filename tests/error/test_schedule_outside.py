@@ -1,4 +1,4 @@
-"""Statements outside of blocks and conditions around blocks: steps see them, or refuse; what a step accepts computes the same."""
+"""Test statements outside of blocks and conditions around blocks: steps handle them with the same results, or refuse."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Step = Callable[[Schedule], object]
 
 
 def program(body: str, **shapes: str) -> PrimFunc:
-    """A function of A, C and what else is named, all of int32."""
+    """A function with the parameters A, C and the other named buffers, all int32."""
     given = {"A": "(8,)", "C": "(8,)", **shapes}
     head = ", ".join([f'{name}: T.Buffer({shape}, "int32")' for name, shape in given.items()])
     lines = "\n".join(f"    {line}" for line in body.strip("\n").split("\n"))
@@ -27,13 +27,13 @@ def program(body: str, **shapes: str) -> PrimFunc:
 
 
 def block(name: str, indent: int, *lines: str) -> str:
-    """A block under the loop i, with the variable v."""
+    """A block inside the loop i, with the iteration variable v."""
     pad = " " * indent
     return "\n".join([f'{pad}with T.block("{name}"):', *[f"{pad}    {line}" for line in lines]])
 
 
 def results(s: Schedule) -> list[np.ndarray]:
-    """What compiled code leaves in its arguments."""
+    """The arguments after a call of the compiled code."""
     arrays = []
     for b in [p for p in s.func.params if isinstance(p, Buffer)]:
         shape = [e.as_int() for e in b.shape]
@@ -43,7 +43,7 @@ def results(s: Schedule) -> list[np.ndarray]:
 
 
 def same(func: PrimFunc, step: Step) -> None:
-    """The step is taken, and changes nothing."""
+    """Check that the step runs and does not change the results."""
     s = Schedule(func)
     step(s)
     for x, y in zip(results(Schedule(func)), results(s), strict=True):
@@ -78,7 +78,7 @@ def chain(between: str) -> Schedule:
     return Schedule(program(CHAIN.format(between=between)))
 
 
-def test_stores_beside_what_moves(refuse: Refuse) -> None:
+def test_stores_next_to_moving_blocks(refuse: Refuse) -> None:
     what = "a plain store or the condition of an `if` accesses A, which block b accesses too. Put it into `with T.block"
     s = chain("for k in range(8):\n    A[k] = 0")
     refuse("compute_inline", "in-blocks", what, s, lambda: s.compute_inline(s.get_block("b")))
@@ -91,7 +91,7 @@ def test_stores_beside_what_moves(refuse: Refuse) -> None:
     refuse("compute_inline", "in-blocks", "accesses B, which block b accesses too", s, lambda: s.compute_inline(s.get_block("b")))
 
 
-def test_stores_beside_a_copy(refuse: Refuse) -> None:
+def test_stores_next_to_a_copy(refuse: Refuse) -> None:
     s = Schedule(program(SUM.format(beside="A[k] = A[k] + 1")))
     refuse("cache_read", "in-blocks", "accesses A, which block c accesses too", s, lambda: s.cache_read(s.get_block("c"), "A", "global"))
     s = Schedule(program(SUM.format(beside="D[i] = C[i]"), D="(4,)"))
@@ -118,7 +118,7 @@ def test_stores_of_other_data_do_not_matter() -> None:
     same(func, lambda s: s.cache_read(s.get_block("b"), "A", "global"))
 
 
-def test_split_guards_what_is_outside_of_blocks() -> None:
+def test_split_guards_statements_outside_of_blocks() -> None:
     body = "\n".join(["for i in range(5):", "    C[i] = A[i] + 10", block("b", 4, "v = T.axis.spatial(5, i)", "A[v] = A[v] * 2")])
     same(program(body), lambda s: s.split(loop(s, "b"), [None, 4]))
     under = "\n".join(["for i in range(7):", "    if A[i] > 3:", block("b", 8, "v = T.axis.spatial(7, i)", "C[v] = A[v] * 2")])
@@ -169,7 +169,7 @@ def test_an_init_that_may_not_run(k: str, r: str, under: str) -> None:
 
 
 @pytest.mark.parametrize("r", ["k // 2", "k % 4", "k * 2 % 8", "T.max(k, 3) - 3"])
-def test_a_reduction_that_begins_again(r: str, refuse: Refuse) -> None:
+def test_a_reduction_that_restarts(r: str, refuse: Refuse) -> None:
     body = ["for k in range(8):", block("c", 4, f"r = T.axis.reduce(8, {r})", "with T.init():", "    C[0] = 0", "C[0] = C[0] + A[r]")]
     s = Schedule(program("\n".join(body)))
     refuse("decompose_reduction", "first", "may not start in the first iteration of its loops, or may start more than once", s,
@@ -177,7 +177,7 @@ def test_a_reduction_that_begins_again(r: str, refuse: Refuse) -> None:
 
 
 @pytest.mark.parametrize("r", ["(a * 4 + b) % 8", "(a * 4 + b) // 8"])
-def test_an_order_that_begins_a_reduction_elsewhere(r: str, refuse: Refuse) -> None:
+def test_an_order_that_changes_the_first_step_of_a_reduction(r: str, refuse: Refuse) -> None:
     body = [
         "for a, b in T.grid(8, 4):",
         block("c", 4, f"r = T.axis.reduce(8, {r})", "with T.init():", "    C[0] = 0", "C[0] = C[0] + A[r]"),
@@ -186,7 +186,7 @@ def test_an_order_that_begins_a_reduction_elsewhere(r: str, refuse: Refuse) -> N
     refuse("reorder", "dependences", "depend on each other along a, b", s, lambda: s.reorder(s.get_loops(s.get_block("c"))[::-1]))
 
 
-def test_a_reduction_whose_loops_repeat_it_stays(refuse: Refuse) -> None:
+def test_a_reduction_whose_loops_repeat_it_is_not_moved(refuse: Refuse) -> None:
     body = ['B = T.alloc_buffer((4,), "int32")', "for i, k, q in T.grid(4, 8, 3):"]
     body += [block("b", 4, "v, r = T.axis.remap('SR', [i, k])", "with T.init():", "    B[v] = 0", "B[v] = B[v] + A[r]")]
     body += ["for i in range(4):", block("c", 4, "v = T.axis.spatial(4, i)", "C[v] = B[v]")]
@@ -222,7 +222,7 @@ def test_a_reduction_whose_steps_have_an_order_keeps_it(
         refuse("compute_at", "order", what, s, lambda: s.compute_at(s.get_block("b"), loop(s, "c")))
 
 
-def test_a_reduction_that_a_loop_runs_again_is_not_kept_in_registers(refuse: Refuse) -> None:
+def test_a_repeated_reduction_is_not_cached(refuse: Refuse) -> None:
     body = ["for i, q, k in T.grid(4, 2, 1):"]
     body += [block("c", 4, "v, r = T.axis.remap('SR', [i, k])", "with T.init():", "    C[v] = 0", "C[v] = C[v] + 6")]
     s = Schedule(program("\n".join(body), C="(4,)"))
@@ -230,7 +230,7 @@ def test_a_reduction_that_a_loop_runs_again_is_not_kept_in_registers(refuse: Ref
     refuse("cache_reduction", "first", what, s, lambda: s.cache_reduction(s.get_block("c"), loop(s, "c"), "register"))
 
 
-def test_a_reduction_that_begins_several_times_stays(refuse: Refuse) -> None:
+def test_a_reduction_that_starts_several_times_is_not_moved(refuse: Refuse) -> None:
     body = ['B = T.alloc_buffer((4,), "int32")', "for q, i, k in T.grid(3, 4, 8):"]
     body += [block("b", 4, "v, r, w = T.axis.remap('SRS', [i, k, q])", "with T.init():", "    B[v] = 0", "B[v] = B[v] + A[r]")]
     body += ["for i in range(4):", block("c", 4, "v = T.axis.spatial(4, i)", "C[v] = B[v]")]
@@ -317,8 +317,8 @@ def test_epilogues_that_other_systems_fuse(step: Step) -> None:
 
 
 @pytest.mark.parametrize("axis", ["blockIdx.x", "vthread.x"])
-def test_blocks_of_threads_wait_for_no_other(axis: str, refuse: Refuse) -> None:
-    """What b writes for another iteration is not there when c reads it; virtual threads change the order of b and c."""
+def test_thread_blocks_are_not_synchronized(axis: str, refuse: Refuse) -> None:
+    """c may read elements that b writes in another iteration before they are written; virtual threads reorder b and c."""
     body = ["for i in range(8):", block("b", 4, V, "A[v] = 1"), block("c", 4, V, "C[v] = A[v // 2]")]
     s = Schedule(program("\n".join(body)))
     refuse("bind", "independent", "may access one element of A", s, lambda: s.bind(loop(s, "b"), axis))
@@ -343,14 +343,14 @@ def test_a_consumer_whose_last_instance_counts_keeps_their_order(refuse: Refuse)
 
 
 @pytest.mark.parametrize("axis", ["blockIdx.x", "vthread.x"])
-def test_blocks_of_threads_write_no_element_twice(axis: str, refuse: Refuse) -> None:
+def test_thread_blocks_write_each_element_once(axis: str, refuse: Refuse) -> None:
     body = ["for j, i in T.grid(2, 8):", block("b", 4, V, "C[v] = A[v]")]
     s = Schedule(program("\n".join(body)))
     refuse("bind", "independent", "may access one element of C", s, lambda: s.bind(loop(s, "b"), axis))
     s.bind(loop(s, "b"), "threadIdx.x")  # type: ignore[arg-type]
 
 
-def test_a_consumer_stays_behind_what_later_iterations_overwrite(refuse: Refuse) -> None:
+def test_a_consumer_stays_after_overwritten_elements(refuse: Refuse) -> None:
     body = ['B = T.alloc_buffer((8,), "int32")', "for i in range(2):", block("a", 4, "v = T.axis.spatial(8, 0)", "B[v] = 1")]
     body += ["    for j in range(1):", block("b", 8, "v = T.axis.spatial(2, i)", "B[v] = 3")]
     body += [block("c", 0, "v = T.axis.spatial(1, 0)", "C[v] = B[v]")]

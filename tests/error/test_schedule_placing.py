@@ -1,4 +1,4 @@
-"""Refusals of compute_at, reverse_compute_at, inlining, decompose_reduction and rfactor."""
+"""Test refusals of compute_at, reverse_compute_at, inlining, decompose_reduction and rfactor."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ def test_compute_inline_has_consumer(on: On, refuse: Refuse) -> None:
 
 
 def _too_large() -> Schedule:
-    """Two stages of 80 levels each."""
+    """A program with two stages of depth 80."""
     x = a = te.placeholder((4,), name="A")
     for name in ("B", "C"):
 
@@ -377,7 +377,7 @@ def test_decompose_reduction_reduce_inside(on: On, refuse: Refuse) -> None:
 
 
 def test_decompose_reduction_once(on: On, refuse: Refuse) -> None:
-    """S is computed again for every column of D."""
+    """Every column of D recomputes S."""
     s = on("scaled")
     s.compute_at(s.get_block("S"), loops(s, "D")[1])
     refuse(
@@ -390,7 +390,7 @@ def test_decompose_reduction_once(on: On, refuse: Refuse) -> None:
 
 
 def test_decompose_reduction_once_2(on: On, refuse: Refuse) -> None:
-    """Neighbouring iterations compute the elements that both need."""
+    """Adjacent iterations recompute shared elements."""
     s = on("windows")
     i_0, _ = s.split(loops(s, "D")[0], [None, 3])
     s.compute_at(s.get_block("S"), i_0)

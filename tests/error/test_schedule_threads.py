@@ -1,4 +1,4 @@
-"""Refusals of bind, cooperative_fetch, pad_rows, add_unit_loop, and of compute_at for loops that share a copy."""
+"""Test refusals of bind, cooperative_fetch, pad_rows, add_unit_loop, and compute_at with shared_by."""
 
 from __future__ import annotations
 
@@ -74,21 +74,21 @@ def test_bind_independent(refuse: Refuse, axis: str) -> None:
 
 @pytest.mark.parametrize("axis", ["blockIdx.x", "vthread.x"])
 def test_bind_data_parallel(on: On, refuse: Refuse, axis: str) -> None:
-    """Threads can combine what they have; blocks and virtual threads cannot."""
+    """Threads can combine their values; thread blocks and virtual threads cannot."""
     s = on("sums")
     k = loops(s, "C")[1]
     refuse("bind", "data-parallel", "block C reduces over loop k; use rfactor first", s, lambda: s.bind(k, axis))
 
 
 def test_bind_data_parallel_2(on: On, refuse: Refuse) -> None:
-    """A part of a reduction."""
+    """The loop is only a part of the reduction."""
     s = on("sums")
     _, inner = s.split(loops(s, "C")[1], [None, 2])
     refuse("bind", "data-parallel", "block C reduces over loop k_1; use rfactor first", s, lambda: s.bind(inner, "threadIdx.x"))
 
 
 def test_bind_data_parallel_3(on: On, refuse: Refuse) -> None:
-    """The loop holds more than the block."""
+    """The loop contains more than the block."""
     s = on("sums")
     i, k = loops(s, "C")
     s.reorder([k, i])
@@ -96,14 +96,14 @@ def test_bind_data_parallel_3(on: On, refuse: Refuse) -> None:
 
 
 def test_bind_data_parallel_4(on: On, refuse: Refuse) -> None:
-    """`L[i] = A[i, k] - L[i]` is no combination of values."""
+    """`L[i] = A[i, k] - L[i]` cannot be reassociated."""
     s = on("scaled")
     k = loops(s, "L")[1]
     refuse("bind", "data-parallel", "block L reduces over loop k; use rfactor first", s, lambda: s.bind(k, "threadIdx.x"))
 
 
 def test_bind_data_parallel_5(on: On, refuse: Refuse) -> None:
-    """Behind decompose_reduction there is nothing to begin with."""
+    """After decompose_reduction the block has no init."""
     s = on("sums")
     b = s.get_block("C")
     k = s.get_loops(b)[1]
@@ -142,7 +142,7 @@ def test_bind_agree(on: On, refuse: Refuse) -> None:
 
 
 def test_bind_alike(on: On, refuse: Refuse) -> None:
-    """What the threads of the outer loop share must not depend on which of them it is."""
+    """The body of the inner loop must not depend on the outer thread loop."""
     s = on("chain")
     t, j = s.split(loops(s, "C")[0], [None, 2])
     s.bind(t, "threadIdx.x")
@@ -150,7 +150,7 @@ def test_bind_alike(on: On, refuse: Refuse) -> None:
     refuse("bind", "alike", what, s, lambda: s.bind(j, "threadIdx.x"))
 
 
-def test_threads_of_other_nests_need_not_agree(on: On) -> None:
+def test_threads_of_other_nests_may_have_other_extents(on: On) -> None:
     s = on("chain")
     s.bind(loops(s, "B")[0], "threadIdx.x")
     s.bind(loops(s, "C")[1], "threadIdx.x")
@@ -277,7 +277,7 @@ def test_compute_at_shared_by_2(on: On, refuse: Refuse) -> None:
 
 
 def test_compute_at_shared_by_3(on: On, refuse: Refuse) -> None:
-    """Of another nest."""
+    """The loop is in another nest."""
     s = on("chain")
     other, _ = loops(s, "D")
     _, j = loops(s, "C")

@@ -252,8 +252,8 @@ CASES: list[tuple[str, str, str, str]] = [
     ("body", "what", "where", "hint"), CASES, ids=[re.sub(r"\W+", "-", c[0])[:50] + f"-{n}" for n, c in enumerate(CASES)]
 )
 def test_refusal(body: str, what: str, where: str, hint: str) -> None:
-    said, marked, advice = refusal(function(body))
-    assert what in said
+    message, marked, advice = refusal(function(body))
+    assert what in message
     assert where == marked or (len(where) > 3 and marked.startswith(where)) or (where.startswith("(") and marked == where[1:-1])
     assert hint in advice
 
@@ -292,21 +292,21 @@ def test_refusal(body: str, what: str, where: str, hint: str) -> None:
     ],
 )
 def test_refusal_of_a_whole_text(text: str, what: str, where: str) -> None:
-    said, marked, _ = refusal(text)
-    assert what in said and marked == where
+    message, marked, _ = refusal(text)
+    assert what in message and marked == where
 
 
-def test_what_a_message_looks_like(assert_golden: Callable[..., None]) -> None:
+def test_format_of_a_message(assert_golden: Callable[..., None]) -> None:
     with pytest.raises(ScriptError) as caught:
         parse(function(block('vi, vj = T.axis.remap("SS", [i, j])\nA[vi, vk] = 0.0')), file="matmul.py")
     assert_golden(str(caught.value))
 
 
 def test_places_count_characters_and_long_lines_are_cut() -> None:
-    said, marked, _ = refusal(function('T.func_attr({"ключ": 1, "ü": m})\nA[0, 0] = 0'))
-    assert (said, marked) == ("unknown name `m`", "m")
-    said, marked, _ = refusal(function(f"A[{' + '.join(['n'] * 150)} + m, 0] = 0"))
-    assert (said, marked) == ("unknown name `m`", "m")
+    message, marked, _ = refusal(function('T.func_attr({"ключ": 1, "ü": m})\nA[0, 0] = 0'))
+    assert (message, marked) == ("unknown name `m`", "m")
+    message, marked, _ = refusal(function(f"A[{' + '.join(['n'] * 150)} + m, 0] = 0"))
+    assert (message, marked) == ("unknown name `m`", "m")
 
 
 def test_shown_text_has_no_control_characters() -> None:
@@ -328,7 +328,7 @@ def test_a_decorated_function_is_located_in_its_file() -> None:
     assert line.strip() == "A[0] = A[1] + unknown"
 
 
-def test_constants_from_around_are_numbers_or_text() -> None:
+def test_enclosing_constants_are_numbers_or_text() -> None:
     table = [1, 2]
     with pytest.raises(ScriptError, match=r"`table` is a list(.|\n)*Only int, float and str constants"):
 
@@ -442,7 +442,7 @@ def test_hostile_whole_text(text: str, tmp_path: Path, monkeypatch: pytest.Monke
     assert not list(tmp_path.iterdir())
 
 
-def test_a_text_that_is_too_long_or_none() -> None:
+def test_a_text_that_is_too_long_or_not_a_string() -> None:
     with pytest.raises(ScriptError, match=r"the text has 16000001 characters; at most 16000000 are read"):
         parse(" " * 16_000_001)
     with pytest.raises(ScriptError, match="a script is text, got bytes"):

@@ -1,4 +1,4 @@
-"""divide_formula: formulas of any depth and size compile, bit for bit; what cannot be divided is refused."""
+"""Test divide_formula: formulas of any depth and size compile with the same bits, or are refused."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ N = 32
 
 
 def element(formula: Callable[[Expr], Expr]) -> tuple[Tensor, Tensor]:
-    """(A, B) with B[i] = formula(A[i])."""
+    """Tensors (A, B) with B[i] = formula(A[i])."""
     A = te.placeholder((N,), name="A")
     return A, te.compute((N,), lambda i: formula(A[i]), "B")
 
@@ -51,7 +51,7 @@ DEEP: dict[str, tuple[Callable[[Any], Any], int]] = {
 
 @pytest.mark.parametrize("name", list(DEEP))
 def test_a_deep_formula_is_divided(name: str) -> None:
-    """The same numbers as one operation after the other, from all that is made of the function."""
+    """All uses of the function give the same results as applying one operation after the other."""
     step, times = DEEP[name]
     formula = repeated(step, times)
     func = te.create_prim_func(list(element(formula)), "f")
@@ -66,8 +66,8 @@ def test_a_deep_formula_is_divided(name: str) -> None:
     assert generate(func, Target("llvm -num-cores=2")).sketches
 
 
-def test_a_shallow_formula_is_left_alone() -> None:
-    """At the limits themselves nothing is divided, and every walk has stack enough."""
+def test_a_shallow_formula_is_not_divided() -> None:
+    """At the limits nothing is divided, and every traversal has enough stack."""
     A, B = element(repeated(lambda x: te.call("sqrt", x), MAX_DEPTH - 2))
     func = te.create_prim_func([A, B], "f")
     assert not func.allocs
@@ -80,8 +80,8 @@ def test_a_shallow_formula_is_left_alone() -> None:
         np.testing.assert_allclose(got, 1.0, rtol=1e-6)
 
 
-def test_the_element_of_a_reduction_is_divided_where_it_may_be() -> None:
-    """A part that does not depend on what is reduced becomes a stage; one that does is refused if it is too deep."""
+def test_the_formula_of_a_reduction_is_divided_outside_its_axes() -> None:
+    """A part that does not depend on the reduction axes becomes a stage; one that does is refused if it is too deep."""
     A, V = te.placeholder((N, 8), name="A"), te.placeholder((N,), name="V")
     r = te.reduce_axis(8, "k")
     deep = repeated(lambda x: x + 1.0, 300)
@@ -95,15 +95,15 @@ def test_the_element_of_a_reduction_is_divided_where_it_may_be() -> None:
         te.compute((N,), lambda i: te.sum(deep(A[i, r]), axis=r), "B")
 
 
-def test_a_side_of_a_choice_is_not_divided() -> None:
-    """A stage would read what is not chosen, which may be out of range."""
+def test_branches_of_a_select_are_not_divided() -> None:
+    """A stage would evaluate the branch that is not selected, which may read out of range."""
     A = te.placeholder((N,), name="A")
     with pytest.raises(ScriptError, match="could not be divided"):
         te.compute((2 * N,), lambda i: te.select(i < N, repeated(lambda x: x + 1.0, 300)(A[i]), 0.0), "B")
 
 
 def test_size_of_counts_trees_in_linear_time() -> None:
-    """A shared part counts at each use, and is visited once."""
+    """A shared part is counted at each use and visited once."""
     x: Expr = Const(1.0, "float32")
     for _ in range(100):
         x = Binary("add", x, x)
@@ -112,7 +112,7 @@ def test_size_of_counts_trees_in_linear_time() -> None:
 
 
 def test_programs_with_deep_expressions_are_refused() -> None:
-    """Built by hand, past every front end: a clear error from verification and from compilation, not one of Python's stack."""
+    """A hand-built program gets a clear error from verification and from compilation, not a RecursionError."""
     A, B = element(lambda x: x + 1.0)
     func = te.create_prim_func([A, B], "f")
     block = blocks_under(func.body)[0]
@@ -128,7 +128,7 @@ def test_programs_with_deep_expressions_are_refused() -> None:
 
 @pytest.mark.parametrize("count", [40, 300])
 def test_a_chain_of_many_stages(count: int) -> None:
-    """Each stage becomes memory of its own without a schedule; none of it nests."""
+    """Without a schedule, each stage has its own buffer, and loops are not nested."""
     x = A = te.placeholder((4,), name="A")
     for k in range(count):
         x = te.compute((4,), lambda i, x=x: x[i] * 0.5 + 1.0, f"B{k}")  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""Every operator: the interpreted program equals the numpy reference, and its stages are those that schedules rely on."""
+"""Test every operator: the interpreted program equals the numpy reference, and its stages have the names that schedules expect."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_every_operator_has_a_case() -> None:
 
 
 def stages(text: str) -> dict[str, list[str]]:
-    """Blocks in program order with their loops."""
+    """Blocks in program order, with their loops."""
     func = workload(text).func
     return {b.name: [s.var.name for s in path_to_block(func.body, b.name) or [] if isinstance(s, For)] for b in blocks_under(func.body)}
 
@@ -180,7 +180,7 @@ def test_flops_and_bytes(text: str, flops: int, nbytes: int) -> None:
 
 
 def test_references_accumulate_in_float64() -> None:
-    """In float32 each of the small terms is lost beside the large one."""
+    """In float32 the small terms would be lost next to the large one."""
     row = np.full((1, 1025), 2.0**-24, np.float32)
     row[0, 0] = 1.0
     want = np.float32(1.0 + 1024 * 2.0**-24)
@@ -198,7 +198,7 @@ def test_softmax_does_not_overflow() -> None:
     np.testing.assert_allclose(result, case.reference([data])[0], rtol=1e-6)
 
 
-def test_padding_reads_x_only_where_it_is() -> None:
+def test_padding_reads_x_only_in_range() -> None:
     func = workload("conv2d(n=1,h=2,w=3,ci=1,co=1,kh=2,kw=2,pad=1)").func
     pad = next(b for b in func.allocs if b.name == "Pad")
     assert pad.shape == (1, 4, 5, 1)

@@ -1,4 +1,4 @@
-"""Tensor expressions: the programs they make, and what they refuse."""
+"""Test tensor expressions: the programs they create, and refusals."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_extremes_of_integers_start_at_the_end_of_the_type(dtype: str) -> None:
         assert largest == value and smallest == value
 
 
-def test_stages_stand_after_those_they_read_and_share_their_producers() -> None:
+def test_stages_follow_their_producers_and_share_them() -> None:
     x = te.placeholder((4, 6), name="X")
     r = te.reduce_axis(6, "j")
     total = te.compute((4,), lambda i: te.sum(x[i, r], r), "S")
@@ -247,7 +247,7 @@ def test_functions_of_numpy_are_refused_and_operators_are_not() -> None:
         assert equal(made, same)
 
 
-def test_python_choices_name_what_to_write() -> None:
+def test_python_conditions_are_refused_with_a_suggestion() -> None:
     a = te.placeholder((8,), name="A")
     for element in (lambda i: max(a[i], 0.0), lambda i: a[i] if a[i] > 0 else 0.0, lambda i: np.maximum(a[i], 0.0)):
         with pytest.raises(

@@ -1,4 +1,4 @@
-"""The text form of workloads: round trips, canonical spelling, random inputs, refusals."""
+"""Test the text form of workloads: round trips, canonical spelling, random inputs, refusals."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CONV = "n=1,h=5,w=5,ci=4,co=4,kh=3,kw=3"
         ("layer_norm(m=2,n=3,eps=1e-6)", "layer_norm(m=2,n=3,eps=1e-06)"),
     ],
 )
-def test_the_text_is_canonical_and_comes_back(text: str, canonical: str) -> None:
+def test_the_text_is_canonical_and_parses_back(text: str, canonical: str) -> None:
     first = workload(text)
     assert first.text == str(first) == canonical
     again = workload(first.text)
@@ -121,7 +121,7 @@ def test_random_inputs_have_the_type_and_domain_of_the_operator() -> None:
     assert workload("relu(shape=4,dtype=float16)").random_inputs()[0].dtype == np.float16
 
 
-def test_the_reference_refuses_foreign_arrays() -> None:
+def test_the_reference_refuses_arrays_of_another_workload() -> None:
     case = workload("matmul(m=2,n=3,k=4)")
     a, b = case.random_inputs()
     with pytest.raises(RunError, match=r"matmul\(m=2,n=3,k=4\): the workload has 2 inputs \(A, B\), got 1"):
@@ -132,7 +132,7 @@ def test_the_reference_refuses_foreign_arrays() -> None:
         case.reference([a.astype(np.float64), b])
 
 
-def test_an_operator_of_ones_own() -> None:
+def test_a_user_defined_operator() -> None:
     def tensors(*, n: int) -> list[Tensor]:
         x = placeholder(n, name="X")
         return [x, compute(n, lambda i: x[i] * 2.0, "Y"), compute(n, lambda i: x[i] + 1.0, "Z")]

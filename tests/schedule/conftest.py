@@ -1,4 +1,4 @@
-"""`apply`: run steps on a function, and hold them to everything that every primitive promises."""
+"""Provide `apply`, which runs steps on a function and checks the guarantees common to all primitives."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Decisions = Sequence[Sequence[int]]
 
 
 def results(func: PrimFunc) -> list[np.ndarray]:
-    """What the parameters hold after a call, from inputs of small integers; outputs start poisoned."""
+    """The values of the parameters after a call with small integer inputs; outputs are poisoned before the call."""
     written = {n.buffer for n in walk(func.body) if type(n) is BufferStore}
     inputs = {}
     for b in func.params:
@@ -36,10 +36,10 @@ def results(func: PrimFunc) -> list[np.ndarray]:
 
 
 def check(func: PrimFunc, steps: Steps, decisions: Decisions = ()) -> Schedule:
-    """The schedule that `steps` makes of `func`, with these sampled values.
+    """The schedule that `steps` make of `func` with these decisions, after four checks.
 
-    The program is well formed and computes what it did; the trace survives JSON and Python; and applying the steps
-    symbolically and putting the numbers in gives the very program that applying them with the numbers gives.
+    The program is well formed; it computes the same results; its trace can be replayed from JSON and from Python; and parametric scheduling
+    followed by substitution gives the same program as concrete scheduling.
     """
     s = Schedule(func, decisions=decisions)
     steps(s)
@@ -57,9 +57,9 @@ def check(func: PrimFunc, steps: Steps, decisions: Decisions = ()) -> Schedule:
     assert pasted.trace == s.trace
     symbolic = Schedule(func, parametric=True)
     steps(symbolic)
-    row = [x for d in decisions for x in d]
-    concrete = concretize(symbolic.func, dict(zip(symbolic.params, row, strict=True)))
-    assert structural.difference(concrete, s.func) is None, "the law: substituting after the steps is not the same as before them"
+    values = [x for d in decisions for x in d]
+    concrete = concretize(symbolic.func, dict(zip(symbolic.params, values, strict=True)))
+    assert structural.difference(concrete, s.func) is None, "substitution after the steps and before them give different programs"
     return s
 
 

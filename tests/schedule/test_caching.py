@@ -1,4 +1,4 @@
-"""cache_read, cache_write, cache_reduction, set_scope: copies of inputs and outputs, and packed layouts."""
+"""Test cache_read, cache_write, cache_reduction and set_scope: copies of inputs and outputs, packed layouts."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def chain(A: T.Buffer((6,), "float32"), C: T.Buffer((6,), "float32"), D: T.Buffe
 
 
 def alloc(func: PrimFunc, name: str) -> Buffer:
-    """The allocation of that name."""
+    """The allocation with that name."""
     return next(b for b in func.allocs if b.name == name)
 
 
@@ -103,7 +103,7 @@ def test_both_dimensions_packed(apply: Apply) -> None:
     assert [e.as_int() for e in alloc(s.func, "B_copy").shape] == [2, 3, 4, 3]
 
 
-def test_cache_read_of_what_an_init_reads(apply: Apply) -> None:
+def test_cache_read_of_the_input_of_an_init(apply: Apply) -> None:
     s = apply(from_bias, lambda s: s.cache_read(s.get_block("C"), "bias", "workspace"))
     assert "= bias_copy[vi]" in str(s.func)
 
@@ -114,7 +114,7 @@ def test_cache_read_of_an_intermediate_changes_one_reader(apply: Apply) -> None:
     assert "D[vi] = B_copy[vi] - B_copy[5 - vi]" in text and "C[vi] = B[vi]" in text
 
 
-def test_copies_of_one_buffer_have_names_of_their_own(apply: Apply) -> None:
+def test_copies_of_one_buffer_have_different_names(apply: Apply) -> None:
     def steps(s: Schedule) -> None:
         first = s.cache_read(s.get_block("C"), "B", "workspace")
         second = s.cache_read(s.get_block("D"), "B", "workspace")
@@ -131,7 +131,7 @@ def test_cache_write(apply: Apply, assert_golden: Golden) -> None:
 
 
 def test_cache_write_of_a_reduction(apply: Apply, assert_golden: Golden) -> None:
-    """Init and update go to the cache, which is read where the update reads."""
+    """Init and update write to the cache, and the update reads it."""
     assert_golden(str(apply(matmul, lambda s: s.cache_write(s.get_block("C"), "register")).func))
 
 
@@ -178,7 +178,7 @@ def test_cache_reduction_by_any_factor(apply: Apply, tile: int) -> None:
 
 @pytest.mark.parametrize("row", list(itertools.product((1, 2, 6), (1, 3, 8), (1, 4, 7))))
 def test_cache_reduction_of_tiles(apply: Apply, row: tuple[int, int, int]) -> None:
-    """Tiles that overshoot: filling and writing must leave the elements of other tiles alone."""
+    """For tiles that exceed the extent, filling and writing do not access elements of other tiles."""
 
     def steps(s: Schedule) -> None:
         b = s.get_block("C")

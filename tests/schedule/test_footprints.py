@@ -1,4 +1,4 @@
-"""is_tiling: which sums of loops give every value once, and that numbers and Params agree where both are sure."""
+"""Test is_tiling: sums of loops that give every value once, with numbers and with Params."""
 
 from __future__ import annotations
 
@@ -47,19 +47,19 @@ def test_tilings(e: Poly, extents: dict[str, Poly | int]) -> None:
         (i * 4, {"i": 3}),
         (i + j, {"i": 3, "j": 4}),
         (-i, {"i": 3}),
-        (i * a + j, {"i": 3, "j": b}),  # only where a is b
+        (i * a + j, {"i": 3, "j": b}),  # only if a == b
         (floordiv(i, 2), {"i": 4}),
         (mod(i, 2), {"i": 2}),
         (i * j, {"i": 2, "j": 1}),
         (i * o + j, {"i": 2, "j": 3}),
     ],
 )
-def test_what_is_none(e: Poly, extents: dict[str, Poly | int]) -> None:
+def test_not_a_tiling(e: Poly, extents: dict[str, Poly | int]) -> None:
     assert not tiling(e, **extents)
 
 
 def test_a_tiling_gives_every_value_once() -> None:
-    """All sums of up to three loops of small steps and extents, against counting."""
+    """Compare with enumeration, for all sums of up to three loops with small steps and extents."""
     loops = (FIRST, J, K)
     found = 0
     for steps in itertools.product((0, 1, 2, 3, 4, 6), repeat=3):
@@ -76,7 +76,7 @@ def test_a_tiling_gives_every_value_once() -> None:
     assert found > 50
 
 
-def test_what_is_a_tiling_with_params_is_one_with_numbers() -> None:
+def test_a_tiling_with_params_is_a_tiling_with_numbers() -> None:
     e, extents = i * a * b + j * b + k, {FIRST: poly(2), J: a - 1, K: b - 1}
     assert is_tiling(e, extents)
     for x, y in itertools.product(A.domain, B.domain):

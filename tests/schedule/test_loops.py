@@ -1,4 +1,4 @@
-"""split, fuse, reorder, parallel, vectorize, unroll: the rewrites of their docstrings, and what they keep."""
+"""Test split, fuse, reorder, parallel, vectorize and unroll: rewrites and guarantees."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_split_with_one_factor_renames_the_loop(apply: Apply) -> None:
     assert kinds(s.func) == [("i_0", "serial")]
 
 
-def test_split_of_a_part_attaches_a_guard_of_its_own(apply: Apply, assert_golden: Golden) -> None:
+def test_split_of_a_part_attaches_another_guard(apply: Apply, assert_golden: Golden) -> None:
     def steps(s: Schedule) -> None:
         (loop,) = s.get_loops(s.get_block("B"))
         outer, inner = s.split(loop, [None, *s.sample_tile(loop, 2, "a", waste=9.0)])
@@ -89,7 +89,7 @@ def test_split_of_a_part_attaches_a_guard_of_its_own(apply: Apply, assert_golden
     assert_golden(str(apply(row, steps, [[5], [3], [3]]).func))
 
 
-def test_split_cuts_reductions(apply: Apply) -> None:
+def test_split_of_reductions(apply: Apply) -> None:
     def steps(s: Schedule) -> None:
         k = s.get_loops(s.get_block("C"))[1]
         s.split(k, [None, *s.sample_tile(k, 3, "k", waste=9.0)])
@@ -112,7 +112,7 @@ def test_fuse_one_loop(apply: Apply) -> None:
 
 @pytest.mark.parametrize("row", [(1, 1), (3, 5), (4, 8), (5, 9), (1, 8), (4, 1)])
 def test_fuse_of_guarded_tiles(apply: Apply, row: tuple[int, int]) -> None:
-    """A fused loop over tiles of extent 1 loses its remainder: in both modes alike."""
+    """A fused loop over tiles of extent 1 has no remainder, in both modes."""
 
     def steps(s: Schedule) -> None:
         i, j = s.get_loops(s.get_block("B"))
@@ -164,7 +164,7 @@ def test_marks(apply: Apply, assert_golden: Golden, kind: str) -> None:
     assert_golden(str(apply(grid, steps).func))
 
 
-def test_a_mark_given_twice_stays(apply: Apply) -> None:
+def test_marking_a_loop_twice_changes_nothing(apply: Apply) -> None:
     def steps(s: Schedule) -> None:
         (loop,) = s.get_loops(s.get_block("B"))
         s.parallel(loop)
@@ -184,7 +184,7 @@ def test_a_reduction_without_init_may_be_vectorized(apply: Apply) -> None:
 
 
 def test_length_limits_become_constraints() -> None:
-    """What a concrete schedule refuses, a parametric one asks of its rows."""
+    """A condition that a concrete schedule checks is a constraint of a parametric one."""
     s = Schedule(row, parametric=True)
     (loop,) = s.get_loops(s.get_block("B"))
     (t,) = s.sample_tile(loop, 2, "t")

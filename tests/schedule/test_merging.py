@@ -1,4 +1,4 @@
-"""merge, reuse_buffer: loops that run together, and results that live in the output."""
+"""Test merge and reuse_buffer: fused adjacent loops, and intermediate results stored in the output."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def test_merge(apply: Apply, assert_golden: Golden) -> None:
 
 
 @pytest.mark.parametrize("tile", [1, 3, 4, 16, 17])
-def test_merge_of_tiles_cut_alike(apply: Apply, tile: int) -> None:
-    """The outer loops of both splits, of any factor: tile by tile."""
+def test_merge_of_tiles_of_the_same_factor(apply: Apply, tile: int) -> None:
+    """The outer loops of two splits by one factor are merged, for any factor."""
 
     def steps(s: Schedule) -> None:
         factor = s.sample_tile(loops(s, "B")[0], 2, "t", [range(1, 20)], waste=20.0)
@@ -82,8 +82,8 @@ def test_merge_of_tiles_cut_alike(apply: Apply, tile: int) -> None:
     assert loops(s, "B")[0].var is loops(s, "C")[0].var and loops(s, "B")[1].var is not loops(s, "C")[1].var
 
 
-def test_merge_moves_past_what_does_not_care(apply: Apply) -> None:
-    """The first loop runs down to the second one; what neither needs nor disturbs it stays in front of both."""
+def test_merge_moves_past_independent_statements(apply: Apply) -> None:
+    """The first loop moves to the second one; independent statements between them stay before the merged loop."""
 
     def steps(s: Schedule) -> None:
         s.decompose_reduction(s.get_block("S"), loops(s, "S")[0])
@@ -94,7 +94,7 @@ def test_merge_moves_past_what_does_not_care(apply: Apply) -> None:
 
 
 def sums_in_the_loop(s: Schedule) -> None:
-    """The sum is taken while the elements are computed, in lanes; then both in one row with what uses them."""
+    """Merge the partial sums with the loop of the elements, and both with their consumer, in one loop over rows."""
     j = loops(s, "S")[-1]
     width = s.sample_tile(j, 2, "width", [range(1, 16)], waste=20.0)
     s.rfactor(s.split(j, [None, *width])[1])
@@ -118,7 +118,7 @@ def test_merge_of_loops_inside_merged_loops(apply: Apply, row: tuple[int, int]) 
 
 
 def inner_outside(s: Schedule) -> None:
-    """The loops inside the tiles run outside: each goes through the whole buffer, unless there is one tile alone."""
+    """Reorder the inner loops of the tiles outside: each traverses the whole buffer, unless there is only one tile."""
     made = []
     for b in "BC":
         outer, inner = s.split(loops(s, b)[0], [None, *s.sample_tile(loops(s, b)[0], 2, b, [range(1, 20)], waste=20.0)])
@@ -127,7 +127,7 @@ def inner_outside(s: Schedule) -> None:
     s.merge(*made)
 
 
-def test_merge_demands_of_the_rows_what_numbers_decide(apply: Apply) -> None:
+def test_merge_adds_constraints_for_params(apply: Apply) -> None:
     apply(chain, inner_outside, [[17], [17]])
     symbolic = Schedule(chain, parametric=True)
     inner_outside(symbolic)
@@ -136,9 +136,9 @@ def test_merge_demands_of_the_rows_what_numbers_decide(apply: Apply) -> None:
     demanded = [c for c in symbolic.constraints if c.label in ("same-extent", "apart")]
     for row in itertools.product(range(1, 20), repeat=2):
         values = [evaluate(c.expr, dict(zip(symbolic.params, row, strict=True))) for c in demanded]
-        met = all(v == 0 if c.kind == "eq0" else v <= 0 for c, v in zip(demanded, values, strict=True))
+        satisfied = all(v == 0 if c.kind == "eq0" else v <= 0 for c, v in zip(demanded, values, strict=True))
         concrete = Schedule(chain, decisions=[[x] for x in row])
-        if met:
+        if satisfied:
             inner_outside(concrete)
         else:
             with pytest.raises(ScheduleError, match=r"merge refused \[(same-extent|apart)\]"):
@@ -166,7 +166,7 @@ def test_reuse_buffer(apply: Apply, assert_golden: Golden) -> None:
 
 @pytest.mark.parametrize("row", WIDTHS)
 def test_reuse_buffer_in_rows(apply: Apply, row: tuple[int, int]) -> None:
-    """The elements stay in the row of the output, and are scaled there."""
+    """Elements are stored in the row of the output and scaled there."""
 
     def steps(s: Schedule) -> None:
         sums_in_the_loop(s)
@@ -177,7 +177,7 @@ def test_reuse_buffer_in_rows(apply: Apply, row: tuple[int, int]) -> None:
 
 
 def test_reuse_buffer_of_a_sum(apply: Apply) -> None:
-    """A sum is kept in the output too, and one that a tile computes; the other tiles do not see it."""
+    """A sum is stored in the output too, also per tile, without conflicts between tiles."""
 
     @T.prim_func
     def means(A: T.Buffer((7, 8), "float32"), D: T.Buffer((7,), "float32")):
@@ -203,7 +203,7 @@ def test_reuse_buffer_of_a_sum(apply: Apply) -> None:
 
 
 def test_reuse_buffer_leaves_the_rest_of_the_output_alone() -> None:
-    """Where `into` writes a part, no more than that part may change."""
+    """If `into` writes a part of the output, the rest does not change."""
 
     @T.prim_func
     def part(A: T.Buffer((16,), "float32"), C: T.Buffer((16,), "float32")):

@@ -1,4 +1,4 @@
-"""Moves past other blocks that change nothing: what looks like a conflict by its buffers, and is none by its elements."""
+"""Test moves past blocks that access the same buffers but not the same elements."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ def rows(A: T.Buffer((6, 8), "float32"), D: T.Buffer((6, 8), "float32")):
 
 
 @pytest.mark.parametrize("tile", [1, 3, 8, 9])
-def test_what_stands_in_front_is_ready(apply: Apply, tile: int) -> None:
-    """The sum of a row stands in front of the loop that the block moves into, and the block reads the sum of that row."""
+def test_a_block_before_the_loop_is_ready(apply: Apply, tile: int) -> None:
+    """The sum of a row is computed before the loop that the block moves into, and the block reads this sum."""
 
     def steps(s: Schedule) -> None:
         _, j = s.get_loops(s.get_block("E"))
@@ -129,7 +129,7 @@ MOVES: dict[str, Callable[[Schedule], None]] = {
 
 @pytest.mark.parametrize("name", MOVES)
 def test_moves_under_a_loop_around_both(apply: Apply, name: str) -> None:
-    """Neighbouring tiles compute the elements of B that both need, which leaves them as they were."""
+    """Adjacent tiles recompute shared elements of B with the same values."""
     apply(tiles, MOVES[name])
 
 
@@ -152,8 +152,8 @@ def shifted(A: T.Buffer((4, 6), "float32"), C: T.Buffer((4, 6), "float32")):
                 C[vt, vi] = B[vt, vi] + T.select(0 < vt, B[vt - 1, vi], T.float32(0.0))
 
 
-def test_elements_of_earlier_iterations_that_stay(apply: Apply) -> None:
-    """What was computed in an earlier iteration is computed again from data that is still there."""
+def test_unchanged_elements_of_earlier_iterations(apply: Apply) -> None:
+    """Elements of earlier iterations are recomputed from unchanged data."""
     apply(shifted, lambda s: s.compute_at(s.get_block("B"), s.get_loops(s.get_block("C"))[1]))
     apply(shifted, lambda s: s.compute_inline(s.get_block("B")))
 
@@ -177,8 +177,8 @@ def stages(A: T.Buffer((20,), "float32"), D: T.Buffer((16,), "float32")):
 
 
 @pytest.mark.parametrize("tile", [1, 3, 16])
-def test_out_of_a_nest_with_its_producer(apply: Apply, tile: int) -> None:
-    """The producer was placed there, with a halo, and stays behind."""
+def test_a_move_out_of_the_nest_of_its_producer(apply: Apply, tile: int) -> None:
+    """The producer was moved there with a halo, and is not moved with the block."""
 
     def steps(s: Schedule) -> None:
         s.compute_at(s.get_block("B"), s.get_loops(s.get_block("C"))[0])
@@ -206,5 +206,5 @@ def followed(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32"), D: T.Bu
 
 
 def test_a_consumer_leaves_a_nest_with_a_reader(apply: Apply) -> None:
-    """The reader behind it in its nest reads in each iteration what it has written there; so it does when all is there."""
+    """A reader after the block in its nest reads the same elements after the block has moved out of the nest."""
     apply(followed, lambda s: s.reverse_compute_at(s.get_block("C"), s.get_loops(s.get_block("B"))[0]))

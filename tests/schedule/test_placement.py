@@ -1,4 +1,4 @@
-"""compute_at, reverse_compute_at, compute_inline, reverse_compute_inline: where a block stands, and that it still computes what it did."""
+"""Test compute_at, reverse_compute_at, compute_inline and reverse_compute_inline: positions of blocks and unchanged results."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def dense(
 
 
 def tiled(s: Schedule, block: str, names: str) -> list[list[LoopRV]]:
-    """Every loop of the block split in two by a sampled factor; (outer, inner) for each."""
+    """Split every loop of the block in two by a sampled factor; returns (outer, inner) for each."""
     return [
         s.split(loop, [None, *s.sample_tile(loop, 2, name, [range(1, 30)], waste=20.0)])
         for name, loop in zip(names, s.get_loops(s.get_block(block)), strict=True)
@@ -97,7 +97,7 @@ def test_compute_at(apply: Apply, assert_golden: Golden) -> None:
 
 @pytest.mark.parametrize(("tile", "at"), list(itertools.product((1, 2, 4, 9, 10), (0, 1))))
 def test_compute_at_with_a_halo(apply: Apply, tile: int, at: int) -> None:
-    """Neighbouring iterations compute the elements that both need."""
+    """Adjacent iterations recompute shared elements."""
 
     def steps(s: Schedule) -> None:
         (i, r) = tiled(s, "C", "ir")
@@ -108,7 +108,7 @@ def test_compute_at_with_a_halo(apply: Apply, tile: int, at: int) -> None:
 
 @pytest.mark.parametrize("at", range(2))
 def test_compute_at_under_a_padded_reader(apply: Apply, at: int) -> None:
-    """The reader asks for an element in front of the buffer and selects 0 instead; nothing may be computed there."""
+    """The reader requests an element before the start of the buffer and selects 0 instead; the producer must not compute it."""
 
     def steps(s: Schedule) -> None:
         ((*loops,),) = tiled(s, "C", "i")
@@ -118,8 +118,8 @@ def test_compute_at_under_a_padded_reader(apply: Apply, at: int) -> None:
         apply(padded, steps, [[tile]])
 
 
-def test_compute_at_takes_guards_along(apply: Apply) -> None:
-    """The producer was split before it moves."""
+def test_compute_at_moves_guards(apply: Apply) -> None:
+    """The producer is split before the move."""
 
     def steps(s: Schedule) -> None:
         tiled(s, "B", "b")
@@ -161,8 +161,8 @@ def test_reverse_compute_at_of_an_epilogue(apply: Apply, row: tuple[int, int, in
     apply(dense, steps, [[x] for x in row])
 
 
-def test_reverse_compute_at_skips_the_iterations_of_a_tile_that_is_cut_twice(apply: Apply) -> None:
-    """Tiles of tiles overshoot: an iteration that computes nothing must not copy what others have computed."""
+def test_reverse_compute_at_skips_the_iterations_of_a_tile_that_is_split_twice(apply: Apply) -> None:
+    """Nested tiles exceed the extent: an iteration that computes nothing must not copy elements of others."""
 
     def steps(s: Schedule) -> None:
         (i, j, k) = tiled(s, "C", "ijk")

@@ -1,4 +1,4 @@
-"""decompose_reduction, rfactor: reductions taken apart."""
+"""Test decompose_reduction and rfactor."""
 
 from __future__ import annotations
 
@@ -121,8 +121,8 @@ def factored(s: Schedule) -> None:
 
 
 @pytest.mark.parametrize("steps", [at_the_root, in_a_loop, factored], ids=lambda f: f.__name__)
-def test_statements_stand_side_by_side(apply: Apply, steps: Callable[[Schedule], None]) -> None:
-    """What one statement has become stands among the others, not in a sequence of its own, and so it is read back."""
+def test_new_statements_are_merged_into_the_sequence(apply: Apply, steps: Callable[[Schedule], None]) -> None:
+    """A statement that becomes several is merged into the sequence, not nested, so that the printed program parses back."""
     s = apply(means, steps)
     assert not any(type(x) is Seq for n in walk(s.func.body) if type(n) is Seq for x in n.stmts)
     assert "T.seq" not in str(s.func)
@@ -130,7 +130,7 @@ def test_statements_stand_side_by_side(apply: Apply, steps: Callable[[Schedule],
 
 
 def test_decompose_reduction_beside_another_block(apply: Apply) -> None:
-    """A copy stands in the same loop; the loops are a tiling, so that each element is computed once."""
+    """The same loop contains a copy; its loops are a tiling, so each element is computed once."""
 
     def steps(s: Schedule) -> None:
         b = s.get_block("C")
@@ -160,7 +160,7 @@ def test_rfactor(apply: Apply, assert_golden: Golden) -> None:
 
 @pytest.mark.parametrize("tile", [1, 4, 7, 30, 31])
 def test_rfactor_by_any_factor(apply: Apply, tile: int) -> None:
-    """Lanes that the guard leaves nothing to add to hold the identity element."""
+    """Lanes without an update, because of the guard, have the value of the identity element."""
     apply(everything, lanes, [[tile]])
 
 
@@ -171,7 +171,7 @@ def test_rfactor_of_every_kind_of_reduction(apply: Apply, func: object) -> None:
 
 
 def test_rfactor_of_the_middle_of_three(apply: Apply) -> None:
-    """The first lanes run past the end although the whole tile does not."""
+    """The first lanes exceed the extent although the whole tile does not."""
 
     def steps(s: Schedule) -> None:
         (k,) = s.get_loops(s.get_block("C"))

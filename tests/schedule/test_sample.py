@@ -1,4 +1,4 @@
-"""sample_categorical, sample_tile, sample_perfect_tile: draws, decisions, Params and what is asked of them."""
+"""Test sample_categorical, sample_tile and sample_perfect_tile: draws, decisions, Params and constraints."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_decisions_are_recorded_and_replayed(apply: Apply) -> None:
     assert s.trace.decisions() == ((5, 3),)
 
 
-def test_a_decision_outside_the_domain_is_lawful(apply: Apply) -> None:
+def test_a_decision_outside_the_domain_is_valid(apply: Apply) -> None:
     apply(row, lambda s: tile(s, n=2), [[17]])
     apply(row, lambda s: tile(s, perfect=True, n=2), [[24]])
 
@@ -122,7 +122,7 @@ def test_concrete_and_symbolic_handles_say_what_they_are() -> None:
 
 @pytest.mark.parametrize("kind", [np.int8, np.int64, np.uint16, np.array, np.longlong])
 def test_integers_of_numpy_are_integers(apply: Apply, kind: Any) -> None:
-    """Decisions, factors, rows and domains: the trace is the one that ints give."""
+    """Decisions, factors, configurations and domains of numpy integers give the same trace as ints."""
 
     def steps(number: Any) -> Callable[[Schedule], None]:
         def run(s: Schedule) -> None:

@@ -1,4 +1,4 @@
-"""bind, cooperative_fetch, pad_rows, add_unit_loop, compute_at for threads that share: rewrites, and that programs mean what they did."""
+"""Test bind, cooperative_fetch, pad_rows, add_unit_loop and compute_at with shared_by: rewrites and unchanged results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TARGETS = (Target("opencl"), Target("cuda -arch=sm_90"))
 
 
 def inputs(func: PrimFunc) -> list[np.ndarray]:
-    """Small integers; what is written begins poisoned."""
+    """Inputs of small integers; outputs are poisoned."""
     written = {n.buffer for n in walk(func.body) if type(n) is BufferStore}
     out = []
     for b in func.params:
@@ -42,10 +42,10 @@ def inputs(func: PrimFunc) -> list[np.ndarray]:
 
 
 def check(func: PrimFunc, steps: Steps, decisions: Sequence[Sequence[int]] = (), combines: bool = False) -> Schedule:
-    """The schedule that `steps` makes of `func`, held to what every primitive promises; see `conftest.check`.
+    """The schedule that `steps` make of `func`, after the checks of `conftest.check`.
 
-    What it computes is told by the interpreter of threads, before lowering with threads in step, after it with races refused.
-    With `combines`, threads reduce into one cell, which means something behind lowering only.
+    The thread interpreter computes the results: before lowering with threads in lockstep, after lowering with race detection.
+    With `combines`, threads reduce into one element, which is defined only after lowering.
     """
     s = Schedule(func, decisions=decisions)
     steps(s)
@@ -71,9 +71,9 @@ def check(func: PrimFunc, steps: Steps, decisions: Sequence[Sequence[int]] = (),
     assert structural.difference(pasted.func, s.func) is None and pasted.trace == s.trace
     symbolic = Schedule(func, parametric=True)
     steps(symbolic)
-    row = [x for d in decisions for x in d]
-    concrete = concretize(symbolic.func, dict(zip(symbolic.params, row, strict=True)))
-    assert structural.difference(concrete, s.func) is None, "the law: substituting after the steps is not the same as before them"
+    values = [x for d in decisions for x in d]
+    concrete = concretize(symbolic.func, dict(zip(symbolic.params, values, strict=True)))
+    assert structural.difference(concrete, s.func) is None, "substitution after the steps and before them give different programs"
     return s
 
 
@@ -176,7 +176,7 @@ def test_bind_to_virtual_threads(axis: str) -> None:
 
 @pytest.mark.parametrize("decision", [[1], [3], [5], [16], [17]])
 def test_bind_of_tiles(decision: list[int]) -> None:
-    """The law with a factor, and guards where it does not divide."""
+    """Parametric and concrete scheduling agree, with guards if the factor does not divide."""
 
     def steps(s: Schedule) -> None:
         (i,) = s.get_loops(s.get_block("C"))
@@ -193,8 +193,8 @@ def test_blocks_mean_the_same_to_the_serial_interpreter() -> None:
     np.testing.assert_array_equal(run(s.func, inputs(row))[1], inputs(row)[0] + 1)
 
 
-def test_bind_of_a_whole_reduction_combines_what_threads_have() -> None:
-    """Nested loops, of a block that reduces over nothing else."""
+def test_bind_of_a_whole_reduction_combines_the_values_of_threads() -> None:
+    """Nested bound loops of a block without other reduction loops."""
 
     def steps(s: Schedule) -> None:
         i, k = s.get_loops(s.get_block("C"))
@@ -207,7 +207,7 @@ def test_bind_of_a_whole_reduction_combines_what_threads_have() -> None:
 
 @pytest.mark.parametrize("decision", [[1], [3], [8], [24], [32]])
 def test_bind_of_parts_of_a_reduction(decision: list[int]) -> None:
-    """Each thread sums its elements, then they combine what they have."""
+    """Each thread sums its elements, then the threads combine their sums."""
 
     def steps(s: Schedule) -> None:
         i, k = s.get_loops(s.get_block("C"))
@@ -224,7 +224,7 @@ def test_bind_of_parts_of_a_reduction(decision: list[int]) -> None:
 
 
 def test_bound_extents_of_one_axis_become_constraints() -> None:
-    """What a concrete schedule refuses, a parametric one asks of its rows."""
+    """A condition that a concrete schedule checks is a constraint of a parametric one."""
     s = Schedule(chain, parametric=True)
     i, j = s.get_loops(s.get_block("C"))
     outer, inner = s.split(j, [None, *s.sample_tile(j, 2, "j")])
@@ -255,7 +255,7 @@ def test_cooperative_fetch(assert_golden: Golden) -> None:
 
 @pytest.mark.parametrize("vector", [1, 2, 3, 4, 8, 200])
 def test_cooperative_fetch_of_any_width(vector: int) -> None:
-    """Turns of one element, of some that do not divide the tile, and of more than there are."""
+    """Rounds of one element, of widths that do not divide the tile, and of more elements than the tile has."""
 
     def steps(s: Schedule) -> None:
         s.bind(s.get_loops(s.get_block("C"))[1], "threadIdx.x")
@@ -265,7 +265,7 @@ def test_cooperative_fetch_of_any_width(vector: int) -> None:
     check(serial_tile, steps, [[vector]])
 
 
-def test_cooperative_fetch_returns_turns_and_elements() -> None:
+def test_cooperative_fetch_returns_rounds_and_elements() -> None:
     s = Schedule(tile)
     turns, lane = s.cooperative_fetch(s.get_block("S"), 2)
     assert [(s.loop(x).kind, s.loop(x).extent.as_int()) for x in (turns, lane)] == [("unrolled", 2), ("vectorized", 2)]
@@ -296,7 +296,7 @@ def test_pad_rows(assert_golden: Golden) -> None:
 
 
 @pytest.mark.parametrize("pad", [0, 1, 4])
-def test_padded_tiles_hold_what_they_did(pad: int) -> None:
+def test_padded_tiles_keep_their_values(pad: int) -> None:
     def steps(s: Schedule) -> None:
         s.bind(s.get_loops(s.get_block("C"))[1], "threadIdx.x")
         s.pad_rows(s.get_block("S"), s.sample_categorical((0, 1, 4), "pad"))
@@ -310,7 +310,7 @@ def test_padded_tiles_hold_what_they_did(pad: int) -> None:
     assert sizes == {8 * (16 + pad)}
 
 
-def test_serial_programs_know_nothing_of_padding() -> None:
+def test_padding_does_not_change_serial_programs() -> None:
     s = Schedule(serial_tile)
     s.pad_rows(s.get_block("S"), 3)
     np.testing.assert_array_equal(run(s.func, inputs(serial_tile))[1], run(serial_tile, inputs(serial_tile))[1])
@@ -334,11 +334,11 @@ def test_a_unit_loop_may_be_bound() -> None:
     assert np.array_equal(run(Schedule(row).func, inputs(row))[1], inputs(row)[0] + 1)
 
 
-# ---- compute_at for those who share
+# ---- compute_at with shared_by
 
 
 def test_compute_at_shared_by(assert_golden: Golden) -> None:
-    """The box is what all threads read; without `shared_by` it is what one of them reads."""
+    """The footprint covers the reads of all threads; without `shared_by` the reads of one thread."""
 
     def steps(s: Schedule) -> None:
         copy = s.get_block("B")
@@ -373,8 +373,8 @@ def test_tiles_that_threads_share(rows: int, columns: int, width: int) -> None:
     check(chain, steps, [[rows], [columns], [width]])
 
 
-def test_a_matmul_with_all_of_it() -> None:
-    """Tiles in shared memory that every thread helps to fill, virtual threads, padded rows, sums in registers."""
+def test_a_matmul_with_all_gpu_primitives() -> None:
+    """Cooperatively copied tiles in shared memory, virtual threads, padded rows, sums in registers."""
 
     def steps(s: Schedule) -> None:
         c = s.get_block("C")
@@ -401,7 +401,7 @@ def test_a_matmul_with_all_of_it() -> None:
         check(matmul, steps, decisions)
 
 
-def test_an_init_of_its_own_runs_in_the_same_threads() -> None:
+def test_a_decomposed_init_runs_in_the_same_threads() -> None:
     s = Schedule(sums)
     b = s.get_block("C")
     i, _ = s.get_loops(b)

@@ -1,4 +1,4 @@
-"""Traces: JSON, Python, decisions, replay; what a hostile or foreign trace gets."""
+"""Test traces: JSON, Python source, decisions, replay, and refusals of malformed traces and of traces of other workloads."""
 
 from __future__ import annotations
 
@@ -85,14 +85,14 @@ def test_replay_of_one_function_of_a_module() -> None:
         replay(tiled().trace, module)
 
 
-def test_a_replayed_schedule_goes_on() -> None:
+def test_a_replayed_schedule_can_be_continued() -> None:
     s = replay(tiled().trace, grid)
     s.parallel(s.get_loops(s.get_block("B"))[0])
     again = replay(Trace.from_json(s.trace.to_json()), grid)
     assert structural.equal(again.func, s.func)
 
 
-def test_simplified_drops_what_nobody_uses() -> None:
+def test_simplified_drops_unused_steps() -> None:
     s = Schedule(grid)
     b = s.get_block("B")
     i, _ = s.get_loops(b)
@@ -114,7 +114,7 @@ def test_a_simplified_trace_replays() -> None:
     assert structural.equal(replay(s.trace.simplified(), grid).func, s.func)
 
 
-def test_a_step_that_was_refused_leaves_no_gap() -> None:
+def test_a_refused_step_leaves_no_gap() -> None:
     s = Schedule(grid)
     i, j = s.get_loops(s.get_block("B"))
     with pytest.raises(ScheduleError, match="waste"):
@@ -126,7 +126,7 @@ def test_a_step_that_was_refused_leaves_no_gap() -> None:
     assert structural.equal(replay(s.trace, grid).func, s.func)
 
 
-# ---- records that are wrong
+# ---- invalid records
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_a_trace_of_another_workload_is_refused_by_its_steps() -> None:
 
 
 def test_every_primitive_is_a_method_and_names_are_stable() -> None:
-    """Names are the wire format of traces: a name that disappears makes old logs unreadable."""
+    """Names are the wire format of traces: without a name, old logs are unreadable."""
     for name, p in PRIMITIVES.items():
         assert getattr(Schedule, name) is p and p.name == name
     once = """annotate cache_read cache_reduction cache_write compute_at compute_inline decompose_reduction fuse get_block
@@ -189,7 +189,7 @@ def test_instructions_without_their_defaults() -> None:
     assert s.trace.instructions[-1] == Instruction("sample_tile", (("loop", {"rv": "l0"}), ("n", 2)), ("v0",), (2,))
 
 
-def test_arguments_that_are_no_data_are_refused() -> None:
+def test_arguments_that_are_not_data_are_refused() -> None:
     s = Schedule(grid)
     with pytest.raises(ScheduleError, match="name is {'name': 'B'}; its type is str"):
         s.get_block({"name": "B"})  # type: ignore[arg-type]

@@ -194,7 +194,7 @@ def test_blocking_kernel_runs_if_the_host_is_slower(setup: RunSetup, monkeypatch
 def test_device_lost_during_compare_is_a_crash(setup: RunSetup, monkeypatch: pytest.MonkeyPatch) -> None:
     api, evaluator = DEVICES.get("opencl"), DeviceEvaluator()
     evaluator.prepare(setup)
-    events, elapsed, asked = dict(api._events._things), api.elapsed, 0  # type: ignore[attr-defined]
+    events, elapsed, asked = dict(api._events._objects), api.elapsed, 0  # type: ignore[attr-defined]
 
     def lost(*arguments: int) -> float:
         nonlocal asked
@@ -206,7 +206,7 @@ def test_device_lost_during_compare_is_a_crash(setup: RunSetup, monkeypatch: pyt
     monkeypatch.setattr(api, "elapsed", lost)
     right, wrong, other = evaluator.compare([ask(setup, RIGHT), ask(setup, WRONG), ask(setup, RIGHT)], TURNS)
     assert [kind(r) for r in (right, wrong, other)] == ["crash", "wrong_result", "crash"] and evaluator.corrupted
-    assert api._events._things == events, "no event is leaked"  # type: ignore[attr-defined]
+    assert api._events._objects == events, "no event is leaked"  # type: ignore[attr-defined]
 
 
 def test_device_lost_by_one_candidate_does_not_fail_the_others(setup: RunSetup, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""get_block, get_loops, get_child_blocks, get_producers, get_consumers, get_output_blocks, annotate, unannotate."""
+"""Test queries (get_block, get_loops, get_producers, ...), handles and annotations."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def names(handles: list[object]) -> list[str]:
     return [h.block for h in handles]  # type: ignore[attr-defined]
 
 
-def test_look_ups(apply: Apply) -> None:
+def test_queries(apply: Apply) -> None:
     found = {}
 
     def steps(s: Schedule) -> None:
@@ -68,7 +68,7 @@ def test_look_ups(apply: Apply) -> None:
     assert s.func is two
 
 
-def test_a_handle_outlives_what_happens_around_it(apply: Apply) -> None:
+def test_a_handle_stays_valid_after_other_steps(apply: Apply) -> None:
     def steps(s: Schedule) -> None:
         b = s.get_block("D")
         i, j = s.get_loops(b)
@@ -121,7 +121,7 @@ def test_a_handle_of_another_kind_is_named() -> None:
 
 
 def test_handles_of_another_schedule_are_refused() -> None:
-    """Two schedules of one function share its loops, but the names in a trace are those of one of them."""
+    """Two schedules of one function share its loop variables, but each has its own trace and handle names."""
     other, s = Schedule(two), Schedule(two)
     block = other.get_block("D")
     loops = other.get_loops(block)
@@ -144,7 +144,7 @@ def test_handles_of_another_schedule_are_refused() -> None:
         again.parallel(loops[0])
 
 
-def test_a_keyword_that_there_is_not_is_named() -> None:
+def test_the_error_names_an_unknown_keyword() -> None:
     s = Schedule(two)
     loop = s.get_loops(s.get_block("B"))[0]
     with pytest.raises(ScheduleError) as caught:
@@ -158,7 +158,7 @@ def test_a_keyword_that_there_is_not_is_named() -> None:
         s.split(loop)  # type: ignore[call-arg]
 
 
-def test_what_vectorize_cannot_do_says_what_to_do() -> None:
+def test_refusals_of_vectorize_suggest_a_step() -> None:
     s = Schedule(two)
     i, j = s.get_loops(s.get_block("D"))
     with pytest.raises(ScheduleError, match="initialises and reduces over loop j; use decompose_reduction first"):
