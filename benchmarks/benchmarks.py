@@ -27,6 +27,8 @@ WORKLOADS = [MATMUL, CONV2D]
 ROWS = 4096
 """Configurations of a sketch in a batch."""
 ROUNDS = 5
+SKETCHES = 4
+"""Sketches of a workload that candidates are drafted of."""
 
 
 class Import:
@@ -64,7 +66,7 @@ class Draft:
 
     def setup(self, text: str) -> None:
         target = Target(TARGET)
-        self.sketches = generate(workload(text).func, target).sketches
+        self.sketches = generate(workload(text).func, target).sketches[:SKETCHES]
         self.programs = [FeatureProgram(s.timed, s.params, s.constraints, target=target) for s in self.sketches]
         self.rng = stream(0, "benchmarks", text)
         for s, p in zip(self.sketches, self.programs, strict=True):

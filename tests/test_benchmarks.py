@@ -44,6 +44,7 @@ def _cases() -> Iterator[Any]:
 def test_benchmark_runs(suite: type, method: str, parameter: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BENCHMARKS, "ROWS", 16)
     monkeypatch.setattr(BENCHMARKS, "ROUNDS", 1)
+    monkeypatch.setattr(BENCHMARKS, "SKETCHES", 1)
     made = suite()
     if hasattr(made, "setup"):
         made.setup(parameter)
