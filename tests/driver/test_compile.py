@@ -288,7 +288,7 @@ def test_functions_and_models_answer_to_the_same_calls(kind: str, loaded: bool, 
     if not loaded:
         (name,) = made.functions
         calls += [lambda: made[name](*given), made.bind(*given, name=name)]
-        assert len(made.time(*given, name=name, repeats=2).seconds) >= 2
+        assert made.time(*given, name=name, repeats=2).seconds
         with pytest.raises(UserError, match="no (callable )?function 'absent'"):
             made.bind(*given, name="absent")
         rows = made.profile(*given, repeats=2)
