@@ -49,6 +49,7 @@ BOUNDARY: dict[str, tuple[str, ...]] = {
     "pyopencl": ("*opencl*",),
     "scipy": ("experiments/*/statistics.py",),
     "matplotlib": ("*plots*",),
+    "jinja2": ("experiments/study/report.py",),
     "click": (f"{FACADE}/cli/*",),
     "rich": (f"{FACADE}/*", "experiments/*"),
     "pytest": (f"{FACADE}/testing/*",),

@@ -145,7 +145,7 @@ def signed_rank(differences: FloatArray) -> float:
     if len(d) == 0:
         return 1.0
     if len(d) > _EXACT:
-        return float(stats.wilcoxon(d, correction=True, method="asymptotic").pvalue)
+        return float(stats.wilcoxon(d, correction=True).pvalue)  # the normal approximation beyond 50 pairs
     # By hand: the exact distribution of scipy.stats.wilcoxon assumes no ties, and its permutations are exact only for about 20 pairs.
     doubled = np.rint(2 * stats.rankdata(np.abs(d))).astype(np.int64)  # twice a mean rank is an integer
     smaller = min(doubled[d > 0].sum(), doubled[d < 0].sum())

@@ -36,7 +36,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "opencl": ("pyopencl",),
     "cuda": ("cuda-core", "nvidia-cuda-nvrtc", "nvidia-cuda-runtime"),
     "pycuda": ("pycuda",),
-    "plot": ("matplotlib",),
+    "plot": ("matplotlib", "jinja2"),
     "link": ("ziglang",),
     "peers": ("onnxruntime", "jax", "apache-tvm"),
 }
