@@ -41,15 +41,16 @@ def report_experiment(folder: str | PathLike[str], out: str | PathLike[str] | No
     folder = Path(folder)
     path = folder / "report.html" if out is None else Path(out)
     data = summarise(load_run(folder)) | {"runs": load_manifest(folder)}
+    page = render(data)
     try:
-        atomic_file.write_text(path, render(data))
+        atomic_file.write_text(path, page)
     except OSError as error:
         raise RecordError(f"cannot write {path}: {error.strerror or error}. Check the folder and its permissions") from error
     return path, data
 
 
 def render(data: Json) -> str:
-    """The page for the result of `summarise` with an entry `runs` for the environment.  All texts are escaped: they come from files.
+    """Fill the template with the result of `summarise` and, as `runs`, the environment.  All texts are escaped: they come from files.
 
     Raises:
         MissingExtraError: jinja2 or matplotlib is not installed.

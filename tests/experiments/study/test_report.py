@@ -152,7 +152,7 @@ def test_arms_are_compared_within_seeds(make_run: Make) -> None:
 
 
 def test_a_batch_as_large_as_the_budget_is_noted(run: Path, tmp_path: Path) -> None:
-    assert "Mind: " not in report_experiment(run)[0].read_text()
+    assert "Note: " not in report_experiment(run)[0].read_text()
     index = json.loads((run / "index.json").read_text())
     index["settings"]["trials"] = 16
     (run / "index.json").write_text(json.dumps(index))
