@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +13,29 @@ from tunesmith.experiments.arena.report import ArenaSummary
 from tunesmith.support import atomic_file
 from tunesmith.support.errors import MissingExtraError, UserError
 from tunesmith.support.escaped_text import escaped
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+"""Colours that colour-blind readers distinguish (Okabe and Ito, Color Universal Design, 2008), without yellow, too light on white."""
+LINES = ("solid", "dashed", "dotted")
+"""Line styles; series beyond the number of colours repeat the colours with the next style."""
+SETTINGS: dict[str, Any] = {
+    "axes.prop_cycle": f"cycler('color', {list(COLOURS)})",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "font.sans-serif": ["DejaVu Sans"],  # part of matplotlib, so that the layout does not depend on installed fonts
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "tunesmith",  # no random ids
+    "text.parse_math": False,  # names from files may contain dollar signs
+}
+"""Settings of matplotlib for reproducible and readable SVG."""
+
+
+def line_style(series: int) -> dict[str, Any]:
+    """Colour and line style of a series, by names that matplotlib and CSS share."""
+    return {"color": COLOURS[series % len(COLOURS)], "linestyle": LINES[series // len(COLOURS) % len(LINES)]}
 
 
 def plot_arena(summary: ArenaSummary, folder: Path) -> list[Path]:
@@ -29,29 +52,19 @@ def plot_arena(summary: ArenaSummary, folder: Path) -> list[Path]:
     """
     try:
         from matplotlib import rc_context
-        from matplotlib.backends.backend_svg import FigureCanvasSVG
         from matplotlib.figure import Figure
     except ImportError:
         raise MissingExtraError("matplotlib", "plot", "plotting an arena") from None
-    pages: list[tuple[str, Callable[[Any], None]]] = []
+    pages: list[tuple[str, Callable[[Axes], None]]] = []
     for i, pool in enumerate(summary.run.pools):
         slug = re.sub(r"[^\w]+", "-", pool.name).strip("-")[:60]
         pages.append((f"curves-{i}-{slug}.svg", lambda axes, i=i: _curves(axes, summary, i)))  # type: ignore[misc]
     if summary.ranking:
         pages.append(("ranking.svg", lambda axes: _ranking(axes, summary)))
     out: list[Path] = []
-    with rc_context(
-        {
-            "text.parse_math": False,
-            "svg.hashsalt": "tunesmith",
-            "svg.fonttype": "none",
-            "axes.spines.top": False,
-            "axes.spines.right": False,
-        }
-    ):
+    with rc_context(SETTINGS):
         for name, draw in pages:
             figure = Figure(figsize=(8, 5), layout="constrained")
-            FigureCanvasSVG(figure)
             draw(figure.add_subplot())
             out.append(folder / name)
             try:
@@ -63,7 +76,7 @@ def plot_arena(summary: ArenaSummary, folder: Path) -> list[Path]:
     return out
 
 
-def _curves(axes: Any, summary: ArenaSummary, at: int) -> None:
+def _curves(axes: Axes, summary: ArenaSummary, at: int) -> None:
     """Plot best so far over the pool's best, against trials."""
     from matplotlib.ticker import LogFormatter
 
@@ -72,9 +85,8 @@ def _curves(axes: Any, summary: ArenaSummary, at: int) -> None:
         if s.pool != at:
             continue
         median, low, high = (np.where(np.isfinite(c), c / pool.best, np.nan) for c in s.curve)
-        color = f"C{s.method % 10}"
-        axes.plot(s.trials, median, color=color, linestyle=("-", "--", ":")[s.method // 10 % 3], label=escaped(summary.labels[s.method]))
-        axes.fill_between(s.trials, low, high, color=color, alpha=0.15, linewidth=0)
+        axes.plot(s.trials, median, label=escaped(summary.labels[s.method]), **line_style(s.method))
+        axes.fill_between(s.trials, low, high, color=f"C{s.method}", alpha=0.15, linewidth=0)
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.xaxis.set_major_formatter("{x:g}")
@@ -87,11 +99,11 @@ def _curves(axes: Any, summary: ArenaSummary, at: int) -> None:
     axes.legend(fontsize="small", frameon=False)
 
 
-def _ranking(axes: Any, summary: ArenaSummary) -> None:
+def _ranking(axes: Axes, summary: ArenaSummary) -> None:
     """Plot geometric mean slowdowns with intervals, best on top."""
     places = np.arange(len(summary.ranking))
     for place, r in zip(places, summary.ranking, strict=True):
-        color = f"C{r.method % 10}"
+        color = f"C{r.method}"
         axes.plot([r.slowdown.low, r.slowdown.high], [place, place], color=color, linewidth=3, alpha=0.4)
         axes.plot([r.slowdown.value], [place], "o", color=color)
     axes.set_yticks(places, [escaped(summary.labels[r.method]) for r in summary.ranking])

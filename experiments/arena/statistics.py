@@ -2,6 +2,9 @@
 
 All functions take and return arrays, and draw from named random streams only.  Infinity marks a goal that was not reached and is ordered
 above every number.
+
+Written here although scipy has a function of that name, with the reason in a comment: the bootstrap, the signed-rank test with ties, and
+the distribution of chance.  Holm's adjustment and the interval of the pseudomedian are not in scipy.
 """
 
 from __future__ import annotations
@@ -39,13 +42,6 @@ class Interval:
         return [x if math.isfinite(x) else None for x in (self.value, self.low, self.high)]
 
 
-def medians(values: FloatArray) -> FloatArray:
-    """Medians over the first axis; for an even count the mean of the middle two, infinite if the upper one is."""
-    ordered = np.sort(values, axis=0)
-    n = len(ordered)
-    return np.asarray((ordered[(n - 1) // 2] + ordered[n // 2]) / 2.0)
-
-
 def bootstrap_medians(
     values: FloatArray, level: float = 0.95, seed: int = 0, resamples: int = RESAMPLES
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -63,15 +59,13 @@ def bootstrap_medians(
     runs = len(values)
     if not runs:
         raise UserError("cannot compute a median of no runs: all replays failed")
+    # By hand: scipy.stats.bootstrap interpolates quantiles, which is NaN between infinities, and refuses a single run.
     draws = stream(seed, "bootstrap", runs, resamples).integers(runs, size=(resamples, runs))
     flat = values.reshape(runs, -1)
     step = max(_CHUNK // (resamples * runs), 1)
-    low, high = np.empty(flat.shape[1]), np.empty(flat.shape[1])
-    for start in range(0, flat.shape[1], step):
-        part = flat[:, start : start + step]
-        found = medians(part[draws].swapaxes(0, 1))
-        low[start : start + step], high[start : start + step] = _ends(found, level)
-    return medians(values), low.reshape(values.shape[1:]), high.reshape(values.shape[1:])
+    ends = [_ends(np.median(flat[draws, start : start + step], axis=1), level) for start in range(0, flat.shape[1], step)]
+    low, high = np.concatenate(ends, axis=1).reshape(2, *values.shape[1:])
+    return np.asarray(np.median(values, axis=0)), low, high
 
 
 def median_interval(values: FloatArray, level: float = 0.95, seed: int = 0, resamples: int = RESAMPLES) -> Interval:
@@ -96,12 +90,10 @@ def mean_interval(groups: Sequence[FloatArray], level: float = 0.95, seed: int =
     return Interval(float(np.mean([g.mean() for g in groups])), float(low), float(high))
 
 
-def _ends(found: FloatArray, level: float) -> tuple[FloatArray, FloatArray]:
-    """Quantiles over the first axis without interpolation, which could give infinity."""
+def _ends(found: FloatArray, level: float) -> FloatArray:
+    """Lower and upper quantiles over the first axis, [2, ...], without interpolation, which fails for infinity."""
     tail = (1.0 - level) / 2.0
-    ordered = np.sort(found, axis=0)
-    n = len(ordered)
-    return ordered[max(math.ceil(tail * n) - 1, 0)], ordered[min(math.ceil((1.0 - tail) * n) - 1, n - 1)]
+    return np.asarray(np.quantile(found, (tail, 1.0 - tail), axis=0, method="inverted_cdf"))
 
 
 def trials_to(curves: FloatArray, goal: float) -> FloatArray:
@@ -128,6 +120,7 @@ def chance_trials(size: int, good: int, quantile: float = 0.5) -> int:
     """
     if not 1 <= good <= size:
         raise UserError(f"the number of good candidates in a pool of {size} must be 1 to {size}, got {good}")
+    # By hand: scipy.stats.nhypergeom sums rounded terms, so its quantile is one too large where P(T > t) equals 1 - quantile.
     t = np.arange(size - good + 1)
     # P(T > t + 1) = P(T > t) (size - good - t) / (size - t)
     survival = np.concatenate([[1.0], np.cumprod((size - good - t) / (size - t))])
@@ -137,33 +130,34 @@ def chance_trials(size: int, good: int, quantile: float = 0.5) -> int:
 def signed_rank(differences: FloatArray) -> float:
     """Two-sided p-value of Wilcoxon's signed-rank test: are paired differences centred at 0?  (Wilcoxon, Biometrics Bulletin 1945.)
 
-    Zeros are dropped and equal sizes share their mean rank.  The distribution of the statistic under random signs of these ranks is
-    enumerated, which is exact with ties.  Beyond 200 pairs the normal approximation with continuity correction is used.
+    Zeros are dropped and equal sizes share their mean rank.  Up to 200 pairs the null distribution is enumerated, which is exact with
+    ties; beyond, it is approximated by the normal distribution with continuity correction.
 
     Args:
         differences: [pairs], finite.
     Returns:
         The p-value; 1.0 if all differences are 0.
     """
+    from scipy import stats
+
     d = np.asarray(differences, np.float64)
     d = d[d != 0.0]
-    n = len(d)
-    if n == 0:
+    if len(d) == 0:
         return 1.0
-    doubled = _doubled_ranks(np.abs(d))
-    total = int(doubled.sum())
-    smaller = min(int(doubled[d > 0].sum()), int(doubled[d < 0].sum()))
-    if n > _EXACT:
-        deviation = math.sqrt(float((doubled.astype(np.float64) ** 2).sum())) / 2.0
-        z = max(total / 2.0 - smaller - 1.0, 0.0) / deviation  # doubled ranks, so the correction of 1/2 is doubled
-        return math.erfc(z / math.sqrt(2.0))
-    share = np.zeros(total + 1)
-    share[0] = 1.0
-    for r in doubled.tolist():
-        moved = np.zeros_like(share)
-        moved[r:] = share[: total + 1 - r]
-        share = (share + moved) / 2.0
-    return min(1.0, 2.0 * float(share[: smaller + 1].sum()))
+    if len(d) > _EXACT:
+        return float(stats.wilcoxon(d, correction=True).pvalue)  # the normal approximation beyond 50 pairs
+    # By hand: the exact distribution of scipy.stats.wilcoxon assumes no ties, and its permutations are exact only for about 20 pairs.
+    doubled = np.rint(2 * stats.rankdata(np.abs(d))).astype(np.int64)  # twice a mean rank is an integer
+    smaller = min(doubled[d > 0].sum(), doubled[d < 0].sum())
+    return min(1.0, 2.0 * float(_rank_sums(doubled)[: smaller + 1].sum()))
+
+
+def _rank_sums(ranks: npt.NDArray[np.int64]) -> FloatArray:
+    """Probabilities of 0, 1, 2, ... for the sum of the ranks with positive sign, under random signs."""
+    share = np.ones(1)
+    for r in ranks.tolist():
+        share = (np.pad(share, (0, r)) + np.pad(share, (r, 0))) / 2.0
+    return share
 
 
 def pseudomedian(differences: FloatArray, level: float = 0.95) -> Interval:
@@ -187,9 +181,11 @@ def pseudomedian(differences: FloatArray, level: float = 0.95) -> Interval:
 
 def ahead(differences: FloatArray) -> int:
     """The direction of `signed_rank`: 1 if the positive differences have the larger rank sum, -1 if the negative ones, 0 if neither."""
+    from scipy import stats
+
     d = np.asarray(differences, np.float64)
     d = d[d != 0.0]
-    return int(np.sign((_doubled_ranks(np.abs(d)) * np.sign(d)).sum())) if len(d) else 0
+    return int(np.sign((stats.rankdata(np.abs(d)) * np.sign(d)).sum()))
 
 
 def _rejected(n: int, risk: float) -> int:
@@ -198,21 +194,7 @@ def _rejected(n: int, risk: float) -> int:
         deviation = math.sqrt(n * (n + 1) * (2 * n + 1) / 24)
         z = NormalDist().inv_cdf(1.0 - risk / 2)
         return max(math.floor(n * (n + 1) / 4 - 0.5 - z * deviation) + 1, 0)
-    share = np.zeros(n * (n + 1) // 2 + 1)
-    share[0] = 1.0
-    for r in range(1, n + 1):
-        moved = np.zeros_like(share)
-        moved[r:] = share[: len(share) - r]
-        share = (share + moved) / 2.0
-    return int(np.searchsorted(np.cumsum(share), risk / 2, side="right"))
-
-
-def _doubled_ranks(sizes: FloatArray) -> npt.NDArray[np.int64]:
-    """Twice the ranks from 1; equal sizes share their mean rank, so twice the rank is an integer."""
-    _, inverse, counts = np.unique(sizes, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    first = last - counts + 1
-    return np.asarray((first + last)[inverse.reshape(-1)], np.int64)
+    return int(np.searchsorted(np.cumsum(_rank_sums(np.arange(1, n + 1))), risk / 2, side="right"))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -233,4 +215,6 @@ def mean_ranks(scores: FloatArray) -> FloatArray:
     Args:
         scores: [blocks, methods].
     """
-    return np.asarray([_doubled_ranks(line) / 2.0 for line in scores]).mean(axis=0)
+    from scipy import stats
+
+    return np.asarray(stats.rankdata(scores, axis=1).mean(axis=0))

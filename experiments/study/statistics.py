@@ -9,10 +9,14 @@ by chance and make any test significant, so below `MIN_SEEDS` the statistics of 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
-from tunesmith.experiments.arena.statistics import holm
+import numpy as np
+
+from tunesmith.experiments.arena.statistics import FloatArray, holm
 
 CONFIDENCE = 0.95
 """Level of all intervals; a difference is significant if its probability under equality is below 1 - CONFIDENCE."""
@@ -65,25 +69,23 @@ class Ratio:
 
 
 def interval(values: Sequence[float]) -> Interval:
-    """The mean of at least one positive number, with its interval."""
-    logs = [math.log(v) for v in values]
-    mean, variance = _moments(logs)
-    if len(logs) < 2:
-        return Interval(math.exp(mean), None, None, len(logs))
-    half = student_quantile(len(logs) - 1) * math.sqrt(variance / len(logs))
-    return Interval(math.exp(mean), math.exp(mean - half), math.exp(mean + half), len(logs))
+    """The mean of at least one positive number, with its interval by Student's t."""
+    from scipy import special
+
+    logs = np.log(values)
+    mean, n = float(logs.mean()), len(logs)
+    if n < 2:
+        return Interval(math.exp(mean), None, None, n)
+    half = float(special.stdtrit(n - 1, (1 + CONFIDENCE) / 2) * logs.std(ddof=1)) / math.sqrt(n)
+    return Interval(math.exp(mean), math.exp(mean - half), math.exp(mean + half), n)
 
 
 def ratio(a: Sequence[float], b: Sequence[float]) -> Ratio:
     """The ratio of the means of `a` and `b`, at least one positive number each; variances may differ (Welch, Biometrika 1947)."""
-    (mean_a, var_a), (mean_b, var_b) = _moments([math.log(x) for x in a]), _moments([math.log(x) for x in b])
-    difference = mean_a - mean_b
-    if min(len(a), len(b)) < MIN_SEEDS:
-        return Ratio(math.exp(difference))
-    share_a, share_b = var_a / len(a), var_b / len(b)
-    error = math.sqrt(share_a + share_b)
-    spread = share_a**2 / (len(a) - 1) + share_b**2 / (len(b) - 1)
-    return _ratio_of(difference, error, (share_a + share_b) ** 2 / spread if spread else 1.0)
+    from scipy import stats
+
+    x, y = np.log(a), np.log(b)
+    return _tested(x.mean() - y.mean(), (x, y), lambda: stats.ttest_ind(x, y, equal_var=False))
 
 
 def paired_ratio(a: Mapping[int, float], b: Mapping[int, float]) -> Ratio | None:
@@ -91,25 +93,28 @@ def paired_ratio(a: Mapping[int, float], b: Mapping[int, float]) -> Ratio | None
 
     None without a common seed.
     """
-    apart = [math.log(a[seed]) - math.log(b[seed]) for seed in a if seed in b]
-    if not apart:
-        return None
-    difference, variance = _moments(apart)
-    if len(apart) < MIN_SEEDS:
-        return Ratio(math.exp(difference))
-    return _ratio_of(difference, math.sqrt(variance / len(apart)), len(apart) - 1)
+    from scipy import stats
+
+    differences = np.array([math.log(a[seed]) - math.log(b[seed]) for seed in a if seed in b])
+    return _tested(differences.mean(), (differences,), lambda: stats.ttest_1samp(differences, 0.0)) if len(differences) else None
 
 
-def _ratio_of(difference: float, error: float, df: float) -> Ratio:
-    """The ratio for a difference of logarithms with the given standard error."""
-    if error == 0:
-        return Ratio(math.exp(difference), math.exp(difference), math.exp(difference), 1.0 if difference == 0 else 0.0)
-    half = student_quantile(df) * error
-    return Ratio(math.exp(difference), math.exp(difference - half), math.exp(difference + half), student_p(difference / error, df))
+def _tested(difference: float, samples: Sequence[FloatArray], test: Callable[[], Any]) -> Ratio:
+    """The ratio for a difference of logarithms, with the interval and p-value of a test of scipy."""
+    found = math.exp(difference)
+    if min(map(len, samples)) < MIN_SEEDS:
+        return Ratio(found)
+    if not any(map(np.ptp, samples)):  # scipy returns NaN for a standard error of 0
+        return Ratio(found, found, found, float(found == 1.0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of nearly equal numbers, which deterministic measurements are
+        result = test()
+    low, high = result.confidence_interval(CONFIDENCE)
+    return Ratio(found, math.exp(low), math.exp(high), float(result.pvalue))
 
 
 def adjusted(ps: Sequence[float | None]) -> list[float | None]:
-    """Holm's adjustment of the known p-values, which bounds the probability of any false rejection."""
+    """Adjust the known p-values by Holm's method, which bounds the probability of any false rejection."""
     known = iter(holm([p for p in ps if p is not None]))
     return [None if p is None else next(known) for p in ps]
 
@@ -121,52 +126,3 @@ def verdict(time_ratio: float, p: float | None) -> str:
     if p > 1 - CONFIDENCE:
         return "no difference shown"
     return "faster" if time_ratio < 1 else "slower"
-
-
-def student_p(t: float, df: float) -> float:
-    """Probability that Student's t with `df` degrees of freedom is at least as far from 0 as `t`."""
-    return _incomplete_beta(df / (df + t * t), df / 2, 0.5)
-
-
-def student_quantile(df: float, confidence: float = CONFIDENCE) -> float:
-    """Distance from 0 that Student's t exceeds with probability 1 - confidence: 12.71 for 1 degree of freedom, 1.96 for many."""
-    low, high = 0.0, 1.0
-    while student_p(high, df) > 1 - confidence:
-        high *= 2
-    for _ in range(80):
-        middle = (low + high) / 2
-        low, high = (middle, high) if student_p(middle, df) > 1 - confidence else (low, middle)
-    return high
-
-
-def _moments(values: Sequence[float]) -> tuple[float, float]:
-    """Mean, and unbiased variance; 0 for one number."""
-    mean = math.fsum(values) / len(values)
-    return mean, math.fsum((v - mean) ** 2 for v in values) / max(len(values) - 1, 1)
-
-
-def _incomplete_beta(x: float, a: float, b: float) -> float:
-    """The regularised incomplete beta function, by its continued fraction (Numerical Recipes, 6.4)."""
-    if x <= 0 or x >= 1:
-        return 0.0 if x <= 0 else 1.0
-    front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x))
-    if x < (a + 1) / (a + b + 2):
-        return front * _fraction(x, a, b) / a
-    return 1 - front * _fraction(1 - x, b, a) / b
-
-
-def _fraction(x: float, a: float, b: float) -> float:
-    """The continued fraction by Lentz's method, which never divides by 0."""
-    tiny = 1e-300
-    c, d = 1.0, 1.0 / (1 - (a + b) * x / (a + 1) or tiny)
-    value = d
-    for m in range(1, 500):
-        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
-        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
-        for term in (even, odd):
-            d = 1.0 / (1 + term * d or tiny)
-            c = 1 + term / c or tiny
-            value *= c * d
-        if abs(c * d - 1) < 1e-15:
-            break
-    return value

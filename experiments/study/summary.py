@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tunesmith.experiments.arena.statistics import FloatArray, medians, trials_to
+from tunesmith.experiments.arena.statistics import FloatArray, trials_to
 from tunesmith.experiments.study.results import Arm, CellResult, RunIndex
 from tunesmith.experiments.study.statistics import Interval, adjusted, interval, paired_ratio
 from tunesmith.search.tuner import PHASES
@@ -72,7 +72,7 @@ def curves(results: Sequence[CellResult], trials: int = 0) -> FloatArray:
 def reached(results: Sequence[CellResult], seconds: float) -> Json:
     """Trials to reach a time: the median over seeds (None if half of them do not), and the number of seeds that do."""
     counts = trials_to(curves(results), seconds)
-    median = float(medians(counts)) if len(counts) else math.inf
+    median = float(np.median(counts)) if len(counts) else math.inf
     return {"median": median if math.isfinite(median) else None, "reached": int(np.isfinite(counts).sum()), "of": len(counts)}
 
 

@@ -28,7 +28,7 @@ from tunesmith.runtime.timing import measure as time_call
 from tunesmith.support.errors import TunesmithError
 
 PACKAGES: dict[str, tuple[str, ...]] = {
-    "core": ("numpy", "llvmlite", "pandas", "pyarrow", "apache-tvm-ffi", "rich", "xgboost-cpu", "xgboost"),
+    "core": ("numpy", "scipy", "llvmlite", "pandas", "pyarrow", "apache-tvm-ffi", "rich", "xgboost-cpu", "xgboost"),
     "torch": ("torch",),
     "ray": ("ray",),
     "optuna": ("optuna",),
@@ -36,7 +36,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "opencl": ("pyopencl",),
     "cuda": ("cuda-core", "nvidia-cuda-nvrtc", "nvidia-cuda-runtime"),
     "pycuda": ("pycuda",),
-    "plot": ("matplotlib",),
+    "plot": ("matplotlib", "jinja2"),
     "link": ("ziglang",),
     "peers": ("onnxruntime", "jax", "apache-tvm"),
 }

@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from tunesmith.experiments.arena import statistics as arena_statistics
 from tunesmith.experiments.arena.statistics import (
@@ -18,7 +19,6 @@ from tunesmith.experiments.arena.statistics import (
     mean_interval,
     mean_ranks,
     median_interval,
-    medians,
     pseudomedian,
     signed_rank,
     trials_to,
@@ -57,6 +57,37 @@ def test_signed_rank_of_many_pairs_is_nearly_normal(monkeypatch: pytest.MonkeyPa
     assert signed_rank(np.concatenate([many, -many])) == pytest.approx(1.0)
 
 
+def test_signed_rank_matches_scipy_without_ties_and_for_many_pairs() -> None:
+    for n in (2, 7, 30, 150, 200):
+        d = stream(n, "test").normal(0.15, 1.0, n)
+        assert signed_rank(d) == pytest.approx(stats.wilcoxon(d, method="exact").pvalue, rel=1e-9)
+    d = np.round(stream(0, "test").normal(0.15, 1.0, 260), 1)
+    assert signed_rank(d) == pytest.approx(stats.wilcoxon(d, correction=True, method="asymptotic").pvalue)
+
+
+def test_numbers_are_those_of_earlier_releases() -> None:
+    """Literals computed with ranks, sums and quantiles written by hand instead of numpy's and scipy's."""
+    expected = {
+        7: (0.578125, 0.5625, -0.13892069484685415, -0.8985817738658878, 0.5969366414667131, -1),
+        30: (0.0005054883658885956, 0.00046026334166526794, 0.7179757989887191, 0.37937713440073606, 1.0890881191163575, 1),
+        150: (0.07432089028041595, 0.08110358898161972, 0.13898785281741016, -0.012229566909173095, 0.2894440236292539, 1),
+        260: (0.0014817549636555775, 0.0017368067647890088, 0.19439344227132485, 0.07652750839625015, 0.31312771714681453, 1),
+    }
+    for n, numbers in expected.items():
+        d = stream(n, "old").normal(0.15, 1.0, n)
+        shift, tied = pseudomedian(d), np.round(d, 1)
+        found = (signed_rank(d), signed_rank(tied), shift.value, shift.low, shift.high, ahead(d))
+        assert found == pytest.approx(numbers, rel=1e-12) and ahead(tied) == ahead(d)
+    curves = np.minimum.accumulate(stream(3, "old").exponential(1.0, (9, 6)), axis=1)
+    curves[:6, :2] = np.inf
+    value, low, high = bootstrap_medians(curves)
+    assert value.tolist() == [math.inf, math.inf, 0.28205739863394924, *[0.1375806938337697] * 3]
+    assert low.tolist() == [0.5277857038824134, 0.5277857038824134, 0.1375806938337697, *[0.05868136534807584] * 3]
+    assert high.tolist() == [math.inf, math.inf, 0.7975758541768304, *[0.2879041488898322] * 3]
+    assert mean_interval([curves[:, 3], curves[:4, 5]]) == Interval(0.21176925388670487, 0.13225859033637094, 0.30736201380719363)
+    assert median_interval(curves[:, 5], 0.9, resamples=333) == Interval(0.1375806938337697, 0.10906222615480372, 0.28205739863394924)
+
+
 def test_equal_pairs_have_p_value_one() -> None:
     assert signed_rank(np.zeros(5)) == 1.0
 
@@ -72,7 +103,7 @@ def test_mean_ranks() -> None:
     assert mean_ranks(np.array([[1.0, 2.0, 3.0], [5.0, 5.0, 1.0]])).tolist() == [1.75, 2.25, 2.0]
 
 
-@pytest.mark.parametrize(("size", "good"), [(20, 3), (10, 1), (10, 10), (1, 1), (200, 7)])
+@pytest.mark.parametrize(("size", "good"), [(20, 3), (10, 1), (10, 5), (12, 3), (10, 10), (1, 1), (200, 7)])
 def test_chance_is_negative_hypergeometric(size: int, good: int) -> None:
     for quantile in (0.25, 0.5, 0.9):
         later = [math.comb(size - good, t) / math.comb(size, t) for t in range(size + 1)]
@@ -86,8 +117,8 @@ def test_chance_needs_a_good_candidate() -> None:
 
 def test_medians_handle_infinity() -> None:
     inf = np.inf
-    assert medians(np.array([[3.0, 1.0], [1.0, inf], [2.0, inf]])).tolist() == [2.0, inf]
-    assert medians(np.array([1.0, inf])).tolist() == inf
+    assert bootstrap_medians(np.array([[3.0, 1.0], [1.0, inf], [2.0, inf]]))[0].tolist() == [2.0, inf]
+    assert median_interval(np.array([1.0, inf])) == Interval(inf, 1.0, inf) and median_interval(np.array([2.0])) == Interval(2.0, 2.0, 2.0)
     assert median_interval(np.array([1.0, 2.0, 3.0, inf, inf])) == Interval(3.0, 1.0, inf)
     assert Interval(3.0, 1.0, inf).to_json() == [3.0, 1.0, None]
 

@@ -1,4 +1,4 @@
-"""Intervals, ratios and p-values match SciPy, which is not a dependency of the package."""
+"""Intervals, ratios and p-values match independent formulas and earlier releases."""
 
 from __future__ import annotations
 
@@ -15,18 +15,25 @@ from tunesmith.experiments.study.statistics import (
     interval,
     paired_ratio,
     ratio,
-    student_p,
-    student_quantile,
     verdict,
 )
 
 
-@pytest.mark.parametrize("df", [1, 2, 3.7, 12, 250])
-def test_students_t(df: float) -> None:
-    assert student_quantile(df) == pytest.approx(stats.t.ppf(0.975, df), rel=1e-9)
-    assert student_quantile(df, 0.5) == pytest.approx(stats.t.ppf(0.75, df), rel=1e-9)
-    for t in (0.0, 0.01, -1.5, 4.0, 60.0):
-        assert student_p(t, df) == pytest.approx(2 * stats.t.sf(abs(t), df), rel=1e-9, abs=1e-15)
+def test_numbers_are_those_of_earlier_releases() -> None:
+    """Literals computed with a continued fraction of the incomplete beta function instead of scipy."""
+    assert interval([1.0, 2.0, 4.5, 3.0]) == Interval(
+        *[pytest.approx(x, rel=1e-12) for x in (2.2795070569547775, 0.8215334943518977)], pytest.approx(6.324942876255876, rel=1e-12), 4
+    )
+    several = ratio([1.0, 1.2, 0.9, 1.1, 0.95], [2.0, 2.5, 1.7, 2.2, 2.1, 1.9])
+    constant = ratio([0.1] * 5, [0.1, 0.2, 0.1, 0.3, 0.1])  # scipy would warn of cancellation
+    paired = paired_ratio({0: 1.0, 1: 5.2, 2: 9.1, 3: 2.0, 5: 3.0, 9: 7.0}, {0: 1.1, 1: 5.6, 2: 9.9, 3: 2.3, 4: 0.1, 5: 3.1})
+    assert paired is not None
+    for found, expected in (
+        (several, (0.49931229341286026, 0.4219095164161807, 0.5909152475889706, 6.5560778178538305e-06)),
+        (constant, (0.6988271187715793, 0.37042786631137425, 1.3183655614075263, 0.19207418719538882)),
+        (paired, (0.9182863102765321, 0.8753473389317695, 0.9633315943706957, 0.007803741543920331)),
+    ):
+        assert (found.ratio, found.low, found.high, found.p) == pytest.approx(expected, rel=1e-12)
 
 
 def test_an_interval_is_computed_on_logarithms() -> None:
@@ -78,6 +85,7 @@ def test_too_few_seeds_give_no_statistics() -> None:
     assert paired_ratio({0: 1.0}, {1: 1.0}) is None
     assert ratio([1.0] * 5, [1.0] * 5).p == 1.0 == paired_ratio(dict.fromkeys(range(5), 2.0), dict.fromkeys(range(5), 2.0)).p  # type: ignore[union-attr]
     assert ratio([1.0] * 5, [2.0] * 5).p == 0.0
+    assert ratio([0.1] * 5, [0.1] * 7) == Ratio(1.0, 1.0, 1.0, 1.0)
     assert adjusted([0.04, None, 0.01]) == [0.04, None, 0.02]
     assert adjusted([None]) == [None] and adjusted([]) == []
     assert [verdict(0.5, p) for p in (None, 0.06, 0.04)] == ["too few seeds to tell", "no difference shown", "faster"]
