@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
-import numpy.typing as npt
 
+from tunesmith.support.array_types import Float64Array, Int64Array
 from tunesmith.support.errors import UserError
 from tunesmith.support.seeds import stream
-
-FloatArray = npt.NDArray[np.float64]
 
 RESAMPLES = 2000
 _CHUNK = 1 << 22
@@ -39,7 +37,7 @@ class Interval:
         return [x if math.isfinite(x) else None for x in (self.value, self.low, self.high)]
 
 
-def medians(values: FloatArray) -> FloatArray:
+def medians(values: Float64Array) -> Float64Array:
     """Medians over the first axis; for an even count the mean of the middle two, infinite if the upper one is."""
     ordered = np.sort(values, axis=0)
     n = len(ordered)
@@ -47,8 +45,8 @@ def medians(values: FloatArray) -> FloatArray:
 
 
 def bootstrap_medians(
-    values: FloatArray, level: float = 0.95, seed: int = 0, resamples: int = RESAMPLES
-) -> tuple[FloatArray, FloatArray, FloatArray]:
+    values: Float64Array, level: float = 0.95, seed: int = 0, resamples: int = RESAMPLES
+) -> tuple[Float64Array, Float64Array, Float64Array]:
     """Medians over the first axis, with percentile intervals (Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13).
     The other axes are resampled together: for curves, runs are drawn and not points.
 
@@ -74,13 +72,13 @@ def bootstrap_medians(
     return medians(values), low.reshape(values.shape[1:]), high.reshape(values.shape[1:])
 
 
-def median_interval(values: FloatArray, level: float = 0.95, seed: int = 0, resamples: int = RESAMPLES) -> Interval:
+def median_interval(values: Float64Array, level: float = 0.95, seed: int = 0, resamples: int = RESAMPLES) -> Interval:
     """The median of [runs] values with its interval, see `bootstrap_medians`."""
     value, low, high = bootstrap_medians(np.asarray(values, np.float64), level, seed, resamples)
     return Interval(float(value), float(low), float(high))
 
 
-def mean_interval(groups: Sequence[FloatArray], level: float = 0.95, seed: int = 0, resamples: int = RESAMPLES) -> Interval:
+def mean_interval(groups: Sequence[Float64Array], level: float = 0.95, seed: int = 0, resamples: int = RESAMPLES) -> Interval:
     """The mean of the groups' means with its percentile interval, where runs are drawn within each group (stratified bootstrap, as in
     Agarwal et al., Deep Reinforcement Learning at the Edge of the Statistical Precipice, NeurIPS 2021).
 
@@ -96,7 +94,7 @@ def mean_interval(groups: Sequence[FloatArray], level: float = 0.95, seed: int =
     return Interval(float(np.mean([g.mean() for g in groups])), float(low), float(high))
 
 
-def _ends(found: FloatArray, level: float) -> tuple[FloatArray, FloatArray]:
+def _ends(found: Float64Array, level: float) -> tuple[Float64Array, Float64Array]:
     """Quantiles over the first axis without interpolation, which could give infinity."""
     tail = (1.0 - level) / 2.0
     ordered = np.sort(found, axis=0)
@@ -104,7 +102,7 @@ def _ends(found: FloatArray, level: float) -> tuple[FloatArray, FloatArray]:
     return ordered[max(math.ceil(tail * n) - 1, 0)], ordered[min(math.ceil((1.0 - tail) * n) - 1, n - 1)]
 
 
-def trials_to(curves: FloatArray, goal: float) -> FloatArray:
+def trials_to(curves: Float64Array, goal: float) -> Float64Array:
     """The trial, from 1, at which each curve reaches `goal` seconds, [runs]; inf for curves that do not.
 
     Args:
@@ -134,7 +132,7 @@ def chance_trials(size: int, good: int, quantile: float = 0.5) -> int:
     return int(np.argmax(survival <= 1.0 - quantile + 1e-12))
 
 
-def signed_rank(differences: FloatArray) -> float:
+def signed_rank(differences: Float64Array) -> float:
     """Two-sided p-value of Wilcoxon's signed-rank test: are paired differences centred at 0?  (Wilcoxon, Biometrics Bulletin 1945.)
 
     Zeros are dropped and equal sizes share their mean rank.  The distribution of the statistic under random signs of these ranks is
@@ -166,7 +164,7 @@ def signed_rank(differences: FloatArray) -> float:
     return min(1.0, 2.0 * float(share[: smaller + 1].sum()))
 
 
-def pseudomedian(differences: FloatArray, level: float = 0.95) -> Interval:
+def pseudomedian(differences: Float64Array, level: float = 0.95) -> Interval:
     """The estimate of `signed_rank`: the median of the means of any two pairs, with the interval of all shifts that the test does not
     reject (Hodges and Lehmann, Annals of Mathematical Statistics 1963).
 
@@ -185,7 +183,7 @@ def pseudomedian(differences: FloatArray, level: float = 0.95) -> Interval:
     return Interval(float(np.median(walsh)), float(low), float(high))
 
 
-def ahead(differences: FloatArray) -> int:
+def ahead(differences: Float64Array) -> int:
     """The direction of `signed_rank`: 1 if the positive differences have the larger rank sum, -1 if the negative ones, 0 if neither."""
     d = np.asarray(differences, np.float64)
     d = d[d != 0.0]
@@ -207,7 +205,7 @@ def _rejected(n: int, risk: float) -> int:
     return int(np.searchsorted(np.cumsum(share), risk / 2, side="right"))
 
 
-def _doubled_ranks(sizes: FloatArray) -> npt.NDArray[np.int64]:
+def _doubled_ranks(sizes: Float64Array) -> Int64Array:
     """Twice the ranks from 1; equal sizes share their mean rank, so twice the rank is an integer."""
     _, inverse, counts = np.unique(sizes, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
@@ -227,7 +225,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return out
 
 
-def mean_ranks(scores: FloatArray) -> FloatArray:
+def mean_ranks(scores: Float64Array) -> Float64Array:
     """Mean rank of each column over the rows, 1 for the lowest; equal scores share a rank (as Demsar, JMLR 2006, compares learners).
 
     Args:
