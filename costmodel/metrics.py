@@ -12,15 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 import numpy as np
-import numpy.typing as npt
 
+from tunesmith.support.array_types import Float64Array, FloatArray, IntArray
 from tunesmith.support.errors import UserError
 
-Floats = npt.NDArray[np.floating]
-Ints = npt.NDArray[np.integer]
 
-
-def top_k_score(seconds: Floats, scores: Floats, groups: Ints, k: int, weights: Mapping[int, float] | None = None) -> float:
+def top_k_score(seconds: FloatArray, scores: FloatArray, groups: IntArray, k: int, weights: Mapping[int, float] | None = None) -> float:
     """Time of the best programs divided by the best time among each task's k highest scores, summed over tasks; 1 is perfect.
 
     Args:
@@ -38,7 +35,7 @@ def top_k_score(seconds: Floats, scores: Floats, groups: Ints, k: int, weights: 
     return best / found
 
 
-def recall_at_k(seconds: Floats, scores: Floats, groups: Ints, k: int) -> float:
+def recall_at_k(seconds: FloatArray, scores: FloatArray, groups: IntArray, k: int) -> float:
     """Share of the k fastest programs of a task that are among its k highest scores; mean over tasks."""
     shares = []
     for _, time, score in _tasks(seconds, scores, groups):
@@ -49,7 +46,9 @@ def recall_at_k(seconds: Floats, scores: Floats, groups: Ints, k: int) -> float:
     return float(np.mean(shares))
 
 
-def best_k(seconds: Floats, scores: Floats, groups: Ints, draft: int, k: int, weights: Mapping[int, float] | None = None) -> float:
+def best_k(
+    seconds: FloatArray, scores: FloatArray, groups: IntArray, draft: int, k: int, weights: Mapping[int, float] | None = None
+) -> float:
     """Time of the best programs divided by the k-th best time among each task's `draft` highest scores, summed over tasks; 1 is perfect.
 
     It evaluates a draft from which another model, or a measurement, selects: good drafts contain k fast programs, not one.  With k = 1 it
@@ -69,7 +68,7 @@ def best_k(seconds: Floats, scores: Floats, groups: Ints, draft: int, k: int, we
     return best / found
 
 
-def ndcg(seconds: Floats, scores: Floats, groups: Ints, k: int | None = None) -> float:
+def ndcg(seconds: FloatArray, scores: FloatArray, groups: IntArray, k: int | None = None) -> float:
     """Normalised discounted cumulative gain of the ranking, mean over tasks; 1 is perfect.
 
     The gain of a program is 2^y - 1, where y is its throughput relative to the best of the task, with weight 1 / log2(1 + r) at rank r.
@@ -88,7 +87,7 @@ def ndcg(seconds: Floats, scores: Floats, groups: Ints, k: int | None = None) ->
     return float(np.mean(found))
 
 
-def pairwise_accuracy(seconds: Floats, scores: Floats, groups: Ints) -> float:
+def pairwise_accuracy(seconds: FloatArray, scores: FloatArray, groups: IntArray) -> float:
     """Share of the pairs of programs of one task that the scores order correctly, over all pairs of all tasks.
 
     Pairs with equal times are ignored; pairs with equal scores count one half.
@@ -109,7 +108,7 @@ def pairwise_accuracy(seconds: Floats, scores: Floats, groups: Ints) -> float:
     return right / pairs
 
 
-def spearman(seconds: Floats, scores: Floats, groups: Ints) -> float:
+def spearman(seconds: FloatArray, scores: FloatArray, groups: IntArray) -> float:
     """Spearman's rank correlation of scores with speed, mean over tasks with at least two different times.
 
     Equal values share their mean rank.  The correlation of constant scores is 0.
@@ -129,20 +128,20 @@ def spearman(seconds: Floats, scores: Floats, groups: Ints) -> float:
     return float(np.mean(found))
 
 
-def ranks(values: Floats) -> npt.NDArray[np.float64]:
+def ranks(values: FloatArray) -> Float64Array:
     """Rank of each value, 1 for the lowest; equal values share their mean rank."""
     _, index, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     return np.asarray((last - (counts - 1) / 2.0)[index])
 
 
-def rmse(truth: Floats, predicted: Floats) -> float:
+def rmse(truth: FloatArray, predicted: FloatArray) -> float:
     """Root mean squared error of any quantity (in TenSet: throughput, best of the task = 1)."""
     _same(truth, predicted)
     return float(np.sqrt(np.mean((truth - predicted) ** 2)))
 
 
-def r_squared(truth: Floats, predicted: Floats) -> float:
+def r_squared(truth: FloatArray, predicted: FloatArray) -> float:
     """Coefficient of determination: 0 for a constant at the mean, negative for worse predictions.
 
     Raises:
@@ -155,7 +154,7 @@ def r_squared(truth: Floats, predicted: Floats) -> float:
     return 1.0 - float(((truth - predicted) ** 2).sum()) / spread
 
 
-def fitted_throughput(seconds: Floats, scores: Floats, groups: Ints) -> npt.NDArray[np.float64]:
+def fitted_throughput(seconds: FloatArray, scores: FloatArray, groups: IntArray) -> Float64Array:
     """The throughput predicted by scores, [N], for `rmse` and `r_squared` of models whose scores have no unit.
 
     Each task's scores are mapped by the least-squares line to its throughput, with a slope of at least 0: a model that ranks in reverse
@@ -170,7 +169,7 @@ def fitted_throughput(seconds: Floats, scores: Floats, groups: Ints) -> npt.NDAr
     return out
 
 
-def normalized_throughput(seconds: Floats, groups: Ints) -> npt.NDArray[np.float64]:
+def normalized_throughput(seconds: FloatArray, groups: IntArray) -> Float64Array:
     """Best time of the task divided by time: 1 for the fastest program of each task, 0 for failed ones (inf)."""
     out = np.zeros(len(seconds))
     for g in np.unique(groups):
@@ -179,7 +178,7 @@ def normalized_throughput(seconds: Floats, groups: Ints) -> npt.NDArray[np.float
     return out
 
 
-def _tasks(seconds: Floats, scores: Floats, groups: Ints) -> Iterator[tuple[int, Floats, Floats]]:
+def _tasks(seconds: FloatArray, scores: FloatArray, groups: IntArray) -> Iterator[tuple[int, FloatArray, FloatArray]]:
     """(task, times, scores) of each task."""
     n = len(seconds)
     if not n or seconds.shape != (n,) or scores.shape != (n,) or groups.shape != (n,):
@@ -211,7 +210,7 @@ def _positive(k: int) -> int:
     return int(k)
 
 
-def _same(truth: Floats, predicted: Floats) -> None:
+def _same(truth: FloatArray, predicted: FloatArray) -> None:
     if truth.shape != predicted.shape or not truth.size:
         raise UserError(
             f"truth and prediction must have equal shapes and not be empty; got {list(truth.shape)} and {list(predicted.shape)}"

@@ -13,13 +13,13 @@ from decimal import Decimal
 from typing import cast
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
 from tunesmith.measure.records.fields import VERSION, ValuePool
 from tunesmith.measure.records.record import Record, target_key
 from tunesmith.support import json_lines
+from tunesmith.support.array_types import Int64Array
 from tunesmith.support.errors import RecordError
 
 SCHEMA = pa.schema(
@@ -93,7 +93,7 @@ def frame_from(table: pa.Table) -> pd.DataFrame:
     return typed(table.replace_schema_metadata(None).to_pandas())
 
 
-def groups(frame: pd.DataFrame, columns: Sequence[str]) -> dict[tuple[str, ...], npt.NDArray[np.int64]]:
+def groups(frame: pd.DataFrame, columns: Sequence[str]) -> dict[tuple[str, ...], Int64Array]:
     """Indices of the rows with equal values in two or more columns, keyed by the values, in sorted order."""
     found = frame.groupby(list(columns), sort=True).indices
     return {cast(tuple[str, ...], key): np.asarray(lines, np.int64) for key, lines in found.items()}

@@ -24,6 +24,7 @@ from tunesmith.measure.records.database import Database
 from tunesmith.measure.records.log import LogReport, status_rank
 from tunesmith.measure.records.record import ERROR_KINDS, Record, WorkloadLine, target_key
 from tunesmith.support import json_lines
+from tunesmith.support.array_types import Float64Array
 from tunesmith.support.errors import RecordError, UserError
 
 KIND = "records"
@@ -295,7 +296,7 @@ def load_any(path: PathLike, targets: Iterable[Target] = ()) -> RecordTable:
     return RecordTable.load(path) if is_parquet else RecordTable.from_log(path, targets)
 
 
-def _medians(samples: Sequence[tuple[float, ...]]) -> npt.NDArray[np.float64]:
+def _medians(samples: Sequence[tuple[float, ...]]) -> Float64Array:
     """`Record.seconds` of each row; NaN without samples."""
     lengths = np.array([len(s) for s in samples], np.int64)
     out = np.full(len(samples), np.nan)

@@ -53,13 +53,12 @@ def size_of(root: Expr, inlined: Mapping[Buffer, Size] | None = None) -> Size:
         n, ready = stack.pop()
         if id(n) in known:
             continue
-        t = type(n)
-        if t is Poly or t is Const:
+        if isinstance(n, (Poly, Const)):
             known[id(n)] = LEAF
         elif not isinstance(n, Node):
             known[id(n)] = LEAF  # not an expression: the verifier reports it
-        elif t is BufferLoad:
-            known[id(n)] = swap.get(n.buffer, LEAF)  # type: ignore[attr-defined]
+        elif isinstance(n, BufferLoad):
+            known[id(n)] = swap.get(n.buffer, LEAF)
         else:
             kids: list[Any] = []
             n.each_child(kids.append)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Union
+from typing import Any, Union, final
 
 from tunesmith.ir import expr as _expr
 from tunesmith.ir.expr import Binary, Const, Expr, IsNegative, apply_ufunc
@@ -31,8 +31,8 @@ Monomial = tuple["Atom", ...]
 """Sorted by `Atom.key`, an atom repeated for each power; () is the constant monomial."""
 
 
-class Atom:
-    """A factor of a monomial: a Var, a Param, or an Op over polynomials."""
+class _Atom:
+    """A factor of a monomial."""
 
     __slots__ = ("key", "vars")
     key: tuple[Any, ...]
@@ -42,7 +42,7 @@ class Atom:
         return apply_ufunc(ufunc, method, *inputs, **settings)
 
 
-class Var(Atom):
+class Var(_Atom):
     """A loop or block iteration variable.  Variables are compared by identity; names are for readers."""
 
     __slots__ = ("__weakref__", "name")
@@ -68,7 +68,8 @@ class Param(Var):
             raise ScriptError(f"Param {name}: its domain must hold at least one value, all >= 0, got {self.domain}")
 
 
-class Op(Atom):
+@final
+class Op(_Atom):
     """floordiv, mod, ceildiv (two arguments), min or max (two or more) of polynomials.  Created only by the constructors below."""
 
     __slots__ = ("_hash", "args", "op")
@@ -87,6 +88,10 @@ class Op(Atom):
 
     def __repr__(self) -> str:
         return f"{self.op}({', '.join(map(repr, self.args))})"
+
+
+Atom = Var | Op
+"""A factor of a monomial: a Var, a Param, or an Op over polynomials."""
 
 
 def _mono_key(term: tuple[Monomial, int]) -> list[tuple[Any, ...]]:
@@ -513,7 +518,7 @@ def substitute(p: Poly, s: Mapping[Var, Poly], memo: dict[Poly, Poly] | None = N
             if type(a) is Op:
                 v = MAKE[a.op](*[substitute(x, s, memo) for x in a.args])
             else:
-                v = s[a]  # type: ignore[index]
+                v = s[a]
             t = v if t is None else mul(t, v)
         if t is None:
             out[m] = out.get(m, 0) + c
@@ -537,7 +542,7 @@ def evaluate(p: Poly, env: Mapping[Var, int]) -> int:
                 x = [evaluate(y, env) for y in a.args]
                 c *= _EVAL[a.op](x)
             else:
-                c *= env[a]  # type: ignore[index]
+                c *= env[a]
         total += c
     return total
 

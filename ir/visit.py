@@ -139,14 +139,13 @@ def blocks_under(root: Stmt) -> list[Block]:
 
 def inner_statements(n: Stmt) -> Sequence[Stmt]:
     """The direct child statements of a statement, in program order; expressions are not visited."""
-    t = type(n)
-    if t is BufferStore:
+    if isinstance(n, BufferStore):
         return ()
-    if t is For:
-        return (n.body,)  # type: ignore[attr-defined]
-    if t is Seq:
-        return n.stmts  # type: ignore[attr-defined]
-    if t is Block:
+    if isinstance(n, For):
+        return (n.body,)
+    if isinstance(n, Seq):
+        return n.stmts
+    if isinstance(n, Block):
         b: Any = n
         return (b.body,) if b.init is None else (b.init, b.body)
     kids: list[Any] = []

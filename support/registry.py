@@ -6,7 +6,6 @@ importing a table of names is cheap.  Other distributions add names through the 
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import re
 import threading
@@ -15,6 +14,7 @@ from importlib import metadata
 from typing import Generic, TypeVar, cast
 
 from tunesmith.support.errors import TunesmithError, UserError
+from tunesmith.support.nearest_name import did_you_mean
 
 T = TypeVar("T")
 
@@ -152,7 +152,5 @@ class Registry(Generic[T]):
 
     def _unknown(self, name: str) -> str:
         known = sorted(self._sources)
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
         listed = f"Known: {', '.join(known)}." if known else "None is registered."
-        return f"unknown {self.kind} {name!r}.{hint} {listed}"
+        return f"unknown {self.kind} {name!r}.{did_you_mean(name, known)} {listed}"

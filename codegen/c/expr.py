@@ -160,7 +160,7 @@ class CExpr:
         if found is None:
             low = high = 1
             for a in m:
-                lo, hi = self.ranges.get(a, (0, _ONCE)) if type(a) is not Op else self._span_of(a)  # type: ignore[call-overload]
+                lo, hi = self.ranges.get(a, (0, _ONCE)) if type(a) is not Op else self._span_of(a)
                 corners = (low * lo, low * hi, high * lo, high * hi)
                 low, high = min(corners), max(corners)
                 if low <= -_ONCE or high >= _ONCE:
@@ -194,22 +194,21 @@ class CExpr:
 
     def scalar(self, e: Expr) -> str:
         """The text of a scalar."""
-        t = type(e)
-        if t is Poly:
-            text = self.index(e)  # type: ignore[arg-type]
-            return text if self.wide and e.const is None else f"({self.dialect.types[dt.INDEX]}){text}"  # type: ignore[attr-defined]
-        if t is Const:
-            return self.dialect.number(e.value, e.dtype)  # type: ignore[attr-defined]
-        if t is BufferLoad:
-            return self.load(e.buffer, self.address(e.buffer, e.indices[0]))  # type: ignore[attr-defined]
-        if t is IsNegative:
-            return f"({self.condition(e.index)})"  # type: ignore[attr-defined]
-        if t is Select:
-            return self._choice(e)  # type: ignore[arg-type]
-        if t is IndirectIndex:
-            return self._indirect_index(e, self.scalar)  # type: ignore[arg-type]
-        if t is Call and INTRINSICS[e.name].reduces:  # type: ignore[attr-defined]
-            return self._reduced(e)  # type: ignore[arg-type]
+        if isinstance(e, Poly):
+            text = self.index(e)
+            return text if self.wide and e.const is None else f"({self.dialect.types[dt.INDEX]}){text}"
+        if isinstance(e, Const):
+            return self.dialect.number(e.value, e.dtype)
+        if isinstance(e, BufferLoad):
+            return self.load(e.buffer, self.address(e.buffer, e.indices[0]))
+        if isinstance(e, IsNegative):
+            return f"({self.condition(e.index)})"
+        if isinstance(e, Select):
+            return self._choice(e)
+        if isinstance(e, IndirectIndex):
+            return self._indirect_index(e, self.scalar)
+        if isinstance(e, Call) and INTRINSICS[e.name].reduces:
+            return self._reduced(e)
         args = [self.scalar(k) for k in _operands(e)]
         return self.operation(e, args)
 
@@ -225,17 +224,17 @@ class CExpr:
     def operation(self, e: Expr, args: list[str]) -> str:
         """The operation of a node on one lane of its operands."""
         t = type(e)
-        if t is Binary:
-            dtype = dt.element(e.a.dtype)  # type: ignore[attr-defined]
-            if e.op in ("floordiv", "mod") and dt.is_int(dtype) and not is_usual_divisor(e.b, self.bounds):  # type: ignore[attr-defined]
-                return self._floored(e.op, args[0], args[1], dtype, False)  # type: ignore[attr-defined]
-            return self._binary(e.op, dtype, args[0], args[1])  # type: ignore[attr-defined]
-        if t is Not:
+        if isinstance(e, Binary):
+            dtype = dt.element(e.a.dtype)
+            if e.op in ("floordiv", "mod") and dt.is_int(dtype) and not is_usual_divisor(e.b, self.bounds):
+                return self._floored(e.op, args[0], args[1], dtype, False)
+            return self._binary(e.op, dtype, args[0], args[1])
+        if isinstance(e, Not):
             return f"(!{args[0]})"
-        if t is Cast:
-            return self._cast(dt.element(e.a.dtype), dt.element(e.dtype), args[0])  # type: ignore[attr-defined]
-        if t is Call:
-            return self._call(e, args)  # type: ignore[arg-type]
+        if isinstance(e, Cast):
+            return self._cast(dt.element(e.a.dtype), dt.element(e.dtype), args[0])
+        if isinstance(e, Call):
+            return self._call(e, args)
         raise InternalError(f"{self.what}: cannot print a {t.__name__} in device code")
 
     def rounded(self, dtype: str, text: str) -> str:
@@ -384,20 +383,19 @@ class CExpr:
         n = dt.lanes(e.dtype)
         if n == 1:
             return [self.scalar(e)]
-        t = type(e)
-        if t is Broadcast:
-            return [self._named(e.a)] * n  # type: ignore[attr-defined]
-        if t is BufferLoad:
-            return self._load(e, None)  # type: ignore[arg-type]
-        if t is Ramp:
-            return [self.scalar(e.base + e.stride * i) for i in range(n)]  # type: ignore[attr-defined]
-        if t is IsNegative:
-            stride = 1 if e.stride is None else e.stride  # type: ignore[attr-defined]
-            return [f"({self.condition(e.index + stride * i)})" for i in range(n)]  # type: ignore[attr-defined]
-        if t is Select:
-            return self._choices(e, n)  # type: ignore[arg-type]
-        if t is IndirectIndex:
-            return self._indirect_index(e, self.lanes)  # type: ignore[arg-type]
+        if isinstance(e, Broadcast):
+            return [self._named(e.a)] * n
+        if isinstance(e, BufferLoad):
+            return self._load(e, None)
+        if isinstance(e, Ramp):
+            return [self.scalar(e.base + e.stride * i) for i in range(n)]
+        if isinstance(e, IsNegative):
+            stride = 1 if e.stride is None else e.stride
+            return [f"({self.condition(e.index + stride * i)})" for i in range(n)]
+        if isinstance(e, Select):
+            return self._choices(e, n)
+        if isinstance(e, IndirectIndex):
+            return self._indirect_index(e, self.lanes)
         parts = [self.lanes(k) for k in _operands(e)]
         return [self.operation(e, [p[i] for p in parts]) for i in range(n)]
 
@@ -478,17 +476,16 @@ class CExpr:
         """One lane of a vector whose other lanes may be unsafe to compute."""
         if dt.lanes(e.dtype) == 1:
             return self.scalar(e)
-        t = type(e)
-        if t is BufferLoad:
-            text = self.load(e.buffer, self.address(e.buffer, e.indices[0], (1 if e.stride is None else e.stride) * i))  # type: ignore[attr-defined]
-            zero = self.dialect.number(0, e.buffer.dtype)  # type: ignore[attr-defined]
-            return text if e.mask is None else f"({i} < {self.index(e.mask)} ? {text} : {zero})"  # type: ignore[attr-defined]
-        if t is Select:
-            return f"({self.lane(e.cond, i)} ? {self.lane(e.a, i)} : {self.lane(e.b, i)})"  # type: ignore[attr-defined]
-        if t in (Broadcast, Ramp, IsNegative):
+        if isinstance(e, BufferLoad):
+            text = self.load(e.buffer, self.address(e.buffer, e.indices[0], (1 if e.stride is None else e.stride) * i))
+            zero = self.dialect.number(0, e.buffer.dtype)
+            return text if e.mask is None else f"({i} < {self.index(e.mask)} ? {text} : {zero})"
+        if isinstance(e, Select):
+            return f"({self.lane(e.cond, i)} ? {self.lane(e.a, i)} : {self.lane(e.b, i)})"
+        if isinstance(e, (Broadcast, Ramp, IsNegative)):
             return self.lanes(e)[i]
-        if t is IndirectIndex:
-            return self._indirect_index(e, lambda body: self.lane(body, i))  # type: ignore[arg-type]
+        if isinstance(e, IndirectIndex):
+            return self._indirect_index(e, lambda body: self.lane(body, i))
         return self.operation(e, [self.lane(k, i) for k in _operands(e)])
 
 

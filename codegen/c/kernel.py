@@ -198,19 +198,19 @@ class _Kernel(CExpr):
     def statement(self, n: Stmt) -> None:
         """Print one statement."""
         t = type(n)
-        if t is Seq:
-            for k in n.stmts:  # type: ignore[attr-defined]
+        if isinstance(n, Seq):
+            for k in n.stmts:
                 self.statement(k)
-        elif t is BufferStore:
-            self._store(n)  # type: ignore[arg-type]
-        elif t is For:
-            self._for(n)  # type: ignore[arg-type]
-        elif t is If:
-            self._if(n)  # type: ignore[arg-type]
-        elif t is Allocate:
-            self._allocate(n)  # type: ignore[arg-type]
-        elif t is Evaluate:
-            self._evaluate(n)  # type: ignore[arg-type]
+        elif isinstance(n, BufferStore):
+            self._store(n)
+        elif isinstance(n, For):
+            self._for(n)
+        elif isinstance(n, If):
+            self._if(n)
+        elif isinstance(n, Allocate):
+            self._allocate(n)
+        elif isinstance(n, Evaluate):
+            self._evaluate(n)
         else:
             raise BuildError(f"{self.name}: cannot print a {t.__name__} in device code; run the lowering pipeline first")
 

@@ -71,7 +71,7 @@ class CheckedSizes:
 
     def _atom(self, a: Atom) -> str:
         if type(a) is not Op:
-            return self._env[a]  # type: ignore[index]
+            return self._env[a]
         known = self._known.get(a)
         if known is None:
             known = self._known[a] = self._operation(a)

@@ -22,6 +22,7 @@ from tunesmith.codegen.vector_vm.machine import BLOCK, CODES, GROUP, RULES, mach
 from tunesmith.ir.arith.array_eval import live
 from tunesmith.runtime.arrays import empty
 from tunesmith.runtime.object_loader import load_object
+from tunesmith.support.array_types import Float32Array, Float64Array, Int64Array, IntArray
 from tunesmith.support.errors import InternalError, UserError
 
 Node = tuple[str, tuple[float, ...]]
@@ -133,10 +134,6 @@ def _machine() -> tuple[Any, Any]:
     return ctypes.CFUNCTYPE(None, *kinds)(loaded.address("run")), loaded
 
 
-_Floats = npt.NDArray[np.float32]
-_Doubles = npt.NDArray[np.float64]
-
-
 class DagKernel:
     """A graph compiled to a program of the machine.
 
@@ -159,7 +156,7 @@ class DagKernel:
         self._order = np.array(self._scratch.order, np.int32)
         self._run, self._loaded = _machine()
 
-    def __call__(self, rows: npt.NDArray[np.integer], out: _Floats | None = None) -> tuple[_Floats, _Doubles]:
+    def __call__(self, rows: IntArray, out: Float32Array | None = None) -> tuple[Float32Array, Float64Array]:
         """The table, float32 [N, len(table)], and the columns, float64 [len(columns), N], for rows [N, width].
 
         Thread-safe.  `out`, if given, receives the table: C-contiguous float32 of that shape.
@@ -189,7 +186,9 @@ class DagKernel:
             columns[:, main:] = tall[:, : n - main]
         return table, columns
 
-    def _part(self, rows: npt.NDArray[np.int64], table: _Floats, out: _Doubles, pitch: int, registers: _Doubles, scratch: _Floats) -> None:
+    def _part(
+        self, rows: Int64Array, table: Float32Array, out: Float64Array, pitch: int, registers: Float64Array, scratch: Float32Array
+    ) -> None:
         code, order = self._program.code, self._order
         self._run(
             *(code.ctypes.data, len(code), registers.ctypes.data, rows.ctypes.data, self.width, len(rows)),

@@ -220,14 +220,14 @@ class Store:
         for m, c in p.terms:
             moving = [a for a in m if not a.vars.isdisjoint(widths)]
             if moving:
-                rest = [d.poly(self._closed(poly(a))) for a in m if a not in moving]  # type: ignore[arg-type]
+                rest = [d.poly(self._closed(poly(a))) for a in m if a not in moving]
                 out = out + d.product(rest) * abs(c) * d.product([self._atom_width(a, widths, whole) for a in moving])
         return out
 
     def _atom_width(self, a: Atom, widths: Mapping[Var, Num], whole: bool) -> Num:
         d = self.dag
         if type(a) is not Op:
-            return widths[a]  # type: ignore[index]
+            return widths[a]
         inside = d.largest([self._width(x, widths, whole) for x in a.args])
         if a.op in ("min", "max"):
             return inside

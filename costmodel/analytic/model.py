@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
 from tunesmith.codegen.backends.backend import backend_of
 from tunesmith.costmodel.analysis.program_analysis import ProgramAnalysis
@@ -16,8 +15,7 @@ from tunesmith.costmodel.formulas.expr_graph import Rows
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Param
 from tunesmith.ir.target.target import Target
-
-Doubles = npt.NDArray[np.float64]
+from tunesmith.support.array_types import Float64Array
 
 
 class AnalyticModel:
@@ -44,11 +42,11 @@ class AnalyticModel:
         """The names of the columns of `terms`."""
         return tuple(self.cost.terms)
 
-    def seconds(self, rows: Rows) -> Doubles:
+    def seconds(self, rows: Rows) -> Float64Array:
         """Predicted time of each row, float64 [N]; meaningful for admissible rows.  Thread-safe."""
         return np.asarray(self._seconds(rows)[1][0])
 
-    def terms(self, rows: Rows) -> Doubles:
+    def terms(self, rows: Rows) -> Float64Array:
         """Parts of the predicted time in seconds, float64 [N, len(term_names)].
 
         They overlap, so they do not add up to `seconds`.

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
 from tunesmith.costmodel.analysis.program_analysis import ProgramAnalysis
 from tunesmith.costmodel.analytic.cost import TERMS
@@ -25,15 +24,13 @@ from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Param
 from tunesmith.ir.target.target import Target
 from tunesmith.schedule.state import Constraint
+from tunesmith.support.array_types import BoolArray, Float32Array, Float64Array, IntArray
 from tunesmith.support.errors import UserError
 
 NANO = 1e9
 
 ANALYTIC = "analytic."
 """Prefix of the names of the columns with the analytic cost and its terms."""
-
-Floats = npt.NDArray[np.float32]
-Doubles = npt.NDArray[np.float64]
 
 
 _ANALYTIC_COLUMNS = tuple(Column(f"{ANALYTIC}{t}") for t in ("seconds", *TERMS))
@@ -44,7 +41,7 @@ def vector_names(curve: bool = False) -> tuple[str, ...]:
     return tuple(c.name for c in (*program_columns(curve), *_ANALYTIC_COLUMNS))
 
 
-def gather(parts: Sequence[Floats], places: Sequence[npt.NDArray[np.integer]]) -> Floats:
+def gather(parts: Sequence[Float32Array], places: Sequence[IntArray]) -> Float32Array:
     """Join features of programs of several sketches in one array.
 
     Args:
@@ -123,12 +120,12 @@ class FeatureProgram:
         """Names of the blocks, in the order of their rows."""
         return tuple(s.block.name for s in self.analysis.stores)
 
-    def admissible(self, rows: Rows) -> npt.NDArray[np.bool_]:
+    def admissible(self, rows: Rows) -> BoolArray:
         """Which rows satisfy every constraint, exactly."""
         values = self._constraint_values(rows)
         return np.asarray(np.where(self._equalities, values == 0, values <= 0).all(axis=1))
 
-    def features(self, rows: Rows, out: Floats | None = None) -> Floats:
+    def features(self, rows: Rows, out: Float32Array | None = None) -> Float32Array:
         """Features of every store, float32 [N, stores, F], for rows [N, P].  Meaningful for admissible rows."""
         shape = (len(rows), len(self.analysis.stores), len(self._columns))
         if out is not None and (out.shape != shape or not out.flags.c_contiguous):
@@ -136,21 +133,21 @@ class FeatureProgram:
         table, _ = self._store_graph(rows, None if out is None else out.reshape(len(rows), -1))
         return table.reshape(shape)
 
-    def program(self, rows: Rows, out: Floats | None = None) -> Floats:
+    def program(self, rows: Rows, out: Float32Array | None = None) -> Float32Array:
         """Vectors of the programs, float32 [N, len(program_names)]."""
         return self._program_graph(rows, out)[0]
 
-    def inputs(self, rows: Rows, inputs: str) -> Floats:
+    def inputs(self, rows: Rows, inputs: str) -> Float32Array:
         """The array for models with these `CostModel.inputs`: `program` or `stores`.  Raises UserError for other values."""
         if inputs not in ("program", "stores"):
             raise UserError(f"a cost model takes `program` or `stores` as inputs, not {inputs!r}")
         return self.program(rows) if inputs == "program" else self.features(rows)
 
-    def seconds(self, rows: Rows) -> Doubles:
+    def seconds(self, rows: Rows) -> Float64Array:
         """Analytic cost of the programs, seconds, float64 [N]."""
         return self._require_analytic("seconds").seconds(rows)
 
-    def scored(self, rows: Rows, out: Floats | None = None) -> tuple[Floats, Doubles]:
+    def scored(self, rows: Rows, out: Float32Array | None = None) -> tuple[Float32Array, Float64Array]:
         """`program` and `seconds` in one pass."""
         self._require_analytic("scored")
         table, doubles = self._program_graph(rows, out)
@@ -170,7 +167,7 @@ class FeatureProgram:
         return compile_polys([c.expr for c in self.constraints], self.analysis.params)
 
     @cached_property
-    def _equalities(self) -> npt.NDArray[np.bool_]:
+    def _equalities(self) -> BoolArray:
         return np.array([c.kind == "eq0" for c in self.constraints], bool)
 
     @cached_property

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
-import numpy.typing as npt
 
 from tunesmith.costmodel.features.store_features import ACCESS, BUFFERS, GPU, HEAD, Column, columns
 from tunesmith.costmodel.formulas.expr_graph import Dag, Num
+from tunesmith.support.array_types import Float32Array, FloatArray
 from tunesmith.support.errors import UserError
 
 WORK = next(i for i, c in enumerate(HEAD) if c.name == "work")
@@ -48,7 +48,7 @@ def _maxima(curve: bool) -> tuple[int, ...]:
     return tuple(names[c.name] for c in (*HEAD, *GPU) if not c.adds)
 
 
-def program_vector(features: npt.NDArray[np.floating], curve: bool = False) -> npt.NDArray[np.float32]:
+def program_vector(features: FloatArray, curve: bool = False) -> Float32Array:
     """Vectors of programs from the features of their stores.
 
     Args:

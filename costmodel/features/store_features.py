@@ -12,13 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
 from tunesmith.costmodel.analysis.program_analysis import COUNTS, ProgramAnalysis, Store, Use
 from tunesmith.costmodel.features.gpu_features import gpu_features
 from tunesmith.costmodel.formulas.expr_graph import Dag, Num
 from tunesmith.ir.target.target import Target
+from tunesmith.support.array_types import FloatArray
 
 SCHEMA_VERSION = 3
 """Incremented whenever a column changes its meaning, so that stored features of different versions are not mixed."""
@@ -344,7 +342,7 @@ def _sorted(d: Dag, keys: Sequence[Num], groups: Sequence[Sequence[Num]]) -> lis
     return out
 
 
-def constant_columns(table: npt.NDArray[np.floating], names: Sequence[str]) -> list[str]:
+def constant_columns(table: FloatArray, names: Sequence[str]) -> list[str]:
     """Names of the columns with one value in the whole table [..., F], which carry no information for a model.
 
     For rows of one sketch a long list is normal; for a whole data set it indicates a defective feature.

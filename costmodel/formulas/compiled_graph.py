@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from tunesmith.codegen.vector_vm.compile import DagKernel
 from tunesmith.costmodel.formulas.expr_graph import Dag, Num, NumpyProgram, Rows
+from tunesmith.support.array_types import Float32Array, Float64Array
 from tunesmith.support.errors import RunError, UserError
 
 BACKENDS = ("auto", "llvm", "numpy")
-
-Floats = npt.NDArray[np.float32]
-Doubles = npt.NDArray[np.float64]
 
 
 def check_backend(backend: str) -> None:
@@ -48,7 +45,7 @@ class CompiledGraph:
                     raise
         self._numpy = None if self._kernel else NumpyProgram(d, [*table, *doubles])
 
-    def __call__(self, rows: Rows, out: Floats | None = None) -> tuple[Floats, Doubles]:
+    def __call__(self, rows: Rows, out: Float32Array | None = None) -> tuple[Float32Array, Float64Array]:
         """Float32 [N, table] and float64 [doubles, N]; `out` receives the table.  Thread-safe."""
         if self._kernel is not None:
             return self._kernel(rows, out)

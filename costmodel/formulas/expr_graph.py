@@ -13,15 +13,15 @@ from collections.abc import Callable, Sequence
 from functools import partial, reduce
 
 import numpy as np
-import numpy.typing as npt
 
 from tunesmith.ir.arith.array_eval import live
 from tunesmith.ir.poly import Atom, Op, Param, Poly
+from tunesmith.support.array_types import Float64Array, IntArray
 from tunesmith.support.errors import InternalError, UserError
 
 Node = tuple[str, tuple[float, ...]]
 """("const", (value,)), ("param", (column,)), or an operation on the indices of earlier nodes."""
-Rows = npt.NDArray[np.integer]
+Rows = IntArray
 
 OPERATIONS = ("add", "sub", "mul", "div", "min", "max", "gt", "eq", "where", "floordiv", "ceildiv", "mod", "slog2")
 """slog2(x) is log2(x + 1), Ansor's logarithm of counts; where(c, a, b) is a if c > 0."""
@@ -288,8 +288,6 @@ _UFUNCS: dict[str, np.ufunc] = {
     "max": np.maximum,
 }
 
-Array = npt.NDArray[np.float64]
-
 
 class NumpyProgram:
     """Interpreter of graph roots over whole arrays: the reference for the vector machine.
@@ -320,7 +318,7 @@ class NumpyProgram:
             # Freed after the result has its slot, because some operations write it before reading all operands.
             free.extend(self.slot[x] for x in sorted(set(_operands(dag.nodes[i]))) if last[x] == i and x in self.slot)
 
-    def __call__(self, rows: Rows) -> Array:
+    def __call__(self, rows: Rows) -> Float64Array:
         """Values of the roots, float64 [len(roots), N], for rows [N, P]."""
         out = np.empty((len(self.roots), len(rows)))
         store = np.empty((self.slots, min(len(rows), CHUNK)))
@@ -330,8 +328,8 @@ class NumpyProgram:
                 self._chunk(part, store[:, : len(part)], out[:, low : low + CHUNK])
         return out
 
-    def _chunk(self, rows: Rows, store: Array, out: Array) -> None:
-        def value(i: int) -> Array | float:
+    def _chunk(self, rows: Rows, store: Float64Array, out: Float64Array) -> None:
+        def value(i: int) -> Float64Array | float:
             return self.constants[i] if i in self.constants else store[self.slot[i]]
 
         for op, slot, args in self.steps:

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Self
 
 import numpy as np
-import numpy.typing as npt
 
 from tunesmith.costmodel.features.feature_program import ANALYTIC, vector_names
 from tunesmith.costmodel.features.store_features import SCHEMA_VERSION
 from tunesmith.costmodel.models.model import CostModel, Features, Scores, check_training_data
 from tunesmith.costmodel.models.saved_model import not_saved, read_json, write_json
+from tunesmith.support.array_types import FloatArray, IntArray
 from tunesmith.support.errors import UserError
 
 COLUMN = f"{ANALYTIC}seconds"
@@ -42,7 +42,7 @@ class AnalyticScore(CostModel):
             raise UserError(f"rows of {len(self.names)} features are needed, got an array of shape {list(features.shape)}")
         return -features[:, self._column].astype(np.float64)
 
-    def update(self, features: Features, seconds: npt.NDArray[np.floating], groups: npt.NDArray[np.integer]) -> None:
+    def update(self, features: Features, seconds: FloatArray, groups: IntArray) -> None:
         check_training_data(features, seconds, groups)
 
     def save(self, path: str | os.PathLike[str]) -> None:

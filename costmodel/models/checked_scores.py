@@ -5,9 +5,9 @@ from __future__ import annotations
 import warnings
 
 import numpy as np
-import numpy.typing as npt
 
 from tunesmith.costmodel.models.model import CostModel, Features
+from tunesmith.support.array_types import Float64Array
 from tunesmith.support.caller import stacklevel
 from tunesmith.support.errors import UserError
 
@@ -16,7 +16,7 @@ class ScoreWarning(UserWarning):
     """A cost model returned NaN or infinite scores."""
 
 
-def checked_scores(model: CostModel, features: Features, count: int) -> npt.NDArray[np.float64]:
+def checked_scores(model: CostModel, features: Features, count: int) -> Float64Array:
     """The model's scores of `count` programs, float64 [N].  NaN and infinity become lower than all others, with a warning.
 
     Raises:

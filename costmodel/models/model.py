@@ -7,12 +7,12 @@ from os import PathLike
 from typing import ClassVar, Self
 
 import numpy as np
-import numpy.typing as npt
 
+from tunesmith.support.array_types import Float64Array, FloatArray, IntArray
 from tunesmith.support.errors import UserError
 
-Features = npt.NDArray[np.floating]
-Scores = npt.NDArray[np.float64]
+Features = FloatArray
+Scores = Float64Array
 
 INPUTS = {"program": 2, "stores": 3}
 """Kinds of model input and their number of dimensions: `program` is [N, F], one vector per program (`FeatureProgram.program`); `stores` is
@@ -54,7 +54,7 @@ class CostModel(ABC):
         """
 
     @abstractmethod
-    def update(self, features: Features, seconds: npt.NDArray[np.floating], groups: npt.NDArray[np.integer]) -> None:
+    def update(self, features: Features, seconds: FloatArray, groups: IntArray) -> None:
         """Train on all measurements: the data of earlier updates is discarded, except for the state of a pretrained model.
 
         So a resumed search has the same model as an uninterrupted one.
@@ -88,9 +88,7 @@ class CostModel(ABC):
         """Make the model pretrained: its present state is kept, and later updates train on top of it."""
 
 
-def check_training_data(
-    features: Features, seconds: npt.NDArray[np.floating], groups: npt.NDArray[np.integer], inputs: str = "program"
-) -> None:
+def check_training_data(features: Features, seconds: FloatArray, groups: IntArray, inputs: str = "program") -> None:
     """Check the arguments of `update`; `inputs` is the model's kind of input.
 
     Raises:
@@ -107,7 +105,7 @@ def check_training_data(
         raise UserError(f"seconds must be positive (inf for a program that failed); row {bad} has {float(seconds[bad])!r}")
 
 
-def log_throughput(seconds: npt.NDArray[np.floating], groups: npt.NDArray[np.integer], floor: float) -> Scores:
+def log_throughput(seconds: FloatArray, groups: IntArray, floor: float) -> Scores:
     """log(best time of the group / time), [N]: 0 for the best of each group, at least `floor`; `floor` for failures."""
     best = np.full(len(seconds), np.inf)
     for g in np.unique(groups):

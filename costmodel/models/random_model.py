@@ -6,11 +6,11 @@ import os
 from typing import Self
 
 import numpy as np
-import numpy.typing as npt
 
 from tunesmith.costmodel.features.store_features import SCHEMA_VERSION
 from tunesmith.costmodel.models.model import CostModel, Features, Scores, check_training_data
 from tunesmith.costmodel.models.saved_model import not_saved, read_json, write_json
+from tunesmith.support.array_types import FloatArray, IntArray
 from tunesmith.support.errors import UserError
 from tunesmith.support.seeds import plain_seed, stream
 
@@ -33,7 +33,7 @@ class RandomModel(CostModel):
         weights = stream(self.seed, "random model", rows.shape[1]).random(rows.shape[1]) * 1e4
         return np.asarray((rows.astype(np.float64) * weights).sum(axis=1) % 1.0)
 
-    def update(self, features: Features, seconds: npt.NDArray[np.floating], groups: npt.NDArray[np.integer]) -> None:
+    def update(self, features: Features, seconds: FloatArray, groups: IntArray) -> None:
         check_training_data(features, seconds, groups)
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -36,6 +36,7 @@ from tunesmith.costmodel.metrics import normalized_throughput
 from tunesmith.costmodel.models.model import CostModel, Features, Scores, check_training_data
 from tunesmith.costmodel.models.saved_model import check_schema, check_suffix, not_saved, unwritable
 from tunesmith.support import atomic_file
+from tunesmith.support.array_types import Float32Array, FloatArray, Int64Array, IntArray
 from tunesmith.support.errors import MissingExtraError, UserError
 from tunesmith.support.seeds import plain_seed, stream
 
@@ -55,8 +56,6 @@ BLOCK = 1024
 LIST = 64
 """Maximum programs per list: programs of one task that are ranked against each other in a training step."""
 _LOCK = threading.RLock()
-
-Array = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +123,7 @@ class TorchMLPModel(CostModel):
             scores = torch.cat([s for _, s in _in_blocks(sums, lambda x: _decode(x, state))])
             return scores[:, 0].numpy().astype(np.float64)
 
-    def update(self, features: Features, seconds: npt.NDArray[np.floating], groups: npt.NDArray[np.integer]) -> None:
+    def update(self, features: Features, seconds: FloatArray, groups: IntArray) -> None:
         check_training_data(features, seconds, groups, self.inputs)
         if not len(seconds):
             self._state = self._pretrained
@@ -295,7 +294,7 @@ def _in_blocks(x: torch.Tensor, layer: Callable[[torch.Tensor], torch.Tensor]) -
         yield at, layer(part if n == BLOCK else torch.cat([part, part.new_zeros(BLOCK - n, part.shape[1])]))[:n]
 
 
-def _present(features: Features) -> tuple[Array, npt.NDArray[np.int64]]:
+def _present(features: Features) -> tuple[Float32Array, Int64Array]:
     """The stores without padding, [M, F], and the program of each, [M]."""
     there = ~np.isnan(features[:, :, 0]) if features.shape[2] else np.ones(features.shape[:2], bool)
     chosen = features.reshape(-1, features.shape[2]) if there.all() else features[there]
@@ -313,9 +312,9 @@ def _stores_of(programs: torch.Tensor, first: torch.Tensor) -> tuple[torch.Tenso
     return first[programs][position] + inside, position
 
 
-def _lists(groups: npt.NDArray[Any], rng: np.random.Generator) -> list[npt.NDArray[np.int64]]:
+def _lists(groups: npt.NDArray[Any], rng: np.random.Generator) -> list[Int64Array]:
     """Random lists of at most `LIST` programs of one task, in random order."""
-    out: list[npt.NDArray[np.int64]] = []
+    out: list[Int64Array] = []
     for g in np.unique(groups):
         mine = rng.permutation(np.flatnonzero(groups == g))
         out += [np.asarray(p, np.int64) for p in np.array_split(mine, -(-len(mine) // LIST))]

@@ -29,7 +29,6 @@ from types import ModuleType
 from typing import Any, Self, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from tunesmith.costmodel.features.feature_program import vector_names
 from tunesmith.costmodel.features.store_features import SCHEMA_VERSION
@@ -37,6 +36,7 @@ from tunesmith.costmodel.models.analytic_score import COLUMN
 from tunesmith.costmodel.models.model import CostModel, Features, Scores, check_training_data, log_throughput
 from tunesmith.costmodel.models.saved_model import not_saved, read_json, write_json
 from tunesmith.costmodel.models.xgb_trees import checked_trees
+from tunesmith.support.array_types import FloatArray, IntArray
 from tunesmith.support.errors import UserError
 from tunesmith.support.seeds import derive, plain_seed
 
@@ -119,7 +119,7 @@ class XGBModel(CostModel):
                 out += weight * booster.inplace_predict(np.ascontiguousarray(features, np.float32), validate_features=False)
         return out
 
-    def update(self, features: Features, seconds: npt.NDArray[np.floating], groups: npt.NDArray[np.integer]) -> None:
+    def update(self, features: Features, seconds: FloatArray, groups: IntArray) -> None:
         check_training_data(features, seconds, groups)
         self._parts = self._prior
         if not len(seconds):
@@ -184,7 +184,7 @@ class XGBModel(CostModel):
         return out
 
 
-def _centred(values: Scores, groups: npt.NDArray[np.integer]) -> Scores:
+def _centred(values: Scores, groups: IntArray) -> Scores:
     """The values minus the mean of their task, because only differences within a task matter."""
     out = values.copy()
     for g in np.unique(groups):

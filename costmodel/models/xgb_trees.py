@@ -11,7 +11,8 @@ import re
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+
+from tunesmith.support.array_types import Int64Array
 
 MAX_FEATURES = 1 << 16
 NO_PARENT = 0x7FFFFFFF
@@ -88,7 +89,7 @@ def _tree(data: object, number: int, features: int) -> dict[str, Any]:
     return {**out, "id": number, "tree_param": known}
 
 
-def _check_children(left: npt.NDArray[np.int64], right: npt.NDArray[np.int64], parents: npt.NDArray[np.int64], where: str) -> None:
+def _check_children(left: Int64Array, right: Int64Array, parents: Int64Array, where: str) -> None:
     """Check that the nodes form a tree: each node but the root is a child of exactly one node, its parent, and there are no cycles."""
     nodes = np.arange(len(left))
     leaf = left == -1
@@ -144,7 +145,7 @@ def _floats(value: object, count: int, where: str) -> list[float]:
     return values
 
 
-def _integers(value: object, count: int, where: str) -> npt.NDArray[np.int64]:
+def _integers(value: object, count: int, where: str) -> Int64Array:
     values = _list(value, where)
     if len(values) != count or not all(type(v) is int and abs(v) <= NO_PARENT for v in values):
         raise ValueError(f"{where} is not {count} integers")

@@ -12,23 +12,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from tunesmith.costmodel import metrics
 from tunesmith.costmodel.models.checked_scores import checked_scores
 from tunesmith.costmodel.models.model import CostModel
 from tunesmith.costmodel.models.registry import make_model
 from tunesmith.costmodel.training.training_set import TaskKey, TrainingSet
+from tunesmith.support.array_types import Float64Array, Int64Array
 from tunesmith.support.errors import UserError
 from tunesmith.support.seeds import stream
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 HOLDOUTS = ("within", "task", "family", "target")
 FOLDS = 5
 
-METRICS: dict[str, Callable[[Floats, Floats, Ints], float]] = {
+METRICS: dict[str, Callable[[Float64Array, Float64Array, Int64Array], float]] = {
     "top-1": lambda s, p, g: metrics.top_k_score(s, p, g, 1),
     "top-5": lambda s, p, g: metrics.top_k_score(s, p, g, 5),
     "recall@10": lambda s, p, g: metrics.recall_at_k(s, p, g, 10),
@@ -96,7 +93,7 @@ def evaluate(
     return Evaluation(holdout, len(rounds), int(ran.sum()), len(np.unique(data.groups[ran])), values)
 
 
-def split(data: TrainingSet, holdout: str, folds: int = FOLDS, seed: int = 0) -> Iterator[tuple[Ints, Ints]]:
+def split(data: TrainingSet, holdout: str, folds: int = FOLDS, seed: int = 0) -> Iterator[tuple[Int64Array, Int64Array]]:
     """The training and the test programs of each fold.
 
     Raises:
@@ -126,7 +123,7 @@ def split(data: TrainingSet, holdout: str, folds: int = FOLDS, seed: int = 0) ->
             yield np.flatnonzero(fold != f), np.flatnonzero(fold == f)
 
 
-def metric_values(data: TrainingSet, parts: list[Ints], scores: list[Floats]) -> dict[str, float | None]:
+def metric_values(data: TrainingSet, parts: list[Int64Array], scores: list[Float64Array]) -> dict[str, float | None]:
     """The metrics of scores of parts of the programs.  Scores of different parts or tasks are not compared.
 
     Raises:
@@ -147,14 +144,14 @@ def metric_values(data: TrainingSet, parts: list[Ints], scores: list[Floats]) ->
     return out
 
 
-def _score(model: CostModel, data: TrainingSet, seconds: Floats, learn: Ints, test: Ints) -> Floats:
+def _score(model: CostModel, data: TrainingSet, seconds: Float64Array, learn: Int64Array, test: Int64Array) -> Float64Array:
     features = data.features(model.inputs)
     if len(learn):
         model.update(features[learn], seconds[learn], data.groups[learn])
     return checked_scores(model, features[test], len(test))
 
 
-def _shuffled(data: TrainingSet, seed: int) -> Floats:
+def _shuffled(data: TrainingSet, seed: int) -> Float64Array:
     """The times of all programs, permuted at random within each task."""
     rng, out = stream(seed, "shuffled"), data.seconds.copy()
     for g in range(len(data.tasks)):

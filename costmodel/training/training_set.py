@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tunesmith.costmodel.features.feature_program import FeatureProgram, gather
 from tunesmith.datasets.family import family
@@ -25,9 +24,8 @@ from tunesmith.measure.records.record import target_key
 from tunesmith.schedule.primitive import apply_instruction
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.schedule.trace import Trace
+from tunesmith.support.array_types import Float32Array, Float64Array, Int64Array
 from tunesmith.support.errors import RecordError, TunesmithError, UserError
-
-Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,19 +98,19 @@ class TrainingSet:
     def __init__(
         self,
         tasks: Sequence[TaskKey],
-        groups: npt.NDArray[np.int64],
-        seconds: npt.NDArray[np.float64],
+        groups: Int64Array,
+        seconds: Float64Array,
         sketches: Sequence[_SketchRows],
         refused: Refused,
     ) -> None:
         self.tasks, self.groups, self.seconds, self.refused = tuple(tasks), groups, seconds, refused
         self._sketches = sketches
-        self._features: dict[str, Floats] = {}
+        self._features: dict[str, Float32Array] = {}
 
     def __len__(self) -> int:
         return len(self.seconds)
 
-    def features(self, inputs: str) -> Floats:
+    def features(self, inputs: str) -> Float32Array:
         """The features of all programs for a model with these `CostModel.inputs`; computed once."""
         found = self._features.get(inputs)
         if found is None:
@@ -126,8 +124,8 @@ class _SketchRows:
     """A rebuilt sketch: its feature program, its rows, and their positions among all programs."""
 
     program: FeatureProgram
-    rows: npt.NDArray[np.int64]
-    positions: npt.NDArray[np.int64]
+    rows: Int64Array
+    positions: Int64Array
 
 
 def training_set(

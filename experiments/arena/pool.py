@@ -17,7 +17,6 @@ import numpy as np
 
 from tunesmith.datasets.record_columns import template
 from tunesmith.experiments.arena.pool_space import PoolSketch, PoolTask
-from tunesmith.experiments.arena.statistics import FloatArray
 from tunesmith.ir import structural
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Param, Poly, Var, poly
@@ -34,6 +33,7 @@ from tunesmith.search.samplers.sampler import Candidate, Result
 from tunesmith.search.space.param_space import ParamSpace, Rows
 from tunesmith.search.space.rules_table import generate
 from tunesmith.search.space.sketch import Sketch
+from tunesmith.support.array_types import Float64Array
 from tunesmith.support.errors import BuildError, RecordError, UserError
 
 
@@ -68,7 +68,7 @@ class MeasuredSketch:
     name: str
     trace: str
     rows: Rows = field(repr=False, compare=False)
-    seconds: FloatArray = field(repr=False, compare=False)
+    seconds: Float64Array = field(repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class Pool:
         return h.hexdigest()
 
     @cached_property
-    def seconds(self) -> FloatArray:
+    def seconds(self) -> Float64Array:
         """Seconds of all candidates, sketch after sketch, [len(self)]."""
         return np.concatenate([s.seconds for s in self.sketches])
 

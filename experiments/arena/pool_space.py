@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
 from tunesmith.search.space.param_space import ParamSpace, Rows
 from tunesmith.search.space.sketch import Sketch, Space
 from tunesmith.search.task import Task
+from tunesmith.support.array_types import BoolArray, Int64Array
 
-Indices = npt.NDArray[np.int64]
+Indices = Int64Array
 
 
 class PoolSpace(ParamSpace):
@@ -63,7 +63,7 @@ class PoolSpace(ParamSpace):
         out[todo] = np.where(near[:, 0] == avoid[todo], near[:, -1], near[:, 0])
         return out
 
-    def admissible(self, rows: Rows) -> npt.NDArray[np.bool_]:
+    def admissible(self, rows: Rows) -> BoolArray:
         """Which rows are in the pool."""
         return self.indices(rows) >= 0
 

@@ -18,9 +18,9 @@ import numpy as np
 from tunesmith.experiments.arena.journal import ReplayJournal
 from tunesmith.experiments.arena.methods import Method
 from tunesmith.experiments.arena.pool import Pool
-from tunesmith.experiments.arena.statistics import FloatArray
 from tunesmith.search.samplers.proposals import check_new, proposed
 from tunesmith.search.samplers.sampler import Candidate, Sampler
+from tunesmith.support.array_types import Float64Array
 from tunesmith.support.errors import UserError
 from tunesmith.support.worker_pool import WorkerPool
 
@@ -94,7 +94,7 @@ class ArenaRun:
         """Trials of a search on the pool."""
         return min(self.settings.trials, len(self.pools[pool]))
 
-    def curves(self, pool: int, method: int) -> FloatArray:
+    def curves(self, pool: int, method: int) -> Float64Array:
         """Best seconds after each trial, [completed seeds, budget]: inf before the first success, padded with the last value."""
         length = self.budget(pool)
         out = np.full((self.seeds, length), np.inf)

@@ -7,13 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from tunesmith.experiments.arena.pool import Pool
 from tunesmith.experiments.arena.replay import ArenaRun
 from tunesmith.experiments.arena.statistics import (
     RESAMPLES,
-    FloatArray,
     Interval,
     ahead,
     bootstrap_medians,
@@ -27,6 +25,7 @@ from tunesmith.experiments.arena.statistics import (
     trials_to,
 )
 from tunesmith.search.samplers.proposals import asked_once
+from tunesmith.support.array_types import Float64Array, Int64Array
 
 SHARES = (0.90, 0.95, 0.99)
 """Goals, as fractions of the throughput of the pool's best candidate."""
@@ -78,8 +77,8 @@ class Standing:
     runs: int
     goals: tuple[Goal, ...]
     slowdown: Interval
-    trials: npt.NDArray[np.int64]
-    curve: tuple[FloatArray, FloatArray, FloatArray]
+    trials: Int64Array
+    curve: tuple[Float64Array, Float64Array, Float64Array]
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,14 +228,14 @@ def summarise(run: ArenaRun, level: float = 0.95, resamples: int = RESAMPLES) ->
     return ArenaSummary(run, tuple(standings), _ranking(complete, scores, blocks, pairs, level, resamples), pairs, unit, level)
 
 
-def losses(pool: Pool, curves: FloatArray) -> FloatArray:
+def losses(pool: Pool, curves: Float64Array) -> Float64Array:
     """Mean over the trials of each curve of log(best so far / best of the pool), [runs]; before the first success the best so far is the
     slowest time of the pool."""
     slowest = pool.seconds[np.isfinite(pool.seconds)].max()
     return np.asarray(np.log(np.minimum(curves, slowest) / pool.best).mean(axis=1))
 
 
-def _standing(pool: Pool, p: int, e: int, curves: FloatArray, level: float, resamples: int) -> Standing:
+def _standing(pool: Pool, p: int, e: int, curves: Float64Array, level: float, resamples: int) -> Standing:
     goals = []
     for share in SHARES:
         goal = pool.best / share
@@ -250,7 +249,7 @@ def _standing(pool: Pool, p: int, e: int, curves: FloatArray, level: float, resa
     return Standing(p, e, len(curves), tuple(goals), end, points, curve)
 
 
-def _pairs(methods: Sequence[int], blocks: Mapping[int, FloatArray], level: float) -> tuple[Pair, ...]:
+def _pairs(methods: Sequence[int], blocks: Mapping[int, Float64Array], level: float) -> tuple[Pair, ...]:
     found = []
     for i, a in enumerate(methods):
         for b in methods[i + 1 :]:
@@ -262,8 +261,8 @@ def _pairs(methods: Sequence[int], blocks: Mapping[int, FloatArray], level: floa
 
 def _ranking(
     methods: Sequence[int],
-    scores: Mapping[int, Sequence[FloatArray]],
-    blocks: Mapping[int, FloatArray],
+    scores: Mapping[int, Sequence[Float64Array]],
+    blocks: Mapping[int, Float64Array],
     pairs: Sequence[Pair],
     level: float,
     resamples: int,

@@ -15,12 +15,10 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
-import numpy.typing as npt
 
+from tunesmith.support.array_types import Float64Array, Int64Array
 from tunesmith.support.errors import UserError
 from tunesmith.support.seeds import stream
-
-FloatArray = npt.NDArray[np.float64]
 
 RESAMPLES = 2000
 _CHUNK = 1 << 22
@@ -43,8 +41,8 @@ class Interval:
 
 
 def bootstrap_medians(
-    values: FloatArray, level: float = 0.95, seed: int = 0, resamples: int = RESAMPLES
-) -> tuple[FloatArray, FloatArray, FloatArray]:
+    values: Float64Array, level: float = 0.95, seed: int = 0, resamples: int = RESAMPLES
+) -> tuple[Float64Array, Float64Array, Float64Array]:
     """Medians over the first axis, with percentile intervals (Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13).
     The other axes are resampled together: for curves, runs are drawn and not points.
 
@@ -68,13 +66,13 @@ def bootstrap_medians(
     return np.asarray(np.median(values, axis=0)), low, high
 
 
-def median_interval(values: FloatArray, level: float = 0.95, seed: int = 0, resamples: int = RESAMPLES) -> Interval:
+def median_interval(values: Float64Array, level: float = 0.95, seed: int = 0, resamples: int = RESAMPLES) -> Interval:
     """The median of [runs] values with its interval, see `bootstrap_medians`."""
     value, low, high = bootstrap_medians(np.asarray(values, np.float64), level, seed, resamples)
     return Interval(float(value), float(low), float(high))
 
 
-def mean_interval(groups: Sequence[FloatArray], level: float = 0.95, seed: int = 0, resamples: int = RESAMPLES) -> Interval:
+def mean_interval(groups: Sequence[Float64Array], level: float = 0.95, seed: int = 0, resamples: int = RESAMPLES) -> Interval:
     """The mean of the groups' means with its percentile interval, where runs are drawn within each group (stratified bootstrap, as in
     Agarwal et al., Deep Reinforcement Learning at the Edge of the Statistical Precipice, NeurIPS 2021).
 
@@ -90,13 +88,13 @@ def mean_interval(groups: Sequence[FloatArray], level: float = 0.95, seed: int =
     return Interval(float(np.mean([g.mean() for g in groups])), float(low), float(high))
 
 
-def _ends(found: FloatArray, level: float) -> FloatArray:
+def _ends(found: Float64Array, level: float) -> Float64Array:
     """Lower and upper quantiles over the first axis, [2, ...], without interpolation, which fails for infinity."""
     tail = (1.0 - level) / 2.0
     return np.asarray(np.quantile(found, (tail, 1.0 - tail), axis=0, method="inverted_cdf"))
 
 
-def trials_to(curves: FloatArray, goal: float) -> FloatArray:
+def trials_to(curves: Float64Array, goal: float) -> Float64Array:
     """The trial, from 1, at which each curve reaches `goal` seconds, [runs]; inf for curves that do not.
 
     Args:
@@ -127,7 +125,7 @@ def chance_trials(size: int, good: int, quantile: float = 0.5) -> int:
     return int(np.argmax(survival <= 1.0 - quantile + 1e-12))
 
 
-def signed_rank(differences: FloatArray) -> float:
+def signed_rank(differences: Float64Array) -> float:
     """Two-sided p-value of Wilcoxon's signed-rank test: are paired differences centred at 0?  (Wilcoxon, Biometrics Bulletin 1945.)
 
     Zeros are dropped and equal sizes share their mean rank.  Up to 200 pairs the null distribution is enumerated, which is exact with
@@ -152,7 +150,7 @@ def signed_rank(differences: FloatArray) -> float:
     return min(1.0, 2.0 * float(_rank_sums(doubled)[: smaller + 1].sum()))
 
 
-def _rank_sums(ranks: npt.NDArray[np.int64]) -> FloatArray:
+def _rank_sums(ranks: Int64Array) -> Float64Array:
     """Probabilities of 0, 1, 2, ... for the sum of the ranks with positive sign, under random signs."""
     share = np.ones(1)
     for r in ranks.tolist():
@@ -160,7 +158,7 @@ def _rank_sums(ranks: npt.NDArray[np.int64]) -> FloatArray:
     return share
 
 
-def pseudomedian(differences: FloatArray, level: float = 0.95) -> Interval:
+def pseudomedian(differences: Float64Array, level: float = 0.95) -> Interval:
     """The estimate of `signed_rank`: the median of the means of any two pairs, with the interval of all shifts that the test does not
     reject (Hodges and Lehmann, Annals of Mathematical Statistics 1963).
 
@@ -179,7 +177,7 @@ def pseudomedian(differences: FloatArray, level: float = 0.95) -> Interval:
     return Interval(float(np.median(walsh)), float(low), float(high))
 
 
-def ahead(differences: FloatArray) -> int:
+def ahead(differences: Float64Array) -> int:
     """The direction of `signed_rank`: 1 if the positive differences have the larger rank sum, -1 if the negative ones, 0 if neither."""
     from scipy import stats
 
@@ -209,7 +207,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return out
 
 
-def mean_ranks(scores: FloatArray) -> FloatArray:
+def mean_ranks(scores: Float64Array) -> Float64Array:
     """Mean rank of each column over the rows, 1 for the lowest; equal scores share a rank (as Demsar, JMLR 2006, compares learners).
 
     Args:

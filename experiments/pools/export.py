@@ -10,7 +10,6 @@ import json
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 import tunesmith
@@ -26,6 +25,7 @@ from tunesmith.schedule.schedule import Schedule
 from tunesmith.schedule.trace import Trace
 from tunesmith.search.space.sketch import Sketch, make_sketch
 from tunesmith.support import json_lines
+from tunesmith.support.array_types import Float32Array, Int64Array
 from tunesmith.support.errors import RecordError, TunesmithError, UserError
 
 PREFIX = "feature."
@@ -55,7 +55,7 @@ def with_features(table: RecordTable) -> Exported:
         RecordError: a line is damaged.
     """
     names: tuple[str, ...] = ()
-    values: npt.NDArray[np.float32] = np.zeros((len(table), 0), np.float32)
+    values: Float32Array = np.zeros((len(table), 0), np.float32)
     without: dict[str, int] = {}
     for (digest, key, steps), lines in _groups(table).items():
         try:
@@ -83,7 +83,7 @@ def with_features(table: RecordTable) -> Exported:
     return Exported(out, without)
 
 
-def _groups(table: RecordTable) -> dict[tuple[str, ...], npt.NDArray[np.int64]]:
+def _groups(table: RecordTable) -> dict[tuple[str, ...], Int64Array]:
     """The lines of each workload, target and steps.  A sketch name is not enough, because other versions may use it for other steps."""
     steps = [json.dumps(template(_steps(at, text))) for at, text in enumerate(table.frame["trace"])]
     keys = pd.DataFrame({"workload": table.frame["workload"], "target": table.frame["target"], "steps": steps})
@@ -120,7 +120,7 @@ def sketch_of(func: PrimFunc, trace: Trace) -> Sketch:
     return make_sketch("", func, replay)
 
 
-def _rows(table: RecordTable, lines: npt.NDArray[np.int64], width: int) -> npt.NDArray[np.int64]:
+def _rows(table: RecordTable, lines: Int64Array, width: int) -> Int64Array:
     rows = table.frame["row"].iloc[lines].tolist()
     if any(len(r) != width for r in rows):
         raise UserError(f"some rows do not have the {width} values that the sketch samples")

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from tunesmith.datasets.record_columns import groups
 from tunesmith.datasets.record_table import RecordTable
 from tunesmith.measure.records.record import ERROR_KINDS
 from tunesmith.support import atomic_file
+from tunesmith.support.array_types import Int64Array
 from tunesmith.support.errors import MissingExtraError, UserError
 from tunesmith.support.escaped_text import escaped
 
@@ -111,7 +111,7 @@ def noise(table: RecordTable) -> Figure:
 _PICTURES = {"slowdown": slowdown, "outcomes": outcomes, "noise": noise}
 
 
-def _tasks(table: RecordTable) -> list[tuple[str, npt.NDArray[np.int64]]]:
+def _tasks(table: RecordTable) -> list[tuple[str, Int64Array]]:
     """The tasks with the most records, by name; with several targets, the processor is appended."""
     several = table.frame["target"].nunique() > 1
     found = []

@@ -8,7 +8,6 @@ from functools import partial, wraps
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tunesmith.codegen.backends.backend import BACKENDS
 from tunesmith.costmodel.models.random_model import RandomModel
@@ -22,6 +21,7 @@ from tunesmith.search.samplers.sampler import Sampler
 from tunesmith.search.space.rules import fallback
 from tunesmith.search.space.rules_table import Rule, find_rules
 from tunesmith.search.space.sketch import collect
+from tunesmith.support.array_types import Float64Array, Int64Array
 from tunesmith.support.errors import UserError
 
 NEVER = 1e12
@@ -60,7 +60,7 @@ class _RandomDraftModel:
     def __init__(self, seed: int, sketch: int) -> None:
         self._model = RandomModel(seed=seed * 1009 + sketch)
 
-    def seconds(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    def seconds(self, rows: Int64Array) -> Float64Array:
         return 1.0 + self._model.score(rows.astype(np.float64))
 
 

@@ -5,14 +5,13 @@ Workloads x samplers x models x variants x seeds are the cells of the study; all
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from os import PathLike
 from pathlib import Path
-from typing import NoReturn
+from typing import ClassVar, NoReturn
 
 from tunesmith.experiments.study.results import read_json
 from tunesmith.measure.measurer import MeasurePolicy
@@ -20,6 +19,7 @@ from tunesmith.measure.timing_policy import RacePolicy
 from tunesmith.support.errors import UserError
 from tunesmith.support.load_from_file import names_a_file
 from tunesmith.support.seeds import recorded_seed
+from tunesmith.support.strict_fields import StrictFields
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 """Names of studies and variants, restricted because they are used in folder names."""
@@ -144,81 +144,44 @@ def _base(folder: Path) -> str:
     return base if isinstance(base, str) and base else str(Path.cwd())
 
 
-class _TomlTable:
+class _TomlTable(StrictFields):
     """A table of the file, read with type checks; keys that are not read are refused.
 
     By hand: the errors of msgspec and pydantic name an unknown key, but neither the nearest known one nor the allowed values in words.
     """
 
-    def __init__(self, where: str, data: Mapping[str, object]) -> None:
-        self.where = where
-        self._data = dict(data)
-        self._known: list[str] = []
+    ERROR = UserError
+    NOUNS: ClassVar = {**StrictFields.NOUNS, dict: "a table"}
 
-    def refuse(self, key: str, expected: str, got: object) -> NoReturn:
-        raise UserError(f"{self.where}: {key} is {expected}, got {got!r}")
-
-    def take(self, key: str, default: object) -> object:
-        self._known.append(key)
-        return self._data.pop(key, default)
-
-    def text(self, key: str, default: str) -> str:
-        value = self.take(key, default)
-        return value if isinstance(value, str) else self.refuse(key, "a text", value)
-
-    def flag(self, key: str, default: bool) -> bool:
-        value = self.take(key, default)
-        return value if isinstance(value, bool) else self.refuse(key, "true or false", value)
-
-    def integer(self, key: str, default: int, least: int) -> int:
-        value = self.take(key, default)
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            self.refuse(key, f"an integer, at least {least}", value)
-        return value
+    def refuse(self, name: str, expected: str, got: object) -> NoReturn:
+        raise UserError(f"{self.where}: {name} is {expected}, got {got!r}")
 
     def number(self, key: str, default: float) -> float:
-        value = self.take(key, default)
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            self.refuse(key, "a number", value)
-        return float(value)
+        return float(self.checked(key, "a number", lambda x: type(x) in (int, float), default))
 
-    def listed(self, key: str, default: Sequence[object], kind: type, expected: str) -> tuple[object, ...]:
+    def listed(self, key: str, default: Sequence[object], kind: type, items: str) -> tuple[object, ...]:
         """A non-empty list of distinct values."""
-        value = self.take(key, list(default))
-        if not isinstance(value, list) or not value or any(type(x) is not kind or x == "" for x in value):
-            self.refuse(key, f"a list of {expected}, at least one", value)
+        expected = f"a list of {items}, at least one"
+        value = self.checked(
+            key, expected, lambda x: isinstance(x, list) and len(x) > 0 and all(type(y) is kind and y != "" for y in x), list(default)
+        )
         if repeated := sorted({str(x) for x in value if value.count(x) > 1}):
             raise UserError(f"{self.where}: {key} names {', '.join(repeated)} twice")
         return tuple(value)
 
     def table(self, key: str) -> _TomlTable:
-        value = self.take(key, {})
-        return _TomlTable(f"{self.where}, [{key}]", value) if isinstance(value, dict) else self.refuse(key, "a table", value)
+        return _TomlTable(f"{self.where}, [{key}]", self.mapping(key, {}))
 
     def tables(self, key: str) -> list[_TomlTable]:
-        value = self.take(key, [])
-        if not isinstance(value, list) or any(not isinstance(x, dict) for x in value):
-            self.refuse(key, f"tables, each under [[{key}]]", value)
+        expected = f"tables, each under [[{key}]]"
+        value = self.checked(key, expected, lambda x: isinstance(x, list) and all(isinstance(y, dict) for y in x), [])
         return [_TomlTable(f"{self.where}, [[{key}]] {n}", x) for n, x in enumerate(value, 1)]
-
-    def done(self) -> None:
-        """Refuse keys that were not read."""
-        for key in self._data:
-            near = difflib.get_close_matches(key, self._known, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise UserError(f"{self.where}: unknown key {key!r}.{hint} Known: {', '.join(sorted(self._known))}.")
 
 
 def _config(t: _TomlTable, name: str, text: str) -> ExperimentConfig:
     name = t.text("name", name)
     if not NAME.fullmatch(name):
         t.refuse("name", "letters, digits, '_', '.' and '-', because it names a folder", name)
-    workers = t.take("workers", None)
-    if workers is not None and (type(workers) is not int or workers < 0):
-        t.refuse("workers", "a number of processes, 0 for none", workers)
-    target = t.take("target", None)
-    if target is not None and not isinstance(target, str):
-        t.refuse("target", "a text such as 'llvm -mcpu=native'", target)
     config = ExperimentConfig(
         name=name,
         workloads=_texts(t, "workloads", ()),
@@ -227,11 +190,11 @@ def _config(t: _TomlTable, name: str, text: str) -> ExperimentConfig:
         models=_texts(t, "models", ("xgb",)),
         seeds=tuple([recorded_seed(int(str(s))) for s in t.listed("seeds", (0,), int, "integers")]),
         variants=_variants(t),
-        trials=t.integer("trials", 128, 1),
-        batch=t.integer("batch", 32, 1),
-        leaders=t.integer("leaders", 4, 0),
-        workers=workers,
-        target=target,
+        trials=t.integer("trials", 1, 128),
+        batch=t.integer("batch", 1, 32),
+        leaders=t.integer("leaders", 0, 4),
+        workers=t.checked("workers", "a number of processes, 0 for none", lambda x: x is None or (type(x) is int and x >= 0), None),
+        target=t.checked("target", "a text such as 'llvm -mcpu=native'", lambda x: x is None or isinstance(x, str), None),
         policy=_policy(t.table("policy")),
         text=text,
     )
@@ -264,12 +227,12 @@ def _policy(t: _TomlTable) -> MeasurePolicy:
     """Read the table `[policy]` with the fields of `RacePolicy` and `MeasurePolicy`."""
     usual, race = MeasurePolicy(), RacePolicy()
     timing = {f.name: getattr(race, f.name) for f in fields(RacePolicy)}
-    given = {name: t.integer(name, value, -(2**63)) if isinstance(value, int) else t.number(name, value) for name, value in timing.items()}
+    given = {name: t.integer(name, -(2**63), value) if isinstance(value, int) else t.number(name, value) for name, value in timing.items()}
     others = {
         "verify": t.text("verify", usual.verify),
-        "law_every": t.integer("law_every", usual.law_every, 1),
+        "law_every": t.integer("law_every", 1, usual.law_every),
         "overlap": t.flag("overlap", usual.overlap),
-        "data_seed": t.integer("data_seed", usual.data_seed, 0),
+        "data_seed": t.integer("data_seed", 0, usual.data_seed),
     }
     t.done()
     try:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -22,6 +22,7 @@ from tunesmith.measure.records.run_manifest import read_manifest
 from tunesmith.search.tuner import PHASES
 from tunesmith.support import atomic_file
 from tunesmith.support.errors import RecordError
+from tunesmith.support.strict_fields import MISSING, StrictFields
 
 VERSION = 1
 MANIFEST = "manifest.jsonl"
@@ -125,17 +126,17 @@ class CellResult:
         """Read a `result.json`.  Raises RecordError if it is malformed; `where` names it in messages."""
         get = JsonObject(where, data)
         cell = Cell(get.text("workload"), Arm(get.text("sampler"), get.text("model"), get.text("variant")), get.integer("seed", None))
-        curve = get.take("curve", "a list of seconds", lambda x: isinstance(x, list) and all(y is None or _positive(y) for y in x))
-        errors = get.take("errors", "counts by class", lambda x: isinstance(x, dict) and all(_counted(n) for n in x.values()))
-        seconds = get.take("seconds", "seconds by phase", lambda x: isinstance(x, dict) and all(_finite(y) for y in x.values()))
+        curve = get.checked("curve", "a list of seconds", lambda x: isinstance(x, list) and all(y is None or _positive(y) for y in x))
+        errors = get.checked("errors", "counts by class", lambda x: isinstance(x, dict) and all(_counted(n) for n in x.values()))
+        seconds = get.checked("seconds", "seconds by phase", lambda x: isinstance(x, dict) and all(_finite(y) for y in x.values()))
         if set(seconds) != {"total", *PHASES}:
-            get.refuse("seconds", f"seconds of total, {', '.join(PHASES)}")
-        best = get.take("best_s", "seconds or null", lambda x: x is None or _positive(x))
+            get.refuse("seconds", f"seconds of total, {', '.join(PHASES)}", seconds)
+        best = get.checked("best_s", "seconds or null", lambda x: x is None or _positive(x))
         if best is not None and not curve:
-            get.refuse("curve", "a list with the trial that found the best program")
+            get.refuse("curve", "a list with the trial that found the best program", curve)
         return cls(
             cell,
-            str(get.take("state", f"one of {', '.join(STATES)}", lambda x: isinstance(x, str) and x in STATES)),
+            str(get.checked("state", f"one of {', '.join(STATES)}", lambda x: isinstance(x, str) and x in STATES)),
             get.text("digest"),
             get.integer("trials"),
             get.integer("timed_trials"),
@@ -175,10 +176,8 @@ class SpaceSize:
     def from_json(cls, data: object, where: str) -> SpaceSize:
         """Read an entry of the index.  Raises RecordError if it is malformed."""
         get = JsonObject(where, data)
-        flag = get.take("imperfect_tiles", "true or false", lambda x: isinstance(x, bool))
-        return cls(
-            get.text("workload"), bool(flag), get.integer("sketches"), get.integer("rows"), get.integer("admissible"), get.text("failure")
-        )
+        flag = get.flag("imperfect_tiles")
+        return cls(get.text("workload"), flag, get.integer("sketches"), get.integer("rows"), get.integer("admissible"), get.text("failure"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,28 +253,30 @@ def load_run(folder: str | os.PathLike[str]) -> RunIndex:
     folder = Path(folder)
     path = folder / "index.json"
     get = JsonObject(str(path), read_json(path))
-    if get.take("kind", "'experiment'", lambda x: x == "experiment") and get.integer("v") != VERSION:
-        raise RecordError(f"{path} has version {get.integer('v')}, but this tunesmith reads version {VERSION}")
-    cells = get.take("cells", "a list of cells", lambda x: isinstance(x, list))
-    spaces = get.take("spaces", "a list of sizes", lambda x: isinstance(x, list))
+    get.checked("kind", "'experiment'", lambda x: x == "experiment")
+    if (version := get.integer("v")) != VERSION:
+        raise RecordError(f"{path} has version {version}, but this tunesmith reads version {VERSION}")
+    cells = get.checked("cells", "a list of cells", lambda x: isinstance(x, list))
+    spaces = get.checked("spaces", "a list of sizes", lambda x: isinstance(x, list))
     results = []
     for n, data in enumerate(cells):
         cell = JsonObject(f"{path}, cell {n}", data)
         arm = Arm(cell.text("sampler"), cell.text("model"), cell.text("variant"))
         results.append(load_result(folder, Cell(cell.text("workload"), arm, cell.integer("seed", None))))
-    settings = JsonObject(f"{path}, settings", get.mapping("settings"))
+    settings = get.mapping("settings")
+    shared = JsonObject(f"{path}, settings", settings)
     for name, least in (("trials", 1), ("batch", 1), ("leaders", 0)):
-        settings.integer(name, least)
-    settings.take("target", "a text or null", lambda x: x is None or isinstance(x, str))
+        shared.integer(name, least)
+    shared.checked("target", "a text or null", lambda x: x is None or isinstance(x, str))
     return RunIndex(
         get.text("name"),
         get.text("question"),
-        get.mapping("settings"),
+        settings,
         get.mapping("variants"),
         tuple(results),
         tuple([SpaceSize.from_json(s, f"{path}, space {n}") for n, s in enumerate(spaces)]),
-        bool(get.take("interrupted", "true or false", lambda x: isinstance(x, bool))),
-        get.text("base") if get.has("base") else "",
+        get.flag("interrupted"),
+        get.text("base", ""),  # runs of earlier versions have none
     )
 
 
@@ -320,42 +321,22 @@ def read_json(path: Path) -> object:
         raise RecordError(f"cannot read {path}: {reason}. Is {path.parent} the folder of a run?") from error
 
 
-class JsonObject:
+class JsonObject(StrictFields):
     """Typed access to a JSON object of a file."""
 
     def __init__(self, where: str, data: object) -> None:
-        self.where = where
         if not isinstance(data, dict):
             raise RecordError(f"{where} is {type(data).__name__}, not an object")
-        self._data: dict[str, object] = data
+        super().__init__(where, data)
 
-    def refuse(self, key: str, expected: str) -> NoReturn:
-        """Raise the error for an invalid value of `key`."""
-        raise RecordError(f"{self.where}: {key!r} must be {expected}, but is {str(self._data.get(key, 'missing'))[:80]!r}")
+    def refuse(self, name: str, expected: str, got: object) -> NoReturn:
+        """Raise the error for an invalid value."""
+        raise RecordError(f"{self.where}: {name!r} must be {expected}, but is {str(got)[:80]!r}")
 
-    def has(self, key: str) -> bool:
-        """Whether the key exists; files of earlier versions lack some."""
-        return key in self._data
-
-    def take(self, key: str, expected: str, fits: Callable[[object], bool]) -> Any:
-        """The value, if it passes the check."""
-        if key not in self._data or not fits(self._data[key]):
-            self.refuse(key, expected)
-        return self._data[key]
-
-    def text(self, key: str) -> str:
-        """A text value."""
-        return str(self.take(key, "a text", lambda x: isinstance(x, str)))
-
-    def integer(self, key: str, least: int | None = 0) -> int:
-        """An integer value."""
+    def integer(self, name: str, least: int | None = 0, default: object = MISSING) -> int:
+        """An integer of bounded length."""
         expected = f"an integer{'' if least is None else f', at least {least}'}, of at most {_DIGITS} digits"
-        value = self.take(key, expected, lambda x: type(x) is int and abs(x) < 10**_DIGITS and (least is None or x >= least))
-        return int(value)
-
-    def mapping(self, key: str) -> Json:
-        """An object value."""
-        return self.take(key, "an object", lambda x: isinstance(x, dict))
+        return self.checked(name, expected, lambda x: type(x) is int and abs(x) < 10**_DIGITS and (least is None or x >= least), default)
 
 
 def _finite(x: object) -> bool:

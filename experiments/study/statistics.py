@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from tunesmith.experiments.arena.statistics import FloatArray, holm
+from tunesmith.experiments.arena.statistics import holm
+from tunesmith.support.array_types import Float64Array
 
 CONFIDENCE = 0.95
 """Level of all intervals; a difference is significant if its probability under equality is below 1 - CONFIDENCE."""
@@ -99,7 +100,7 @@ def paired_ratio(a: Mapping[int, float], b: Mapping[int, float]) -> Ratio | None
     return _tested(differences.mean(), (differences,), lambda: stats.ttest_1samp(differences, 0.0)) if len(differences) else None
 
 
-def _tested(difference: float, samples: Sequence[FloatArray], test: Callable[[], Any]) -> Ratio:
+def _tested(difference: float, samples: Sequence[Float64Array], test: Callable[[], Any]) -> Ratio:
     """The ratio for a difference of logarithms, with the interval and p-value of a test of scipy."""
     found = math.exp(difference)
     if min(map(len, samples)) < MIN_SEEDS:

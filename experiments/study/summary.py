@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tunesmith.experiments.arena.statistics import FloatArray, trials_to
+from tunesmith.experiments.arena.statistics import trials_to
 from tunesmith.experiments.study.results import Arm, CellResult, RunIndex
 from tunesmith.experiments.study.statistics import Interval, adjusted, interval, paired_ratio
 from tunesmith.search.tuner import PHASES
+from tunesmith.support.array_types import Float64Array
 
 SHARES = (90, 95, 99)
 """Percentages of the best known speed for which trials are counted."""
@@ -55,7 +56,7 @@ def best_known(runs: Sequence[RunIndex]) -> Mapping[str, float]:
     return out
 
 
-def curves(results: Sequence[CellResult], trials: int = 0) -> FloatArray:
+def curves(results: Sequence[CellResult], trials: int = 0) -> Float64Array:
     """Best seconds after each trial, [seeds, trials]; infinity before the first success.
 
     A search that ended early, because it ran out of candidates, keeps its last value.
@@ -112,7 +113,7 @@ def _result(run: RunIndex, workload: str, arm: Arm, known: Mapping[str, float]) 
     }
 
 
-def _curve(relative: FloatArray) -> Json:
+def _curve(relative: Float64Array) -> Json:
     """Percent of the best known speed over trials: the mean over seeds, from the first trial at which all have a program, with interval."""
     inside = np.atleast_1d(np.isfinite(relative).all(axis=0))
     picks = thinned(relative.shape[1])

@@ -10,7 +10,6 @@ distribution in the group `tunesmith.graph_operator`.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from tunesmith.ops import tensor_expression as te
 from tunesmith.ops.tensor_expression import Tensor
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import ScriptError, UserError
+from tunesmith.support.nearest_name import nearest_name
 from tunesmith.support.registry import Registry
 
 ELEMENTWISE, BROADCAST, INJECTIVE, REDUCTION, FUSABLE, OPAQUE = KINDS = (
@@ -149,8 +149,8 @@ class GraphOperator:
         )
 
     def _nearest(self, key: str) -> str:
-        near = difflib.get_close_matches(key, self.attributes, n=1, cutoff=0.5)
-        return f" (did you mean {near[0]}?)" if near else ""
+        near = nearest_name(key, self.attributes, 0.5)
+        return f" (did you mean {near}?)" if near else ""
 
 
 def _cast(x: Tensor, dtype: str) -> Tensor:

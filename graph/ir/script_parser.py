@@ -7,7 +7,6 @@ Result types are inferred during parsing; `verify` checks the other rules of fun
 from __future__ import annotations
 
 import ast
-import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -29,6 +28,7 @@ from tunesmith.ir.script.parser_scope import Budget
 from tunesmith.ir.script.parser_stmt import statement_word
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import ScriptError, UserError
+from tunesmith.support.nearest_name import nearest_name
 
 MAX_RANK = 32
 """Maximum number of dimensions of a constant; each one is a level of nested lists."""
@@ -94,9 +94,9 @@ class _GraphParser(CallParser):
             self.fail(e, "an operand must be the name of a tensor", hint)
         found = self.values.get(e.id)
         if found is None:
-            near = difflib.get_close_matches(e.id, self.values, 1, 0.5) if len(e.id) <= MAX_NAME else []
+            near = nearest_name(e.id, self.values, 0.5)
             fault = "is a size, not a tensor" if e.id in self.scope else "is not bound here"
-            self.fail(e, f"`{shorten(e.id)}` {fault}", f"Did you mean `{near[0]}`?" if near else "")
+            self.fail(e, f"`{shorten(e.id)}` {fault}", f"Did you mean `{near}`?" if near else "")
         return found
 
     def g_name(self, e: ast.AST | None) -> str | None:

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial, reduce
 
 import numpy as np
-import numpy.typing as npt
 
 from tunesmith.ir.poly import Atom, Op, Param, Poly
+from tunesmith.support.array_types import Int64Array, IntArray
 from tunesmith.support.errors import ScriptError
 
-Values = npt.NDArray[np.int64]
+Values = Int64Array
 
 CHUNK = 4096
 """Rows per chunk: a temporary is 32 KB."""
@@ -24,7 +24,7 @@ CHUNK = 4096
 _UFUNCS: dict[str, np.ufunc] = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
 
 
-def compile_polys(polys: Sequence[Poly], params: Sequence[Param]) -> Callable[[npt.NDArray[np.integer]], Values]:
+def compile_polys(polys: Sequence[Poly], params: Sequence[Param]) -> Callable[[IntArray], Values]:
     """Compile a function that evaluates all of `polys` for every row.
 
     Args:
@@ -136,7 +136,7 @@ class _SlotProgram:
             free.extend(self.slot[x] for x in sorted(set(_operands(code.steps[i]))) if last[x] == i and x in self.slot)
         self.slots = count
 
-    def __call__(self, rows: npt.NDArray[np.integer]) -> Values:
+    def __call__(self, rows: IntArray) -> Values:
         if rows.ndim != 2 or rows.shape[1] != self.width:
             raise ScriptError(f"expected rows of {self.width} columns, [N, {self.width}], got an array of shape {list(rows.shape)}")
         n = len(rows)
@@ -149,7 +149,7 @@ class _SlotProgram:
         # Column-major, so that a test of one column reads contiguous memory.
         return out.T
 
-    def _chunk(self, rows: npt.NDArray[np.integer], store: Values, out: Values) -> None:
+    def _chunk(self, rows: IntArray, store: Values, out: Values) -> None:
         slot, constant = self.slot, self.constant
         for op, i, a, b in self.order:
             to = store[slot[i]]

@@ -17,13 +17,12 @@ def is_usual_divisor(e: Expr, bounds: Callable[[Poly], Range]) -> bool:
         e: the divisor.
         bounds: returns the lowest and highest value of an index expression.
     """
-    t = type(e)
-    if t is Const:
-        return e.value not in (0, -1)  # type: ignore[attr-defined]
-    if t is Broadcast:
-        return is_usual_divisor(e.a, bounds)  # type: ignore[attr-defined]
-    if t is Binary and e.op == "max":  # type: ignore[attr-defined]
-        return any(_is_positive(x) for x in (e.a, e.b))  # type: ignore[attr-defined]
+    if isinstance(e, Const):
+        return e.value not in (0, -1)
+    if isinstance(e, Broadcast):
+        return is_usual_divisor(e.a, bounds)
+    if isinstance(e, Binary) and e.op == "max":
+        return any(_is_positive(x) for x in (e.a, e.b))
     known = _index_range(e, bounds)
     return known is not None and known[0] >= 1
 

@@ -22,7 +22,7 @@ def values_at(p: Poly, points: Mapping[Var, Any], size: int) -> np.ndarray:
     for m, c in p.terms:
         term: Any = c
         for a in m:
-            term = term * (_operation(a, points, size) if type(a) is Op else points[a])  # type: ignore[index]
+            term = term * (_operation(a, points, size) if type(a) is Op else points[a])
         out += term
     return out
 

@@ -71,10 +71,10 @@ def nested_interval(p: Poly, ranges: Mapping[Var, Poly]) -> tuple[Poly, Poly]:
 
 def _atom_interval(a: Atom, ranges: Mapping[Var, Poly]) -> tuple[Poly, Poly]:
     if a.vars.isdisjoint(ranges):
-        same = poly(a)  # type: ignore[arg-type]
+        same = poly(a)
         return same, same
     if type(a) is not Op:
-        return ZERO, ranges[a]  # type: ignore[index]
+        return ZERO, ranges[a]
     ends = [interval(x, ranges) for x in a.args]
     if a.op in ("min", "max"):
         return MAKE[a.op](*[e[0] for e in ends]), MAKE[a.op](*[e[1] for e in ends])
@@ -162,7 +162,7 @@ def _bounds(p: Poly, ranges: Mapping[Var, Range]) -> Range:
                 ops += 1
                 lo, hi = _op_bounds(a.op, a.args, ranges)
             else:
-                lo, hi = ranges[a]  # type: ignore[index]
+                lo, hi = ranges[a]
         elif m:
             lo, hi = _monomial_bounds(m, ranges)
         else:
@@ -180,7 +180,7 @@ def _monomial_bounds(m: Monomial, ranges: Mapping[Var, Range]) -> Range:
     i = 0
     while i < len(m):
         a, n = m[i], m.count(m[i])
-        lo, hi = _op_bounds(a.op, a.args, ranges) if type(a) is Op else ranges[a]  # type: ignore[index]
+        lo, hi = _op_bounds(a.op, a.args, ranges) if type(a) is Op else ranges[a]
         if n % 2 == 0 and lo < 0:
             lo, hi = (0 if hi > 0 else hi**n), max(lo**n, hi**n)
         else:

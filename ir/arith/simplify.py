@@ -42,7 +42,7 @@ def is_plain(p: Poly, ranges: Mapping[Var, Range]) -> bool:
     """Whether no rule can apply: no operation, and every variable has several values.  Fast path for most expressions."""
     for m, _ in p.terms:
         for a in m:
-            known = None if type(a) is Op else ranges.get(a)  # type: ignore[call-overload]
+            known = None if type(a) is Op else ranges.get(a)
             if known is None or known[0] == known[1]:
                 return False
     return True
@@ -125,7 +125,7 @@ def _round(p: Poly, facts: Facts) -> Poly:
             if new is not None and value is None:
                 value = Poly(((m[:i], 1),))
             if value is not None:
-                value = mul(value, poly(a) if new is None else new)  # type: ignore[arg-type]
+                value = mul(value, poly(a) if new is None else new)
         changed |= value is not None
         for tm, tc in ((m, 1),) if value is None else value.terms:
             out[tm] = out.get(tm, 0) + c * tc
@@ -150,7 +150,7 @@ def _varies(p: Poly, ranges: Mapping[Var, Range]) -> bool:
 def _atom_round(a: Atom, facts: Facts) -> Poly | None:
     """The simpler form of an atom, None if there is none."""
     if type(a) is not Op:
-        low, high = facts.ranges[a]  # type: ignore[index]
+        low, high = facts.ranges[a]
         return poly(low) if low == high else None
     args = tuple([_round(x, facts) for x in a.args])
     if args != a.args:

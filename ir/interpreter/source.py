@@ -157,7 +157,7 @@ class Compiler:
         if a not in self.values:
             what = "Param" if isinstance(a, Param) else "variable"
             raise InterpretError(f"function {self.func.name}: the {what} {a!r} has no value: it is not bound here and not in `values`")
-        return f"({int(self.values[a])})"  # type: ignore[index]
+        return f"({int(self.values[a])})"
 
     def simple(self, p: Poly) -> str:
         """A name or number with the value of an index expression."""

@@ -462,7 +462,7 @@ def _evaluate(p: Poly, env: Mapping[Var, Any]) -> np.ndarray:
         for m, c in p.terms:
             term: Any = np.int64(c)
             for a in m:
-                term = term * (_OPS[a.op]([_evaluate(y, env) for y in a.args]) if type(a) is Op else env[a])  # type: ignore[index]
+                term = term * (_OPS[a.op]([_evaluate(y, env) for y in a.args]) if type(a) is Op else env[a])
             total = total + term
     return np.asarray(total)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,6 +17,7 @@ from tunesmith.ir.script.naming import MAX_NAME
 from tunesmith.ir.script.parser_expr import ExprParser, Parsed
 from tunesmith.ir.script.printer_expr import FOLDED, call_dtype
 from tunesmith.support import dtype as dt
+from tunesmith.support.nearest_name import nearest_name
 
 
 class CallParser(ExprParser):
@@ -39,8 +39,8 @@ class CallParser(ExprParser):
             return self._intrinsic(e, name)
         if name in dt.SCALARS:
             return self._scalar(e, name)
-        near = difflib.get_close_matches(name, [*_CALLS, *INTRINSICS], 1) if len(name) <= MAX_NAME else []
-        self.fail(e.func, f"T.{shorten(name)} is not a value function of the script", f"Did you mean T.{near[0]}?" if near else "")
+        near = nearest_name(name, [*_CALLS, *INTRINSICS])
+        self.fail(e.func, f"T.{shorten(name)} is not a value function of the script", f"Did you mean T.{near}?" if near else "")
 
     def _vload(self, e: ast.Call, target: ast.Name) -> Expr:
         b = self.buffer(target, "read")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import numbers
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn, TypeVar
@@ -11,9 +10,9 @@ from typing import Any, NoReturn, TypeVar
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.poly import Poly
 from tunesmith.ir.script.diagnostics import Source, SourceError, shorten
-from tunesmith.ir.script.naming import MAX_NAME
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import ScriptError
+from tunesmith.support.nearest_name import nearest_name
 
 R = TypeVar("R")
 
@@ -86,8 +85,8 @@ class ScopeParser:
         value = self._constants(name) if self._constants is not None and name != self.alias else None
         if value is None:
             known = [n for n in self.scope if n not in self.hidden]
-            near = difflib.get_close_matches(name, known, 1, 0.5) if len(name) <= MAX_NAME else []
-            have = (f"Did you mean `{near[0]}`? " if near else "") + f"Known here: {', '.join(known[:20]) or 'nothing'}."
+            near = nearest_name(name, known, 0.5)
+            have = (f"Did you mean `{near}`? " if near else "") + f"Known here: {', '.join(known[:20]) or 'nothing'}."
             self.fail(e, f"unknown {kind} `{shorten(name)}`", have)
         if isinstance(value, (bool, int, float, str)):
             return value

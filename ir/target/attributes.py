@@ -5,13 +5,13 @@ Other distributions register kinds and tags based on the built-in ones: such a k
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tunesmith.support.errors import TargetError
+from tunesmith.support.nearest_name import did_you_mean
 from tunesmith.support.registry import Registry
 
 CPU_KINDS = ("llvm", "c")
@@ -81,8 +81,7 @@ class Attribute:
 
 def suggestion(word: str, known: Iterable[str]) -> str:
     """` Did you mean ...?` with the nearest known word, or an empty string."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f" Did you mean {near[0]!r}?" if near else ""
+    return did_you_mean(word, known, 0.5)
 
 
 def _matching(pattern: str, what: str) -> Callable[[str], str]:

@@ -6,17 +6,12 @@ of a `Target`, not part of its identity: recalibration changes no database key.
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import json
 import math
 import os
 import statistics
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
-from pathlib import Path
 
 import numpy as np
 
@@ -24,10 +19,10 @@ from tunesmith.codegen.llvm.host import check_runs_here
 from tunesmith.codegen.llvm.probe import OUT_BYTES, ProbeKernels, load_probe
 from tunesmith.ir.target.detect import detect_host
 from tunesmith.ir.target.target import Target
+from tunesmith.measure.calibration.cache import RateCache
+from tunesmith.measure.calibration.worker import measure_in_worker, print_progress
 from tunesmith.runtime.threads import pin_threads
-from tunesmith.support import atomic_file
-from tunesmith.support.errors import RecordError, RunError, UserError
-from tunesmith.support.worker_pool import WorkerPool
+from tunesmith.support.errors import RecordError, UserError
 
 PROBE_VERSION = 1
 """Version of the probes; incremented when they change, to invalidate cached rates."""
@@ -39,8 +34,6 @@ _BUDGET_S = 0.12
 _FORK_JOINS = 200
 _PAGE = 4096
 _DRAM_BYTES = (128 << 20, 256 << 20)
-_TIMEOUT_S = 120.0
-_PATIENCE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,19 +99,18 @@ def machine_rates(target: Target | None = None, *, refresh: bool = False, progre
         RunError: the probes failed.
     """
     target = _checked(target)
-    path = _cache_path(target)
-    if not refresh:
-        cached = _load(path)
-        if cached is not None:
-            return cached
-    rates = _measure_in_worker(target, progress or _print_progress)
-    _store(path, target, rates)
+    cache = _cache(target)
+    cached = None if refresh else cache.load()
+    if cached is not None:
+        return cached
+    rates = _measure_in_worker(target, progress or print_progress)
+    cache.store(rates, {"cpu": detect_host().model_name, "target": target.to_json(), "probe_version": PROBE_VERSION})
     return rates
 
 
 def remembered_rates(target: Target | None = None) -> MachineRates | None:
     """The cached rates; None if there are none.  Measures nothing."""
-    return _load(_cache_path(_checked(target)))
+    return _cache(_checked(target)).load()
 
 
 def calibrated(target: Target | None = None) -> Target:
@@ -231,41 +223,11 @@ def _address(array: np.ndarray) -> int:
 
 
 def _measure_in_worker(target: Target, progress: Callable[[str], None]) -> MachineRates:
-    """Measure in a fresh process: pinned threads, empty pools and caches, and its memory is released afterwards."""
-    factory = f"{__name__}:{probe_worker.__name__}"
-    with WorkerPool(factory, 1, env=pin_threads(target.num_cores), timeout=_TIMEOUT_S) as pool:
-        pool.submit(target.to_json(facts=True))
-        result = pool.next_result(_PATIENCE_S)
-        if result is None:
-            progress(f"calibrating this machine on {target.num_cores} threads (once, takes a few seconds) ...")
-            result = pool.next_result()
-    if result is None or result.error is not None:
-        reason = f"{result.message}\n{result.detail}" if result else "the measuring process did not answer"
-        raise RunError(f"cannot measure the rates of this machine: {reason}")
-    return MachineRates.from_json(result.value)
+    """Measure in a fresh process with pinned threads."""
+    factory, cores = f"{__name__}:{probe_worker.__name__}", target.num_cores
+    doing = f"calibrating this machine on {cores} threads"
+    return MachineRates.from_json(measure_in_worker(factory, target, "this machine", progress, doing=doing, env=pin_threads(cores)))
 
 
-def _print_progress(message: str) -> None:
-    print(message, file=sys.stderr, flush=True)
-
-
-def _cache_path(target: Target) -> Path:
-    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    identity = json.dumps([detect_host().model_name, target.key, PROBE_VERSION])
-    return Path(cache) / "tunesmith" / f"machine-rates-{hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()}.json"
-
-
-def _load(path: Path) -> MachineRates | None:
-    """The cached rates; None if the file is missing or invalid."""
-    try:
-        return MachineRates.from_json(json.loads(path.read_text(encoding="utf-8"))["rates"])
-    except (OSError, ValueError, KeyError, TypeError, RecordError):
-        return None
-
-
-def _store(path: Path, target: Target, rates: MachineRates) -> None:
-    """Write the rates to the cache; errors are ignored, as the rates can be measured again."""
-    content = {"cpu": detect_host().model_name, "target": target.to_json(), "probe_version": PROBE_VERSION, "rates": rates.to_json()}
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        atomic_file.write_text(path, json.dumps(content, indent=1) + "\n")
+def _cache(target: Target) -> RateCache[MachineRates]:
+    return RateCache("machine-rates", [detect_host().model_name, target.key, PROBE_VERSION], MachineRates.from_json)

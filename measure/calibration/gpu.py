@@ -8,28 +8,23 @@ the target's estimate remains in use.
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import math
-import os
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
 from tunesmith.codegen.device.host import check_device
 from tunesmith.ir.target.gpus import OPENCL_FLOOR
 from tunesmith.ir.target.target import Target
+from tunesmith.measure.calibration.cache import RateCache
 from tunesmith.measure.calibration.gpu_probe import CHUNK, FMAS, THREADS, Probe, compiled
+from tunesmith.measure.calibration.worker import measure_in_worker, print_progress
 from tunesmith.measure.device_lease import device_lease
 from tunesmith.runtime.device.device import Allocation, Device, DeviceAttributes, DeviceLost
-from tunesmith.support import atomic_file
 from tunesmith.support.errors import RecordError, RunError, TunesmithError, UserError
-from tunesmith.support.worker_pool import WorkerPool
 
 PROBE_VERSION = 1
 """Version of the probes; incremented when they change, to invalidate cached rates."""
@@ -50,8 +45,6 @@ _SHARE = 64
 """A copied buffer takes at most the fraction 1 / _SHARE of the device's memory."""
 _LAUNCHES = 300
 """Consecutive launches; drivers accept about a thousand before they block."""
-_TIMEOUT_S = 120.0
-_PATIENCE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,22 +117,23 @@ def device_rates(target: Target, *, refresh: bool = False, progress: Callable[[s
         BuildError: the target's code cannot run here.
         RunError: the measuring process failed.
     """
-    path = _cache_path(target, _checked(target))
-    if not refresh:
-        cached = _load(path)
-        if cached is not None:
-            return cached
-    report = progress or _print_progress
+    facts = _checked(target)
+    cache = _cache(target, facts)
+    cached = None if refresh else cache.load()
+    if cached is not None:
+        return cached
+    report = progress or print_progress
     rates = _measure_in_worker(target, report)
     for note in rates.notes:
         report(f"rates of the {target.kind} device: {note}")
-    _store(path, target, rates)
+    origin = {"device": facts.name, "driver": facts.driver_version, "target": target.to_json(), "probe_version": PROBE_VERSION}
+    cache.store(rates, origin)
     return rates
 
 
 def remembered_device_rates(target: Target) -> DeviceRates | None:
     """The cached rates; None if there are none.  Measures nothing."""
-    return _load(_cache_path(target, _checked(target)))
+    return _cache(target, _checked(target)).load()
 
 
 def calibrated_device(target: Target, progress: Callable[[str], None] | None = None) -> Target:
@@ -154,7 +148,7 @@ def calibrated_device(target: Target, progress: Callable[[str], None] | None = N
     try:
         return target.with_attributes(**device_rates(target, progress=progress).facts())
     except RunError as error:
-        (progress or _print_progress)(f"{error}. The estimates of {target} are kept")
+        (progress or print_progress)(f"{error}. The estimates of {target} are kept")
         return target
 
 
@@ -339,48 +333,12 @@ def _best_rate(probe: Probe, start: Callable[[int], None], work: int) -> float:
 
 
 def _measure_in_worker(target: Target, progress: Callable[[str], None]) -> DeviceRates:
-    """Measure in a fresh process: a lost device affects only that process, and its memory is released afterwards."""
-    factory = f"{__name__}:{probe_worker.__name__}"
-    with device_lease(Device(target.base)), WorkerPool(factory, 1, timeout=_TIMEOUT_S) as pool:
-        pool.submit(target.to_json(facts=True))
-        result = pool.next_result(_PATIENCE_S)
-        if result is None:
-            progress(f"calibrating the first {target.kind} device (once, takes a few seconds) ...")
-            result = pool.next_result()
-    if result is None or result.error is not None:
-        reason = f"{result.message}\n{result.detail}" if result else "the measuring process did not answer"
-        raise RunError(f"cannot measure the rates of the first {target.kind} device: {reason}")
-    return DeviceRates.from_json(result.value)
+    """Measure in a fresh process while no other one uses the device; a lost device affects only that process."""
+    factory, device = f"{__name__}:{probe_worker.__name__}", f"the first {target.kind} device"
+    with device_lease(Device(target.base)):
+        return DeviceRates.from_json(measure_in_worker(factory, target, device, progress, doing=f"calibrating {device}"))
 
 
-def _print_progress(message: str) -> None:
-    print(message, file=sys.stderr, flush=True)
-
-
-def _cache_path(target: Target, facts: DeviceAttributes) -> Path:
-    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    identity = json.dumps([target.base, facts.name, facts.driver_version, target.arch, target.num_cores, target.l2_bytes, PROBE_VERSION])
-    return Path(cache) / "tunesmith" / f"device-rates-{hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()}.json"
-
-
-def _load(path: Path) -> DeviceRates | None:
-    """The cached rates; None if the file is missing or invalid."""
-    try:
-        return DeviceRates.from_json(json.loads(path.read_text(encoding="utf-8"))["rates"])
-    except (OSError, ValueError, KeyError, TypeError, RecordError):
-        return None
-
-
-def _store(path: Path, target: Target, rates: DeviceRates) -> None:
-    """Write the rates to the cache; errors are ignored, as the rates can be measured again."""
-    facts = Device(target.base).api.attributes(0)
-    content = {
-        "device": facts.name,
-        "driver": facts.driver_version,
-        "target": target.to_json(),
-        "probe_version": PROBE_VERSION,
-        "rates": rates.to_json(),
-    }
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        atomic_file.write_text(path, json.dumps(content, indent=1) + "\n")
+def _cache(target: Target, facts: DeviceAttributes) -> RateCache[DeviceRates]:
+    identity = [target.base, facts.name, facts.driver_version, target.arch, target.num_cores, target.l2_bytes, PROBE_VERSION]
+    return RateCache("device-rates", identity, DeviceRates.from_json)

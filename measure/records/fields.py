@@ -11,11 +11,12 @@ import math
 import re
 import reprlib
 from collections.abc import Mapping, Sequence
-from typing import NoReturn, TypeVar
+from typing import ClassVar, NoReturn, TypeVar
 
 import numpy as np
 
 from tunesmith.support.errors import RecordError
+from tunesmith.support.strict_fields import MISSING, StrictFields
 
 T = TypeVar("T")
 
@@ -59,8 +60,8 @@ class ValuePool:
         return f"[{','.join([text for _, text in cached])}]"  # type: ignore[misc]  # none is None
 
 
-class LineFields:
-    """Validating reader of one line; `rest` holds the fields that were not read.
+class LineFields(StrictFields):
+    """Validating reader of one line.
 
     Args:
         kind: required kind of the line, named in errors.
@@ -72,18 +73,19 @@ class LineFields:
         RecordError: the line is not an object, or of another kind.  All reader methods raise RecordError, too.
     """
 
+    NOUNS: ClassVar = {bool: "true or false", dict: "a JSON object", list: "a JSON array"}
+
     def __init__(self, kind: str, line: object, pool: ValuePool | None = None) -> None:
-        self.kind = kind
         self._pool = pool
         if not isinstance(line, dict):
             raise RecordError(f"{kind} line: expected a JSON object, got {show(line)}")
-        self.rest: dict[str, object] = dict(line)
+        super().__init__(f"{kind} line", line)
         version = self.take("v", f"a version number from 1 to {VERSION}")
         if type(version) is not int or version < 1:
             self.refuse("v", f"a version number from 1 to {VERSION}", version)
         if version > VERSION:
             raise NewerRecordError(
-                f"{kind} line: format version {show(version)} is newer than the supported version {VERSION}. Upgrade tunesmith"
+                f"{self.where}: format version {show(version)} is newer than the supported version {VERSION}. Upgrade tunesmith"
             )
         found = self.take("kind", repr(kind))
         if found != kind:
@@ -91,7 +93,9 @@ class LineFields:
 
     def refuse(self, name: str, expected: str, got: object) -> NoReturn:
         """Raise the RecordError for a field."""
-        raise RecordError(f"{self.kind} line: field `{name}`: expected {expected}, got {show(got)}")
+        if got is MISSING:
+            raise RecordError(f"{self.where}: field `{name}` is missing: expected {expected}")
+        raise RecordError(f"{self.where}: field `{name}`: expected {expected}, got {show(got)}")
 
     def digest(self, name: str) -> str:
         """A digest: a short name that cannot contain a path separator."""
@@ -101,7 +105,7 @@ class LineFields:
             self.refuse(name, expected, value)
         return value
 
-    def text(self, name: str, limit: int) -> str:
+    def string(self, name: str, limit: int) -> str:
         """A string of bounded length."""
         expected = f"a string of at most {limit} characters"
         value = self.take(name, expected)
@@ -109,28 +113,16 @@ class LineFields:
             self.refuse(name, expected, value)
         return value
 
-    def flag(self, name: str) -> bool:
-        """True or false; 0 and 1 are rejected."""
-        value = self.take(name, "true or false")
-        if not isinstance(value, bool):
-            self.refuse(name, "true or false", value)
-        return value
-
-    def mapping(self, name: str, shared: bool = True) -> dict[str, object]:
-        """A JSON object with any content, see `canonical` for its values; `shared` if equal objects occur in many lines."""
-        value = self.take(name, "a JSON object")
-        if not isinstance(value, dict):
-            self.refuse(name, "a JSON object", value)
-        return value if self._pool is None or not shared else self._pool.one(value)
+    def shared(self, name: str) -> dict[str, object]:
+        """A JSON object with any content, see `canonical` for its values; equal ones of many lines are one object."""
+        value = self.mapping(name)
+        return value if self._pool is None else self._pool.one(value)
 
     def array(self, name: str) -> list[object]:
         """A JSON array with any content."""
-        value = self.take(name, "a JSON array")
-        if not isinstance(value, list):
-            self.refuse(name, "a JSON array", value)
-        return value
+        return self.typed(name, list)
 
-    def integer(self, name: str) -> int:
+    def integer64(self, name: str) -> int:
         """A signed or unsigned 64-bit integer."""
         value = self.take(name, "a 64-bit integer")
         if type(value) is not int or (value not in _INT64 and value not in _UINT64):
@@ -178,12 +170,6 @@ class LineFields:
         if not 0 <= number < math.inf or (positive and number == 0):  # NaN fails the first condition
             self.refuse(name, expected, value)
         return number
-
-    def take(self, name: str, expected: str) -> object:
-        """Remove a required field and return its unvalidated value."""
-        if name not in self.rest:
-            raise RecordError(f"{self.kind} line: field `{name}` is missing: expected {expected}")
-        return self.rest.pop(name)
 
 
 def canonical(name: str, value: object) -> str:

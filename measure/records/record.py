@@ -165,20 +165,20 @@ class Record:
         written = fields.rest.pop("schedule", None)
         record = cls(
             workload=fields.digest("workload"),
-            target=fields.mapping("target"),
+            target=fields.shared("target"),
             trace=fields.array("trace"),
-            sketch=fields.text("sketch", MAX_NAME),
+            sketch=fields.string("sketch", MAX_NAME),
             row=fields.row("row"),
             samples=fields.samples("samples"),
             clean=fields.flag("clean"),
             error=_error(fields),
             verified=fields.flag("verified"),
-            host=fields.mapping("host"),
-            versions=fields.mapping("versions"),
-            seed=fields.integer("seed"),
+            host=fields.shared("host"),
+            versions=fields.shared("versions"),
+            seed=fields.integer64("seed"),
             timestamp=fields.timestamp("timestamp"),
-            policy=fields.mapping("policy"),
-            extra=fields.mapping("extra", shared=False),
+            policy=fields.shared("policy"),
+            extra=fields.mapping("extra"),
             unknown=fields.rest,  # evaluated last, after all known fields were removed
         )
         if record.error is None and not record.samples:
@@ -223,7 +223,7 @@ class WorkloadLine:
     def from_json(cls, line: object) -> WorkloadLine:
         """Parse one line.  Raises NewerRecordError and RecordError as `Record.from_json` does."""
         fields = LineFields("workload", line)
-        digest, name, script = fields.digest("digest"), fields.text("name", MAX_NAME), fields.text("script", MAX_SCRIPT)
+        digest, name, script = fields.digest("digest"), fields.string("name", MAX_NAME), fields.string("script", MAX_SCRIPT)
         canonical("unknown fields", fields.rest)
         return cls(digest, name, script, fields.rest)
 

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from tunesmith.costmodel.models.model import CostModel
 from tunesmith.search.samplers.diverse_batch import by_turns, pick
@@ -23,11 +22,11 @@ from tunesmith.search.samplers.sampler import Candidate, Result, Sampler
 from tunesmith.search.samplers.scorer import Scorer
 from tunesmith.search.space.param_space import Rows
 from tunesmith.search.task import Task
+from tunesmith.support.array_types import BoolArray, Float64Array, Int64Array
 from tunesmith.support.errors import UserError
 from tunesmith.support.seeds import stream
 
-Floats = npt.NDArray[np.float64]
-Sketches = npt.NDArray[np.int64]
+Sketches = Int64Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,24 +152,24 @@ class AnnealingSampler(Sampler):
         self._draw(new, jumps, rng)
         return new
 
-    def _draw(self, chains: _Chains, where: npt.NDArray[np.bool_], rng: np.random.Generator) -> None:
+    def _draw(self, chains: _Chains, where: BoolArray, rng: np.random.Generator) -> None:
         """Set the selected chains to random rows of their sketches."""
         for k in np.unique(chains.sketch[where]).tolist():
             mine = np.flatnonzero((chains.sketch == k) & where)
             chains.rows[mine] = 0
             chains.rows[mine, : self._widths[k]] = self._spaces[k].sample(len(mine), rng)
 
-    def _predicted_costs(self, chains: _Chains) -> Floats:
+    def _predicted_costs(self, chains: _Chains) -> Float64Array:
         found = self._scorer.predicted_costs({k: chains.group(k, self._widths[k]) for k in np.unique(chains.sketch).tolist()})
         out = np.empty(len(chains.sketch))
         for k, predicted_costs in found.items():
             out[chains.sketch == k] = predicted_costs
         return out
 
-    def _population(self, scored: list[tuple[_Chains, Floats]]) -> Population:
+    def _population(self, scored: list[tuple[_Chains, Float64Array]]) -> Population:
         """All scored states without duplicates."""
         rows: dict[int, Rows] = {}
-        values: dict[int, Floats] = {}
+        values: dict[int, Float64Array] = {}
         for k in np.unique(np.concatenate([c.sketch for c, _ in scored])).tolist():
             every = np.concatenate([c.group(k, self._widths[k]) for c, _ in scored])
             predicted_costs = np.concatenate([e[c.sketch == k] for c, e in scored])

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from tunesmith.costmodel.models.model import CostModel
 from tunesmith.search.samplers.diverse_batch import by_turns, pick
@@ -22,9 +21,8 @@ from tunesmith.search.samplers.sampler import Candidate, Result, Sampler
 from tunesmith.search.samplers.scorer import Scorer
 from tunesmith.search.space.param_space import Rows
 from tunesmith.search.task import Task
+from tunesmith.support.array_types import Float64Array
 from tunesmith.support.seeds import stream
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +104,7 @@ class EvolutionarySampler(Sampler):
                 groups = self._renew(groups, predicted_costs, rng)
         return sorted(best, key=lambda c: (best[c], c))
 
-    def _renew(self, groups: dict[int, Rows], predicted_costs: dict[int, Floats], rng: np.random.Generator) -> dict[int, Rows]:
+    def _renew(self, groups: dict[int, Rows], predicted_costs: dict[int, Float64Array], rng: np.random.Generator) -> dict[int, Rows]:
         """The next generation: parents are drawn by the rank of their predicted cost over all sketches."""
         every = np.concatenate([predicted_costs[k] for k in groups])
         sketch = np.concatenate([np.full(len(predicted_costs[k]), k) for k in groups])

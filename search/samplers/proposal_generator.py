@@ -9,14 +9,12 @@ import time
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from tunesmith.costmodel.features.feature_program import gather
 from tunesmith.search.samplers.sampler import Candidate
 from tunesmith.search.space.param_space import Rows
 from tunesmith.search.task import Task
-
-Floats = npt.NDArray[np.float64]
+from tunesmith.support.array_types import Float32Array, Float64Array, Int64Array
 
 
 @dataclass(slots=True)
@@ -24,7 +22,7 @@ class Population:
     """Candidates as arrays: the rows of each sketch and a value for each row.  Sketches without candidates are absent."""
 
     rows: dict[int, Rows]
-    values: dict[int, Floats]
+    values: dict[int, Float64Array]
 
     def __len__(self) -> int:
         return sum(len(r) for r in self.rows.values())
@@ -74,7 +72,7 @@ class ProposalGenerator:
         self.draft_seconds += time.perf_counter() - start
         return out
 
-    def estimate(self, k: int, rows: Rows) -> Floats:
+    def estimate(self, k: int, rows: Rows) -> Float64Array:
         """Analytic seconds of rows of sketch k."""
         start = time.perf_counter()
         out = self.analytic[k].seconds(rows)
@@ -82,14 +80,14 @@ class ProposalGenerator:
         self.draft_seconds += time.perf_counter() - start
         return out
 
-    def features(self, k: int, rows: Rows, inputs: str = "program") -> npt.NDArray[np.float32]:
+    def features(self, k: int, rows: Rows, inputs: str = "program") -> Float32Array:
         """Features of rows of sketch k for a model with these `inputs`: [N, F], or [N, S, F] for `stores`."""
         return self.sketches[k].features(self.task.target).inputs(rows, inputs)
 
-    def features_of(self, candidates: list[Candidate], inputs: str = "program") -> npt.NDArray[np.float32]:
+    def features_of(self, candidates: list[Candidate], inputs: str = "program") -> Float32Array:
         """Features of candidates of any sketches, in order; see `features`."""
-        places: list[npt.NDArray[np.int64]] = []
-        parts: list[npt.NDArray[np.float32]] = []
+        places: list[Int64Array] = []
+        parts: list[Float32Array] = []
         for k in sorted({c.sketch for c in candidates}):
             mine = [i for i, c in enumerate(candidates) if c.sketch == k]
             places.append(np.array(mine, np.int64))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-import numpy.typing as npt
 
 from tunesmith.costmodel.features.feature_program import gather
 from tunesmith.costmodel.models.checked_scores import checked_scores
@@ -13,8 +12,7 @@ from tunesmith.costmodel.models.model import CostModel
 from tunesmith.search.samplers.proposal_generator import ProposalGenerator
 from tunesmith.search.samplers.sampler import Candidate
 from tunesmith.search.space.param_space import Rows
-
-Floats = npt.NDArray[np.float64]
+from tunesmith.support.array_types import Float64Array
 
 ENOUGH = 8
 """Minimum number of measurements to train a model."""
@@ -44,7 +42,7 @@ class Scorer:
         self.model.update(features, seconds, np.zeros(len(seconds), np.int64))
         self.trained = True
 
-    def predicted_costs(self, groups: Mapping[int, Rows]) -> dict[int, Floats]:
+    def predicted_costs(self, groups: Mapping[int, Rows]) -> dict[int, Float64Array]:
         """Predicted costs of rows, [N] for each sketch, comparable across sketches.  All rows are scored in one call."""
         if not self.trained:
             return {k: np.log(self.generator.estimate(k, rows)) for k, rows in groups.items()}

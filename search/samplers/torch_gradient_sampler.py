@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tunesmith.costmodel.formulas.expr_graph import Dag
 from tunesmith.costmodel.formulas.torch_program import TorchProgram, import_torch
@@ -34,8 +33,6 @@ from tunesmith.search.space.sketch import Sketch
 from tunesmith.search.task import Task
 from tunesmith.support.errors import UserError
 from tunesmith.support.seeds import stream
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

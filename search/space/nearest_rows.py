@@ -7,10 +7,10 @@ are broken by the position in the table.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-Rows = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
+from tunesmith.support.array_types import Float64Array, Int64Array
+
+Rows = Int64Array
 
 STEPS = 1024
 """Codes per doubling."""
@@ -18,7 +18,7 @@ _MAX_DISTANCES = 1 << 21
 """Maximum number of distances in memory."""
 
 
-def codes(rows: Rows) -> Floats:
+def codes(rows: Rows) -> Float64Array:
     """Values on a logarithmic scale as integers: sign(value) * log2(1 + abs(value)) * `STEPS`, rounded."""
     return np.asarray(np.rint(np.sign(rows) * np.log2(1.0 + np.abs(rows)) * STEPS), np.float64)
 
@@ -46,7 +46,7 @@ class NearestLines:
             out[low : low + step] = self._find(codes(lines[low : low + step]), k)
         return out
 
-    def _find(self, wanted: Floats, k: int) -> Rows:
+    def _find(self, wanted: Float64Array, k: int) -> Rows:
         # The squared norm of the query is equal for all rows of the table and is omitted.
         distance = self._norms - 2.0 * (wanted @ self.codes.T)
         if k == 1:

@@ -11,15 +11,15 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
 from tunesmith.ir.arith.array_eval import compile_polys
 from tunesmith.ir.poly import Param
 from tunesmith.schedule.state import Constraint
 from tunesmith.search.space.nearest_rows import NearestLines, codes
+from tunesmith.support.array_types import BoolArray, Int64Array
 from tunesmith.support.errors import ScheduleError
 
-Rows = npt.NDArray[np.int64]
+Rows = Int64Array
 
 MAX_TABLE = 400_000
 """Maximum number of tuples of a group before filtering; constraints that exceed it become joint constraints."""
@@ -101,7 +101,7 @@ class ParamSpace:
         """The share of the product of the tables that satisfies the joint constraints, estimated from n draws."""
         return float(self._check(self._draw(n, rng)).mean()) if self.joint else 1.0
 
-    def admissible(self, rows: Rows) -> npt.NDArray[np.bool_]:
+    def admissible(self, rows: Rows) -> BoolArray:
         """Whether each of the rows [N, P] is within the Params' domains and satisfies all constraints, [N]."""
         ok = np.ones(len(rows), bool)
         for i, p in enumerate(self.params):
@@ -111,7 +111,7 @@ class ParamSpace:
         return ok
 
     @cached_property
-    def _check_all(self) -> Callable[[Rows], npt.NDArray[np.bool_]]:
+    def _check_all(self) -> Callable[[Rows], BoolArray]:
         return _checker(self._constraints, self.params)
 
     def _draw(self, n: int, rng: np.random.Generator) -> Rows:
@@ -272,7 +272,7 @@ class ParamSpace:
             out[lost] = self._closest(rows[lost], drawn)[0]
         return out
 
-    def _closest(self, rows: Rows, trials: Rows) -> tuple[Rows, npt.NDArray[np.bool_]]:
+    def _closest(self, rows: Rows, trials: Rows) -> tuple[Rows, BoolArray]:
         """The nearest of each row's trials [N, K, P] that satisfies the joint constraints, and whether there is one."""
         ok = self._check(trials.reshape(-1, trials.shape[2])).reshape(trials.shape[:2])
         distance = ((codes(trials) - codes(rows)[:, None, :]) ** 2).sum(axis=2)
@@ -280,13 +280,13 @@ class ParamSpace:
         return trials[np.arange(len(rows)), distance.argmin(axis=1)], np.asarray(ok.any(axis=1), bool)
 
 
-def _checker(constraints: Sequence[Constraint], params: Sequence[Param]) -> Callable[[Rows], npt.NDArray[np.bool_]]:
+def _checker(constraints: Sequence[Constraint], params: Sequence[Param]) -> Callable[[Rows], BoolArray]:
     if not constraints:
         return lambda rows: np.ones(len(rows), bool)
     values = compile_polys([c.expr for c in constraints], tuple(params))
     equal = np.array([c.kind == "eq0" for c in constraints])
 
-    def check(rows: Rows) -> npt.NDArray[np.bool_]:
+    def check(rows: Rows) -> BoolArray:
         v = values(rows)
         return np.asarray(np.where(equal, v == 0, v <= 0).all(axis=1))
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 import tunesmith
@@ -18,7 +17,7 @@ from tunesmith.runtime.module import Module, load_module
 from tunesmith.runtime.timing import TimingPolicy
 from tunesmith.support.errors import RunError
 
-Arrays = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32], npt.NDArray[np.float32]]
+Arrays = tuple[Float32Array, Float32Array, Float32Array]
 
 
 @pytest.fixture
@@ -165,6 +164,7 @@ if order == "first":
     import torch
 import tunesmith
 from tunesmith.support.errors import RunError
+from tunesmith.support.array_types import Float32Array
 module = tunesmith.compile("relu(shape=4x5)")
 assert ("torch" in sys.modules) == (order == "first")
 import torch

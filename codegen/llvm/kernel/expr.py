@@ -204,17 +204,17 @@ class ExprEmitter:
     def value(self, e: Expr) -> str:
         """The SSA value of an expression."""
         t = type(e)
-        if t is Const:
-            return literal(e.value, e.dtype)  # type: ignore[attr-defined]
-        if t is Poly:
-            return self.index(e)  # type: ignore[arg-type]
-        if t is BufferLoad:
-            return self._load(e)  # type: ignore[arg-type]
-        if t is Broadcast and type(e.a) is Const:  # type: ignore[attr-defined]
-            return vector_literal([literal(e.a.value, e.a.dtype)] * e.lanes, llvm_type(e.a.dtype))  # type: ignore[attr-defined]
-        if t is Broadcast:
-            scalar = self.value(e.a)  # type: ignore[attr-defined]
-            return self._memo(("splat", scalar, e.dtype), lambda: self._splat(llvm_type(e.a.dtype), scalar, e.lanes))  # type: ignore[attr-defined]
+        if isinstance(e, Const):
+            return literal(e.value, e.dtype)
+        if isinstance(e, Poly):
+            return self.index(e)
+        if isinstance(e, BufferLoad):
+            return self._load(e)
+        if isinstance(e, Broadcast) and type(e.a) is Const:
+            return vector_literal([literal(e.a.value, e.a.dtype)] * e.lanes, llvm_type(e.a.dtype))
+        if isinstance(e, Broadcast):
+            scalar = self.value(e.a)
+            return self._memo(("splat", scalar, e.dtype), lambda: self._splat(llvm_type(e.a.dtype), scalar, e.lanes))
         for table in self.loads:
             known = table.get(_NOWHERE, _NONE).get(e)
             if known is not None:

@@ -156,27 +156,27 @@ class _Function(ExprEmitter):
     def statement(self, n: Stmt) -> None:
         """Emit one statement."""
         t = type(n)
-        if t is Seq:
-            for k in find_tiles(n.stmts):  # type: ignore[attr-defined]
-                if type(k) is Tile:
+        if isinstance(n, Seq):
+            for k in find_tiles(n.stmts):
+                if isinstance(k, Tile):
                     self._store_tile(k)
                 else:
-                    self.statement(k)  # type: ignore[arg-type]
-        elif t is BufferStore:
-            self._store(n)  # type: ignore[arg-type]
+                    self.statement(k)
+        elif isinstance(n, BufferStore):
+            self._store(n)
             if len(self.lines) > EMITTED:
                 raise BuildError(
                     f"{self.kernel.func.name}: [code-size] a part that is compiled as one LLVM function has more than {EMITTED} "
                     "instructions, which can take LLVM minutes. Unroll and inline less, or split the function"
                 )
-        elif t is For:
-            self._for(n)  # type: ignore[arg-type]
-        elif t is If:
-            self._if(n)  # type: ignore[arg-type]
-        elif t is Allocate:
-            self._allocate(n)  # type: ignore[arg-type]
-        elif t is Evaluate:
-            self._evaluate(n)  # type: ignore[arg-type]
+        elif isinstance(n, For):
+            self._for(n)
+        elif isinstance(n, If):
+            self._if(n)
+        elif isinstance(n, Allocate):
+            self._allocate(n)
+        elif isinstance(n, Evaluate):
+            self._evaluate(n)
         else:
             raise BuildError(f"the LLVM backend does not support {t.__name__}; run the lowering pipeline first")
 

@@ -10,12 +10,11 @@ from collections.abc import Callable
 
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.target.target import Target
-from tunesmith.ir.visit import blocks_under
-from tunesmith.schedule.handles import BlockRV, LoopRV
+from tunesmith.schedule.handles import BlockRV
 from tunesmith.schedule.schedule import Schedule
-from tunesmith.search.space.rules.block_classes import is_contraction, is_output, is_pointwise, is_reduction
 from tunesmith.search.space.rules.gpu_limits import widths_of
 from tunesmith.search.space.rules.gpu_rows import GROUPS, THREADS, combine
+from tunesmith.search.space.rules.single_reduction import inline_producers, is_of_everything, single_reduction
 
 BLOCKS = (1, 2, 4, 8, 16, 32, 64, 132, 264, 528, 1056)
 """Numbers of blocks for a reduction of all elements."""
@@ -25,29 +24,12 @@ Named = tuple[str, Callable[[Schedule], None]]
 
 def sketches(func: PrimFunc, target: Target) -> list[Named]:
     """One schedule if the output is a reduction whose producers are all pointwise."""
-    blocks = blocks_under(func.body)
-    reductions = [b for b in blocks if is_reduction(b)]
-    if len(reductions) != 1 or not is_output(func, reductions[0]) or is_contraction(reductions[0]):
+    main = single_reduction(func)
+    if main is None:
         return []
-    if not all(is_pointwise(b) for b in blocks if b is not reductions[0]):
-        return []
-    main = reductions[0]
-    whole = not any(i.kind == "S" and i.extent.const != 1 for i in main.iters)
+    whole = is_of_everything(main)
     make = everything if whole else rows
     return [(f"gpu reduction {'of everything' if whole else 'of rows'}", lambda s: make(s, main.name, target))]
-
-
-def _prepare(s: Schedule, main: str) -> tuple[list[LoopRV], list[LoopRV]]:
-    """Inline the producers and reorder; returns (spatial loops, reduction loops)."""
-    for b in [b.name for b in s.blocks() if b.name != main]:
-        s.compute_inline(s.get_block(b))
-    block = s.get_block(main)
-    kinds = [i.kind for i in s.block(block).iters]
-    loops = s.get_loops(block)
-    spatial = [x for x, k in zip(loops, kinds, strict=True) if k == "S"]
-    reduction = [x for x, k in zip(loops, kinds, strict=True) if k == "R"]
-    s.reorder([*spatial, *reduction])
-    return spatial, reduction
 
 
 def _widths(s: Schedule, main: str, target: Target) -> tuple[int, ...]:
@@ -57,7 +39,7 @@ def _widths(s: Schedule, main: str, target: Target) -> tuple[int, ...]:
 def rows(s: Schedule, main: str, target: Target) -> None:
     """Assign a group of threads to each row, with several rows per block."""
     widths = _widths(s, main, target)
-    spatial, reduction = _prepare(s, main)
+    spatial, reduction = inline_producers(s, main)
     fused = s.fuse(spatial)
     threads = tuple(t for t in THREADS if t <= target.max_threads_per_block)
     column = s.fuse(reduction)
@@ -75,7 +57,7 @@ def rows(s: Schedule, main: str, target: Target) -> None:
 def everything(s: Schedule, main: str, target: Target) -> None:
     """Compute a partial result in each block, and combine them in a second kernel."""
     widths = _widths(s, main, target)
-    _, reduction = _prepare(s, main)
+    _, reduction = inline_producers(s, main)
     whole = s.fuse(reduction)
     threads = tuple(t for t in THREADS if t <= target.max_threads_per_block)
     extent = s.loop(whole).extent.const or 1

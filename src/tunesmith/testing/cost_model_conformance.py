@@ -15,18 +15,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from tunesmith.costmodel.features.feature_program import gather, vector_names
 from tunesmith.costmodel.features.store_features import columns
 from tunesmith.costmodel.metrics import spearman
 from tunesmith.costmodel.models.model import INPUTS, CostModel
+from tunesmith.support.array_types import Float32Array, Float64Array, Int64Array
 from tunesmith.support.errors import RecordError, UserError
 from tunesmith.support.seeds import stream
 
 Make = Callable[[], CostModel]
-Data = tuple[npt.NDArray[np.float32], npt.NDArray[np.float64], npt.NDArray[np.int64]]
+Data = tuple[Float32Array, Float64Array, Int64Array]
 
 TOLERANCE = 1e-4
 """Allowed difference as a fraction of the score spread, for float32 sums in another order."""
@@ -224,20 +224,20 @@ class CostModelConformance:
                 m.score(x[..., :-1])
 
 
-def same_scores(got: npt.NDArray[np.float64], expected: npt.NDArray[np.float64], what: str) -> None:
+def same_scores(got: Float64Array, expected: Float64Array, what: str) -> None:
     """Raise an AssertionError that describes the differing scores unless all are bit-identical."""
     if got.shape != expected.shape or not np.array_equal(got, expected):
         raise AssertionError(f"{what}, and scores must be equal bit by bit; {_difference(got, expected)}")
 
 
-def near_scores(got: npt.NDArray[np.float64], expected: npt.NDArray[np.float64], scores: npt.NDArray[np.float64], what: str) -> None:
+def near_scores(got: Float64Array, expected: Float64Array, scores: Float64Array, what: str) -> None:
     """Raise an AssertionError that describes the differing scores unless all agree within `TOLERANCE` times the spread of `scores`."""
     allowed = TOLERANCE * max(float(np.ptp(scores)), float(np.abs(scores).max(initial=0.0)))
     if got.shape != expected.shape or not (np.abs(got - expected) <= allowed).all():
         raise AssertionError(f"{what}, and scores may differ by {allowed:.3g} (rounding); {_difference(got, expected)}")
 
 
-def _difference(got: npt.NDArray[np.float64], expected: npt.NDArray[np.float64]) -> str:
+def _difference(got: Float64Array, expected: Float64Array) -> str:
     if got.shape != expected.shape:
         return f"got an array of shape {list(got.shape)} where {list(expected.shape)} is expected"
     apart = np.where(got == expected, 0.0, np.abs(got - expected))

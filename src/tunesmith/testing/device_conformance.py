@@ -21,6 +21,7 @@ import pytest
 
 from tunesmith.runtime.device.cpu import host_memory
 from tunesmith.runtime.device.device import Allocation, Device, DeviceAPI
+from tunesmith.support.array_types import Float32Array
 from tunesmith.support.errors import RunError
 
 T = TypeVar("T")
@@ -85,7 +86,7 @@ class DeviceConformance:
         pytest.skip("this kind of device runs no kernels")
 
     @pytest.fixture
-    def values(self) -> npt.NDArray[np.float32]:
+    def values(self) -> Float32Array:
         """Test data: four blocks of 64."""
         return np.arange(256, dtype=np.float32)
 
@@ -113,7 +114,7 @@ class DeviceConformance:
                 with pytest.raises(RunError, match=f"there is no {api.kind}\\({index}\\)"):
                     call(index)
 
-    def test_copies_round_trip(self, api: DeviceAPI, values: npt.NDArray[np.float32]) -> None:
+    def test_copies_round_trip(self, api: DeviceAPI, values: Float32Array) -> None:
         """Host to device, device to device, device to host."""
         first, second = filled(api, values), filled(api, np.zeros_like(values))
         api.copy(first, second, values.nbytes)
@@ -121,7 +122,7 @@ class DeviceConformance:
         for block in (first, second):
             api.free(block)
 
-    def test_offsets_are_in_bytes(self, api: DeviceAPI, values: npt.NDArray[np.float32]) -> None:
+    def test_offsets_are_in_bytes(self, api: DeviceAPI, values: Float32Array) -> None:
         """Source and target offsets, on host and device."""
         block, other = filled(api, np.zeros_like(values)), filled(api, np.zeros_like(values))
         api.copy(host_memory(values), block, 40, source_offset=20, target_offset=400)
@@ -133,7 +134,7 @@ class DeviceConformance:
         for memory in (block, other):
             api.free(memory)
 
-    def test_copies_stay_inside(self, api: DeviceAPI, values: npt.NDArray[np.float32]) -> None:
+    def test_copies_stay_inside(self, api: DeviceAPI, values: Float32Array) -> None:
         """Copies beyond either memory block are refused; an empty copy has no effect."""
         block = filled(api, values)
         for nbytes, offset in ((values.nbytes + 1, 0), (4, values.nbytes), (-4, 0), (4, -4)):
@@ -192,7 +193,7 @@ class DeviceConformance:
         with pytest.raises(RunError, match="the default stream cannot be dropped"):
             api.free_stream(0, 0)
 
-    def test_stream_operations_run_in_order(self, api: DeviceAPI, values: npt.NDArray[np.float32]) -> None:
+    def test_stream_operations_run_in_order(self, api: DeviceAPI, values: Float32Array) -> None:
         """Repeated copies of a value through three memory blocks."""
         stream = api.create_stream(0)
         blocks = [filled(api, np.zeros_like(values)) for _ in range(3)]
@@ -207,7 +208,7 @@ class DeviceConformance:
             api.free(block)
         api.free_stream(0, stream)
 
-    def test_event_timing(self, api: DeviceAPI, values: npt.NDArray[np.float32]) -> None:
+    def test_event_timing(self, api: DeviceAPI, values: Float32Array) -> None:
         """Elapsed time between two recorded events of a stream; recording an event again replaces its time."""
         start, stop, block = api.create_event(0), api.create_event(0), filled(api, values)
         with pytest.raises(RunError, match=f"event {start} .* was never recorded"):
@@ -228,7 +229,7 @@ class DeviceConformance:
             api.record_event(0, start)
         api.free(block)
 
-    def test_concurrent_use(self, api: DeviceAPI, values: npt.NDArray[np.float32]) -> None:
+    def test_concurrent_use(self, api: DeviceAPI, values: Float32Array) -> None:
         """Threads with their own memory, streams and workspaces do not interfere."""
 
         def work(i: int) -> bool:
@@ -249,7 +250,7 @@ class DeviceConformance:
         assert all(in_threads(work))
         api.release_workspaces()
 
-    def test_kernels_run(self, api: DeviceAPI, code: bytes, values: npt.NDArray[np.float32]) -> None:
+    def test_kernels_run(self, api: DeviceAPI, code: bytes, values: Float32Array) -> None:
         """On the default stream and on another, with and without shared memory."""
         loaded, stream = api.load_code(0, code), api.create_stream(0)
         x, y, z = [filled(api, v) for v in (values, np.zeros_like(values), np.zeros_like(values))]
@@ -263,7 +264,7 @@ class DeviceConformance:
             api.free(block)
         api.unload_code(0, loaded)
 
-    def test_launches_run_in_order(self, api: DeviceAPI, code: bytes, values: npt.NDArray[np.float32]) -> None:
+    def test_launches_run_in_order(self, api: DeviceAPI, code: bytes, values: Float32Array) -> None:
         """Each launch doubles the previous result."""
         loaded, stream = api.load_code(0, code), api.create_stream(0)
         pair = [filled(api, values), filled(api, values)]
@@ -276,7 +277,7 @@ class DeviceConformance:
             api.free(block)
         api.unload_code(0, loaded)
 
-    def test_shared_memory_limit_of_a_block(self, api: DeviceAPI, code: bytes, values: npt.NDArray[np.float32]) -> None:
+    def test_shared_memory_limit_of_a_block(self, api: DeviceAPI, code: bytes, values: Float32Array) -> None:
         """The reported shared memory per block is usable, more is refused."""
         facts = api.attributes(0)
         most = facts.max_shared_memory_per_block_optin or facts.max_shared_memory_per_block
@@ -292,7 +293,7 @@ class DeviceConformance:
             api.free(block)
         api.unload_code(0, loaded)
 
-    def test_invalid_code_and_launches_are_refused(self, api: DeviceAPI, code: bytes, values: npt.NDArray[np.float32]) -> None:
+    def test_invalid_code_and_launches_are_refused(self, api: DeviceAPI, code: bytes, values: Float32Array) -> None:
         """Invalid code, unknown kernels, invalid extents and memory of another device raise errors; the device stays usable."""
         with pytest.raises(RunError, match="loading code"):
             api.load_code(0, b"no code of any device")
@@ -315,7 +316,7 @@ class DeviceConformance:
         for block_of in (x, y):
             api.free(block_of)
 
-    def test_concurrent_loads_and_launches(self, api: DeviceAPI, code: bytes, values: npt.NDArray[np.float32]) -> None:
+    def test_concurrent_loads_and_launches(self, api: DeviceAPI, code: bytes, values: Float32Array) -> None:
         """Own code per thread and code shared by all threads: kernel arguments of concurrent launches are independent."""
         shared = api.load_code(0, code)
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from tunesmith.codegen.device.build import device_source
 from tunesmith.ir.arith.array_eval import compile_polys
 from tunesmith.ir.target.target import Target
 from tunesmith.search.space.rules.gpu_limits import LEGAL
 from tunesmith.search.space.sketch import Sketch
+from tunesmith.support.array_types import BoolArray, Int64Array
 from tunesmith.support.errors import BuildError
 
 
@@ -33,7 +33,7 @@ class Verdicts:
     wrongly_accepted: tuple[tuple[tuple[int, ...], str], ...]
 
 
-def compare_constraints(sketch: Sketch, target: Target, rows: npt.NDArray[np.int64]) -> Verdicts:
+def compare_constraints(sketch: Sketch, target: Target, rows: Int64Array) -> Verdicts:
     """Compare the device-limit constraints (`gpu_limits.LEGAL`) with lowering and code generation of each configuration.
 
     Args:
@@ -60,14 +60,14 @@ def compare_constraints(sketch: Sketch, target: Target, rows: npt.NDArray[np.int
     return Verdicts(accept, refuse, tuple(refused), tuple(accepted))
 
 
-def legal(sketch: Sketch, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+def legal(sketch: Sketch, rows: Int64Array) -> BoolArray:
     """Whether the device-limit constraints accept each configuration, [N]."""
     mine = [c for c in sketch.constraints if c.label in LEGAL]
     values = compile_polys([c.expr for c in mine], sketch.params)(rows)
     return np.asarray((values <= 0).all(axis=1))
 
 
-def domain_rows(sketch: Sketch, n: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
+def domain_rows(sketch: Sketch, n: int, rng: np.random.Generator) -> Int64Array:
     """Random configurations in the Params' domains, [n, P], admissible or not."""
-    columns: Sequence[npt.NDArray[np.int64]] = [np.array(p.domain, np.int64)[rng.integers(len(p.domain), size=n)] for p in sketch.params]
+    columns: Sequence[Int64Array] = [np.array(p.domain, np.int64)[rng.integers(len(p.domain), size=n)] for p in sketch.params]
     return np.stack(columns, axis=1)

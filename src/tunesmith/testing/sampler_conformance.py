@@ -17,7 +17,6 @@ from functools import cache
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from tunesmith.costmodel.models.registry import make_model
@@ -32,6 +31,7 @@ from tunesmith.search.space.param_space import ParamSpace
 from tunesmith.search.space.rules import contraction
 from tunesmith.search.space.sketch import Space
 from tunesmith.search.task import Task
+from tunesmith.support.array_types import Float64Array
 from tunesmith.support.seeds import stream
 from tunesmith.testing.synthetic_pool import synthetic_pool, synthetic_seconds
 
@@ -208,7 +208,7 @@ def _some_rows(space: ParamSpace, n: int) -> list[list[int]]:
     return [[int(x) for x in r] for r in rows[: min(n, space.size() // 2)]]
 
 
-def _some_seconds(space: Space, k: int, n: int) -> npt.NDArray[np.float64]:
+def _some_seconds(space: Space, k: int, n: int) -> Float64Array:
     """Synthetic times of n random candidates of a sketch."""
     sketch = space.sketches[k]
     rows = sketch.space.sample(n, stream(0, "conformance", "chance", k))

@@ -7,22 +7,20 @@ bounded noise.  It is a formula, so the time of any configuration can be compute
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from tunesmith.experiments.arena.pool import Measurement, Pool, make_pool
 from tunesmith.ir.script.printer import script
 from tunesmith.search.space.param_space import Rows
 from tunesmith.search.task import Task
+from tunesmith.support.array_types import Float64Array
 from tunesmith.support.errors import UserError
 from tunesmith.support.seeds import derive, stream
-
-Floats = npt.NDArray[np.float64]
 
 BASE = 1e-5
 """Seconds at the minimum of the bowl."""
 
 
-def synthetic_seconds(sketch: str, rows: Rows, seed: int = 0, roughness: float = 0.1, failures: float = 0.05) -> Floats:
+def synthetic_seconds(sketch: str, rows: Rows, seed: int = 0, roughness: float = 0.1, failures: float = 0.05) -> Float64Array:
     """Synthetic times of configurations, [N]; inf for failures.
 
     Args:
@@ -63,7 +61,7 @@ def synthetic_pool(task: Task, rows: int, seed: int = 0, roughness: float = 0.1,
     return make_pool(task.name, script(task.func), task.target.to_json(facts=True), measurements)
 
 
-def _noise(rows: Rows, key: int) -> Floats:
+def _noise(rows: Rows, key: int) -> Float64Array:
     """A number in [0, 1) per configuration that depends only on its integers (splitmix64, Steele et al., OOPSLA 2014)."""
     h = np.full(len(rows), np.uint64(key))
     for column in np.ascontiguousarray(rows, np.int64).view(np.uint64).T:

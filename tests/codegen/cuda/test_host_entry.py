@@ -28,6 +28,7 @@ from tunesmith.runtime.device.device import cuda
 from tunesmith.runtime.device.program import DeviceFunction, DeviceProgram, Launch
 from tunesmith.runtime.elf_symbols import read_symbols
 from tunesmith.runtime.module import load_module
+from tunesmith.support.array_types import Float32Array
 from tunesmith.support.errors import BuildError, RunError
 from tunesmith.testing.device_conformance import CUDA_KERNELS
 
@@ -43,8 +44,6 @@ A, B = ParamSpec("A", "float32", (8, 32)), ParamSpec("B", "float32", (8, 32), wr
 SCALE = Launch("scale", (0, 1), (4, 1, 1), (64, 1, 1))
 TWO = (Launch("scale", (0, 3), (4, 1, 1), (64, 1, 1)), Launch("reverse", (3, 1), (4, 1, 1), (64, 1, 1), 100 << 10))
 """Data pass through the second of two workspaces."""
-
-Array = npt.NDArray[np.float32]
 
 
 def program(
@@ -102,7 +101,7 @@ class Claimed:
         return self.device
 
 
-def numbers(offset: int = 0) -> Array:
+def numbers(offset: int = 0) -> Float32Array:
     """float32[8, 32] whose address is `offset` bytes above a multiple of 64."""
     memory = np.zeros(8 * 32 * 4 + 128, np.uint8)
     start = -memory.ctypes.data % 64 + offset
@@ -314,7 +313,7 @@ class TestFakeDriver:
         together = threading.Barrier(len(outputs))
         failed: list[Exception] = []
 
-        def call(output: Array) -> None:
+        def call(output: Float32Array) -> None:
             x, y = tvm_ffi.from_dlpack(a), tvm_ffi.from_dlpack(Claimed(output))
             together.wait()
             try:

@@ -12,6 +12,7 @@ from tunesmith.codegen.llvm import probe as llvm_probe
 from tunesmith.ir.target.attributes import ATTRIBUTES
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.calibration import cpu as module
+from tunesmith.measure.calibration import worker
 from tunesmith.measure.calibration.cpu import MachineRates, calibrated, machine_rates, remembered_rates
 from tunesmith.support.errors import BuildError, RecordError, RunError, UserError
 
@@ -114,7 +115,7 @@ def test_failing_probe_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_progress_is_reported_if_measuring_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(worker, "_PATIENCE_S", 0.0)
     messages: list[str] = []
     monkeypatch.setattr(Target, "to_json", lambda self, **_: {"kind": "nonsense"})
     with pytest.raises(RunError):

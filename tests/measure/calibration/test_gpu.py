@@ -18,6 +18,7 @@ from tunesmith.driver.tune import _target_here
 from tunesmith.ir.target.attributes import ATTRIBUTES
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.calibration import gpu as module
+from tunesmith.measure.calibration import worker
 from tunesmith.measure.calibration.gpu import RATES, DeviceRates, calibrated_device, device_rates, measure_device, remembered_device_rates
 from tunesmith.measure.calibration.gpu_probe import CHUNK, FMAS, THREADS, compiled, source
 from tunesmith.runtime.device.cpu import CpuDeviceAPI
@@ -281,7 +282,7 @@ def test_tune_uses_measured_rates_unless_given_a_target(monkeypatch: pytest.Monk
 def test_measuring_in_a_worker_process(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     if not DEVICES.get("opencl").count():
         pytest.skip("no OpenCL device here: pip install 'tunesmith[opencl]'")
-    monkeypatch.setattr(module, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(worker, "_PATIENCE_S", 0.0)
     messages: list[str] = []
     target = detect_device("opencl")
     rates = device_rates(target, progress=messages.append)

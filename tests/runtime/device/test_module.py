@@ -17,6 +17,7 @@ from tunesmith.runtime.device.device import Device, cuda, opencl
 from tunesmith.runtime.device.module import DeviceModule
 from tunesmith.runtime.device.opencl import OPENCL
 from tunesmith.runtime.device.program import DeviceFunction, DeviceProgram, Launch
+from tunesmith.support.array_types import Float32Array
 from tunesmith.support.errors import RunError, UserError
 
 pytestmark = pytest.mark.skipif(OPENCL.count() == 0, reason="no OpenCL runtime here: pip install 'tunesmith[opencl]'")
@@ -50,7 +51,7 @@ FIRST = DeviceFunction(
 )
 PROGRAM = DeviceProgram("opencl", "", SOURCE.encode(), (ADD, FIRST))
 
-Arrays = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32], npt.NDArray[np.float32]]
+Arrays = tuple[Float32Array, Float32Array, Float32Array]
 
 
 @pytest.fixture(scope="module")
@@ -213,7 +214,7 @@ class TorchLike(Foreign):
 TorchLike.__module__ = "torch"
 
 
-def aligned(n: int, offset: int = 0) -> npt.NDArray[np.float32]:
+def aligned(n: int, offset: int = 0) -> Float32Array:
     block = np.zeros(4 * n + 64, np.uint8)
     start = -block.ctypes.data % 64 + offset
     return block[start : start + 4 * n].view(np.float32)
