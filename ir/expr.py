@@ -7,7 +7,6 @@ Every expression has a `dtype`.  Operators build expressions.  `==` is identity,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Union
 
 from tunesmith.ir.node import Node, node
@@ -53,14 +52,32 @@ def apply_ufunc(ufunc: Any, method: str, *inputs: Any, **settings: Any) -> Any:
         raise ScriptError(f"numpy.{ufunc.__name__} takes numbers, not symbolic expressions: use {instead}") from error
 
 
-class Expr(Node):
+class Symbolic:
+    """Base class of symbolic values: expressions, and the atoms of index arithmetic such as loop variables."""
+
+    __slots__ = ()
+
+    def as_expr(self) -> Expr:
+        """The expression with this value."""
+        raise NotImplementedError
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **settings: Any) -> Any:
+        return apply_ufunc(ufunc, method, *inputs, **settings)
+
+
+class Expr(Node, Symbolic):
     """Base class of expressions."""
 
     __slots__ = ()
     dtype: str
 
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **settings: Any) -> Any:
-        return apply_ufunc(ufunc, method, *inputs, **settings)
+    def as_expr(self) -> Expr:
+        """This expression."""
+        return self
+
+    def index_operation(self, op: str, a: Expr, b: Expr) -> Expr | None:
+        """`a op b` in the normal form of index arithmetic, where this expression is `a` or `b`; None if there is none."""
+        return None
 
     def __bool__(self) -> bool:
         raise ScriptError(
@@ -246,14 +263,8 @@ def as_expr(value: Value, dtype: str) -> Expr:
     return value if isinstance(value, Expr) else const(value, dtype)
 
 
-def _loop_variable(x: Value) -> Value:
-    """A Var converted to an index expression; any other value unchanged."""
-    found = None if _as_index is None or isinstance(x, (Expr, int, float)) else _as_index(x)
-    return x if found is None else found
-
-
 def _pair(a: Value, b: Value, what: str) -> tuple[Expr, Expr]:
-    a, b = _loop_variable(a), _loop_variable(b)
+    a, b = [x.as_expr() if isinstance(x, Symbolic) else x for x in (a, b)]
     like = a if isinstance(a, Expr) else b
     if not isinstance(like, Expr):
         raise ScriptError(f"{what}: at least one operand must be an expression, got {a!r} and {b!r}")
@@ -266,10 +277,9 @@ def _pair(a: Value, b: Value, what: str) -> tuple[Expr, Expr]:
 def binary(op: str, a: Value, b: Value) -> Expr:
     """`a op b` of the same dtype; two index polynomials give an index polynomial.  Raises ScriptError for mixed types."""
     x, y = _pair(a, b, op)
-    if x.dtype == dt.INDEX and _index_binary is not None:
-        done = _index_binary(op, x, y)
-        if done is not None:
-            return done
+    done = _index_operation(op, x, y)
+    if done is not None:
+        return done
     if op == "div" and not dt.is_float(x.dtype):
         raise ScriptError(f"`/` is for floats, got {x.dtype}; use // for integers")
     return Binary(op, x, y)
@@ -278,17 +288,13 @@ def binary(op: str, a: Value, b: Value) -> Expr:
 def compare(op: str, a: Value, b: Value) -> Expr:
     """The bool `a op b`; op is one of lt, le, gt, ge, eq, ne."""
     x, y = _pair(a, b, op)
-    if x.dtype == dt.INDEX and _index_compare is not None:
-        done = _index_compare(op, x, y)
-        if done is not None:
-            return done
-    return Binary(op, x, y)
+    done = _index_operation(op, x, y)
+    return Binary(op, x, y) if done is None else done
 
 
-# Set by poly.py, which imports this module: index arithmetic is converted to normal form.
-_as_index: Callable[[Any], Any] | None = None
-_index_binary: Callable[[str, Any, Any], Expr | None] | None = None
-_index_compare: Callable[[str, Any, Any], Expr | None] | None = None
+def _index_operation(op: str, x: Expr, y: Expr) -> Expr | None:
+    done = x.index_operation(op, x, y)
+    return y.index_operation(op, x, y) if done is None else done
 
 
 def conjunction(conds: tuple[Expr, ...]) -> Expr:

@@ -19,8 +19,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Union, final
 
-from tunesmith.ir import expr as _expr
-from tunesmith.ir.expr import Binary, Const, Expr, IsNegative, apply_ufunc
+from tunesmith.ir.expr import COMPARISONS, Binary, Const, Expr, IsNegative, Not, Symbolic
 from tunesmith.support.dtype import INDEX
 from tunesmith.support.errors import InternalError, ScriptError
 
@@ -31,15 +30,16 @@ Monomial = tuple["Atom", ...]
 """Sorted by `Atom.key`, an atom repeated for each power; () is the constant monomial."""
 
 
-class _Atom:
+class _Atom(Symbolic):
     """A factor of a monomial."""
 
     __slots__ = ("key", "vars")
     key: tuple[Any, ...]
     vars: frozenset[Var]
 
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **settings: Any) -> Any:
-        return apply_ufunc(ufunc, method, *inputs, **settings)
+    def as_expr(self) -> Poly:
+        """The polynomial of this atom alone."""
+        return Poly((((self,), 1),))  # type: ignore[arg-type]  # Var and Op are the only atoms
 
 
 class Var(_Atom):
@@ -159,6 +159,13 @@ class Poly(Expr):
         """The variable if the polynomial is exactly one variable, else None."""
         a = self.as_atom()
         return a if isinstance(a, Var) else None
+
+    def index_operation(self, op: str, a: Expr, b: Expr) -> Expr | None:
+        """`a op b` in normal form; None if an operand is neither a polynomial nor a literal, or the operator is not of indices."""
+        x, y = _operand(a), _operand(b)
+        if x is None or y is None:
+            return None
+        return _compare(op, x, y) if op in COMPARISONS else _binary(op, x, y)
 
     def map_children(self, f: Callable[[Any], Any]) -> Poly:
         return self
@@ -574,13 +581,13 @@ _EVAL: Mapping[str, Callable[[list[int]], int]] = {
 # ---- operators on expressions of index type ---------------------------------------------------------------------------
 
 
-def _binary(op: str, a: Any, b: Any) -> Expr | None:
-    if isinstance(a, Const):
-        a = poly(int(a.value))
-    if isinstance(b, Const):
-        b = poly(int(b.value))
-    if not (isinstance(a, Poly) and isinstance(b, Poly)):
-        return None
+def _operand(x: Expr) -> Poly | None:
+    if isinstance(x, Const):
+        return poly(int(x.value))
+    return x if isinstance(x, Poly) else None
+
+
+def _binary(op: str, a: Poly, b: Poly) -> Poly | None:
     if op in ("add", "sub", "mul"):
         return add(a, b) if op == "add" else a - b if op == "sub" else mul(a, b)
     make = CHECKED.get(op)
@@ -593,13 +600,7 @@ def less_than(a: Index, b: Index) -> Expr:
     return Const(d.const < 0, "bool") if d.const is not None else IsNegative(d)
 
 
-def _compare(op: str, a: Any, b: Any) -> Expr | None:
-    if isinstance(a, Const):
-        a = poly(int(a.value))
-    if isinstance(b, Const):
-        b = poly(int(b.value))
-    if not (isinstance(a, Poly) and isinstance(b, Poly)):
-        return None
+def _compare(op: str, a: Poly, b: Poly) -> Expr:
     if op == "lt":
         return less_than(a, b)
     if op == "le":
@@ -609,9 +610,4 @@ def _compare(op: str, a: Any, b: Any) -> Expr | None:
     if op == "ge":
         return less_than(b, a + 1)
     both = Binary("and", less_than(a, b + 1), less_than(b, a + 1))
-    return both if op == "eq" else _expr.Not(both)
-
-
-_expr._as_index = lambda v: poly(v) if isinstance(v, Var) else None
-_expr._index_binary = _binary
-_expr._index_compare = _compare
+    return both if op == "eq" else Not(both)
