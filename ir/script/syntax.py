@@ -67,11 +67,16 @@ def ir_module(cls: type) -> IRModule:
     return IRModule(functions)
 
 
-class _Word:
-    """A name of the namespace."""
+class Word:
+    """A function of the namespace.
 
-    def __init__(self, name: str, doc: str) -> None:
+    Attributes:
+        signature: parameters and result, for editors (`stub.py`); types are names of that stub.
+    """
+
+    def __init__(self, name: str, signature: str, doc: str) -> None:
         self.__name__ = name
+        self.signature = signature
         self.__doc__ = doc
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
@@ -81,7 +86,7 @@ class _Word:
         return f"T.{self.__name__}"
 
 
-class _Type(_Word):
+class Annotation(Word):
     """A name in parameter annotations, which Python evaluates when it defines the function."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -91,9 +96,15 @@ class _Type(_Word):
 class _Axis:
     """Iteration variables of a block: `vi, vk = T.axis.remap("SR", [i, k])`, `vi = T.axis.spatial(64, i * 8 + j)`."""
 
-    spatial: Any = _Word("axis.spatial", "vi = T.axis.spatial(extent, binding): a data-parallel axis.")
-    reduce: Any = _Word("axis.reduce", "vk = T.axis.reduce(extent, binding): a reduction axis.")
-    remap: Any = _Word("axis.remap", 'vi, vk = T.axis.remap("SR", [i, k]): axes bound to loops, with their extents.')
+    spatial: Any = Word(
+        "axis.spatial", "(extent: Index, binding: Index) -> Poly", "vi = T.axis.spatial(extent, binding): a data-parallel axis."
+    )
+    reduce: Any = Word("axis.reduce", "(extent: Index, binding: Index) -> Poly", "vk = T.axis.reduce(extent, binding): a reduction axis.")
+    remap: Any = Word(
+        "axis.remap",
+        "(kinds: str, bindings: Sequence[Index]) -> Any",
+        'vi, vk = T.axis.remap("SR", [i, k]): axes bound to loops, with their extents; one letter for each loop.',
+    )
     S: Any = spatial
     R: Any = reduce
 
@@ -101,43 +112,65 @@ class _Axis:
 axis = _Axis()
 
 # Declarations.
-Buffer: Any = _Type("Buffer", 'A: T.Buffer((m, n), "float32", scope="global"): a buffer parameter.')
-param: Any = _Type("param", 't = T.param("t", [1, 2, 4]): a tunable integer, at the top of a function.')
-alloc_buffer: Any = _Word("alloc_buffer", 'X = T.alloc_buffer((m, n), "float32"): a buffer for the duration of the call.')
-allocate: Any = _Word("allocate", 'x = T.allocate((4,), "float32"): a buffer with a lifetime to the end of the body; or `with ... as x`.')
-func_attr: Any = _Word("func_attr", 'T.func_attr({"key": value}): attributes of the function.')
+_BUFFER = '(shape: Shape, dtype: str = "float32", scope: str = "global", pad: Index = 0, name: str = "") -> Buffer'
+Buffer: Any = Annotation("Buffer", _BUFFER, 'A: T.Buffer((m, n), "float32", scope="global"): a buffer parameter.')
+param: Any = Annotation(
+    "param", "(name: str, domain: Sequence[int]) -> Poly", 't = T.param("t", [1, 2, 4]): a tunable integer, at the top of a function.'
+)
+alloc_buffer: Any = Word("alloc_buffer", _BUFFER, 'X = T.alloc_buffer((m, n), "float32"): a buffer for the duration of the call.')
+allocate: Any = Word(
+    "allocate", _BUFFER, 'x = T.allocate((4,), "float32"): a buffer with a lifetime to the end of the body; or `with ... as x`.'
+)
+func_attr: Any = Word("func_attr", "(attributes: Annotations) -> None", 'T.func_attr({"key": value}): attributes of the function.')
 
 # Loops.
-grid: Any = _Word("grid", "for i, j in T.grid(m, n): nested serial loops.")
-serial: Any = _Word("serial", "for i in T.serial(n): or (start, stop); annotations={...}.")
-parallel: Any = _Word("parallel", "for i in T.parallel(n): iterations on several threads.")
-vectorized: Any = _Word("vectorized", "for i in T.vectorized(n): iterations in vector lanes.")
-unroll: Any = _Word("unroll", "for i in T.unroll(n): unrolled iterations.")
-thread_binding: Any = _Word("thread_binding", 'for i in T.thread_binding(n, "threadIdx.x"): a GPU thread axis.')
+_LOOP = "(start: Index, stop: Index = ..., *, annotations: Annotations = ...) -> Iterator[Poly]"
+grid: Any = Word("grid", "(*extents: Index) -> Iterator[tuple[Poly, ...]]", "for i, j in T.grid(m, n): nested serial loops.")
+serial: Any = Word("serial", _LOOP, "for i in T.serial(n): or (start, stop); annotations={...}.")
+parallel: Any = Word("parallel", _LOOP, "for i in T.parallel(n): iterations on several threads.")
+vectorized: Any = Word("vectorized", _LOOP, "for i in T.vectorized(n): iterations in vector lanes.")
+unroll: Any = Word("unroll", _LOOP, "for i in T.unroll(n): unrolled iterations.")
+thread_binding: Any = Word(
+    "thread_binding",
+    "(stop: Index, thread: str, *, annotations: Annotations = ...) -> Iterator[Poly]",
+    'for i in T.thread_binding(n, "threadIdx.x"): a GPU thread axis.',
+)
 
 # Blocks and statements.
-block: Any = _Word("block", 'with T.block("C"): one tensor computation.')
-init: Any = _Word("init", "with T.init(): runs when all reduction variables are 0.")
-where: Any = _Word("where", "T.where(i * 8 + j < n): predicate of the block.")
-block_attr: Any = _Word("block_attr", 'T.block_attr({"key": value}): annotations of the block.')
-evaluate: Any = _Word("evaluate", "T.evaluate(x): an expression evaluated for its effect.")
-seq: Any = _Word("seq", "with T.seq(): a sequence as a single statement.")
+_CONTEXT = "() -> AbstractContextManager[None]"
+block: Any = Word("block", '(name: str = "") -> AbstractContextManager[None]', 'with T.block("C"): one tensor computation.')
+init: Any = Word("init", _CONTEXT, "with T.init(): runs when all reduction variables are 0.")
+where: Any = Word("where", "(condition: Expr) -> None", "T.where(i * 8 + j < n): predicate of the block.")
+block_attr: Any = Word("block_attr", "(attributes: Annotations) -> None", 'T.block_attr({"key": value}): annotations of the block.')
+evaluate: Any = Word("evaluate", "(value: Value) -> None", "T.evaluate(x): an expression evaluated for its effect.")
+seq: Any = Word("seq", _CONTEXT, "with T.seq(): a sequence as a single statement.")
 
 # Values.
-min: Any = _Word("min", "The minimum; of two or more arguments for indices.")
-max: Any = _Word("max", "The maximum; of two or more arguments for indices.")
-pow: Any = _Word("pow", "T.pow(a, b).")
-ceildiv: Any = _Word("ceildiv", "T.ceildiv(i, n): the index ceil(i / n).")
-select: Any = _Word("select", "T.select(cond, a, b): only the chosen side is evaluated.")
-if_then_else: Any = _Word("if_then_else", "The same as T.select.")
-cast: Any = _Word("cast", 'T.cast("float32", x).')
-Broadcast: Any = _Word("Broadcast", "T.Broadcast(x, lanes): a scalar in every lane.")
-Ramp: Any = _Word("Ramp", "T.Ramp(base, stride, lanes): the index vector base + lane * stride.")
-lt0: Any = _Word("lt0", "T.lt0(index, lanes=1, stride=...): index + lane * stride < 0, for each lane.")
-index: Any = _Word("index", "T.index(3): a number as an index expression, in a value position.")
-lookup: Any = _Word("lookup", "T.lookup(value, extent, lambda v: X[v]): an indirect index v, the int64 value, with 0 <= v < extent.")
-const: Any = _Word("const", 'T.const(0.0, "float32x4"): a literal of any dtype.')
-binary: Any = _Word("binary", 'T.binary("add", a, b): index arithmetic that is not folded.')
+min: Any = Word("min", "(a: Value, b: Value, *more: Value) -> Expr", "The minimum; of two or more arguments for indices.")
+max: Any = Word("max", "(a: Value, b: Value, *more: Value) -> Expr", "The maximum; of two or more arguments for indices.")
+pow: Any = Word("pow", "(a: Value, b: Value) -> Expr", "T.pow(a, b).")
+ceildiv: Any = Word("ceildiv", "(a: Index, b: Index) -> Poly", "T.ceildiv(i, n): the index ceil(i / n).")
+_SELECT = "(cond: Expr, a: Value, b: Value) -> Expr"
+select: Any = Word("select", _SELECT, "T.select(cond, a, b): only the chosen side is evaluated.")
+if_then_else: Any = Word("if_then_else", _SELECT, "The same as T.select.")
+cast: Any = Word("cast", "(dtype: str, value: Value) -> Expr", 'T.cast("float32", x).')
+Broadcast: Any = Word("Broadcast", "(value: Value, lanes: int) -> Expr", "T.Broadcast(x, lanes): a scalar in every lane.")
+Ramp: Any = Word(
+    "Ramp", "(base: Index, stride: Index, lanes: int) -> Expr", "T.Ramp(base, stride, lanes): the index vector base + lane * stride."
+)
+lt0: Any = Word(
+    "lt0",
+    "(index: Index, lanes: int = 1, stride: Index = ...) -> Expr",
+    "T.lt0(index, lanes=1, stride=...): index + lane * stride < 0, for each lane.",
+)
+index: Any = Word("index", "(value: Index) -> Poly", "T.index(3): a number as an index expression, in a value position.")
+lookup: Any = Word(
+    "lookup",
+    "(value: Expr, extent: Index, body: Callable[[Poly], Value]) -> Expr",
+    "T.lookup(value, extent, lambda v: X[v]): an indirect index v, the int64 value, with 0 <= v < extent.",
+)
+const: Any = Word("const", "(value: float | str, dtype: str) -> Expr", 'T.const(0.0, "float32x4"): a literal of any dtype.')
+binary: Any = Word("binary", "(op: str, a: Value, b: Value) -> Expr", 'T.binary("add", a, b): index arithmetic that is not folded.')
 
 _PARAMETER = 'declare the parameter itself as a buffer, A: T.Buffer((m, n), "float32")'
 _ELSEWHERE = {
@@ -149,10 +182,20 @@ _ELSEWHERE = {
 }
 """Names of TVMScript that are not supported, and their replacements."""
 
-_dtypes: dict[str, Any] = {n: _Type(n, f"T.{n}(1): a literal or a cast; T.int64 types a symbolic size.") for n in SCALARS}
-_intrinsics: dict[str, Any] = {n: _Word(n, f"Intrinsic of {i.arity} argument{'s' if i.arity > 1 else ''}.") for n, i in INTRINSICS.items()}
+_dtypes: dict[str, Any] = {
+    n: Annotation(n, "(value: Value | str = ...) -> Expr", f"T.{n}(1): a literal or a cast; T.int64 types a symbolic size.")
+    for n in SCALARS
+}
+_intrinsics: dict[str, Any] = {
+    n: Word(
+        n,
+        f"({', '.join([f'x{k}: Value' for k in range(i.arity)])}{', ' if i.arity else ''}*, dtype: str = ...) -> Expr",
+        f"Intrinsic of {i.arity} argument{'' if i.arity == 1 else 's'}.",
+    )
+    for n, i in INTRINSICS.items()
+}
 
-__all__ = ["T", "ir_module", "prim_func", *[n for n, v in list(globals().items()) if isinstance(v, (_Word, _Axis))], *SCALARS, *INTRINSICS]
+__all__ = ["T", "ir_module", "prim_func", *[n for n, v in list(globals().items()) if isinstance(v, (Word, _Axis))], *SCALARS, *INTRINSICS]
 
 
 def __getattr__(name: str) -> Any:
