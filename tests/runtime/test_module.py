@@ -15,6 +15,7 @@ from tunesmith.codegen.llvm.export import export_library
 from tunesmith.ir.script.parser import parse
 from tunesmith.runtime.module import Module, load_module
 from tunesmith.runtime.timing import TimingPolicy
+from tunesmith.support.array_types import Float32Array
 from tunesmith.support.errors import RunError
 
 Arrays = tuple[Float32Array, Float32Array, Float32Array]
@@ -164,7 +165,6 @@ if order == "first":
     import torch
 import tunesmith
 from tunesmith.support.errors import RunError
-from tunesmith.support.array_types import Float32Array
 module = tunesmith.compile("relu(shape=4x5)")
 assert ("torch" in sys.modules) == (order == "first")
 import torch
