@@ -59,6 +59,15 @@ def _collector() -> None:
     gc.set_threshold(20_000, 20, 50)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _short_timings() -> None:
+    """Limit each timing to half a second: beside other processes, it would wait for quiet windows until the default limit."""
+    from tunesmith.runtime.timing import TimingPolicy
+
+    *others, _ = TimingPolicy.__init__.__defaults__ or ()
+    TimingPolicy.__init__.__defaults__ = (*others, 0.5)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu") and not _has_nvidia_gpu():
