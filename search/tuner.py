@@ -219,19 +219,19 @@ class Tuning:
     def _account(self) -> None:
         """Move the time of drafting from the verify phase, whose clock included it, to the draft phase.
 
-        The sampler's proposal generator counts it; for a sampler without one, all of the time is drafting.
+        The statistics of the sampler have it; for a sampler without statistics, all of the time is drafting.
         """
         p = self.progress
-        generator = getattr(self.sampler, "drafter", None)
-        if generator is None:
+        statistics = self.sampler.statistics()
+        if statistics is None:
             p.seconds["draft"] += p.seconds["verify"]
             p.seconds["verify"] = 0.0
             return
-        newly = generator.draft_seconds - self._drafted
-        self._drafted = generator.draft_seconds
+        newly = statistics.draft_seconds - self._drafted
+        self._drafted = statistics.draft_seconds
         p.seconds["draft"] += newly
         p.seconds["verify"] = max(0.0, p.seconds["verify"] - newly)
-        p.drafted, p.scored = generator.drafted, generator.scored
+        p.drafted, p.scored = statistics.drafted, statistics.scored
 
 
 def tune_task(

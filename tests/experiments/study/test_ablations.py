@@ -64,7 +64,7 @@ def test_without_draft_model_the_order_is_random_and_depends_on_the_seed_only() 
 
     def spread(kind: type[EvolutionarySampler] | type, seed: int) -> list[float]:
         sampler = make_sampler(kind, task, lambda: make_model("random"), seed)
-        proposals = EvolutionarySampler(task, make_model("random")).drafter
+        proposals = EvolutionarySampler(task, make_model("random")).generator
         return [float(proposals.estimate(c.sketch, np.array([c.row]))[0]) for c in sampler.ask(16)]
 
     blind = without_draft_model(EvolutionarySampler)
