@@ -14,7 +14,7 @@ from tunesmith.costmodel.models.random_model import RandomModel
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import mod, product
 from tunesmith.ir.target.target import Target
-from tunesmith.measure.measurer import MeasurePolicy
+from tunesmith.measure.policies import MeasurePolicy
 from tunesmith.schedule.handles import IntRV, LoopRV
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.search.samplers.drafting_sampler import DraftingSampler

@@ -32,12 +32,12 @@ from tunesmith.measure.calibration.cpu import calibrated
 from tunesmith.measure.calibration.gpu import calibrated_device
 from tunesmith.measure.local_builder import LocalBuilder
 from tunesmith.measure.local_runner import InProcessRunner, LocalRunner
-from tunesmith.measure.measurer import MeasurePolicy, Measurer
+from tunesmith.measure.measurer import Measurer
+from tunesmith.measure.policies import MeasurePolicy, RacePolicy
 from tunesmith.measure.records.database import Database
 from tunesmith.measure.records.log import RecordLog
 from tunesmith.measure.records.run_manifest import manifest_path, recorded_run
 from tunesmith.measure.runner import Runner
-from tunesmith.measure.timing_policy import RacePolicy
 from tunesmith.search.samplers.proposals import asked_once
 from tunesmith.search.samplers.registry import find_sampler, make_sampler
 from tunesmith.search.samplers.sampler import Sampler

@@ -12,8 +12,8 @@ from tunesmith.driver.workloads import find_subject
 from tunesmith.experiments.study.ablations import divisors_only, without_draft_model, without_racing
 from tunesmith.ir import structural
 from tunesmith.ir.target.target import Target
-from tunesmith.measure.measurer import MeasurePolicy
-from tunesmith.measure.timing_policy import RacePolicy, race
+from tunesmith.measure.policies import MeasurePolicy, RacePolicy
+from tunesmith.measure.race import race
 from tunesmith.schedule.schedule import replay
 from tunesmith.search.samplers.evolutionary_sampler import EvolutionarySampler
 from tunesmith.search.samplers.random_sampler import RandomSampler

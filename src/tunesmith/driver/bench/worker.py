@@ -22,7 +22,7 @@ from tunesmith.measure.evaluator.argument_data import ArgumentTable, poison
 from tunesmith.measure.evaluator.correctness import load_reference, mismatch
 from tunesmith.measure.evaluator.guard_pages import Array
 from tunesmith.measure.evaluator.packed_call import load_call
-from tunesmith.measure.timing_policy import waiting
+from tunesmith.measure.race import waiting
 from tunesmith.ops.workload import Workload, workload
 from tunesmith.runtime.checker.param_spec import ParamSpec
 from tunesmith.runtime.device.array import DeviceArray
