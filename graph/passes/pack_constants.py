@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tunesmith.codegen.llvm.build import build
-from tunesmith.codegen.llvm.host import check_runs_here
+from tunesmith.codegen.backends.backend import backend_of
+from tunesmith.codegen.build import build, check_runs_here
 from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.ir.node import Binding, CallFunction, Constant, If, Operand, Region, all_bindings
 from tunesmith.ir.buffer import Buffer
@@ -98,8 +98,9 @@ class _Packer:
 
 
 def _runs_here(target: Target) -> bool:
+    """Whether compiled code of the target runs in this process."""
     try:
         check_runs_here(target)
     except BuildError:
         return False
-    return target.base == "llvm"
+    return not backend_of(target).device

@@ -165,7 +165,7 @@ def _targets(table: RecordTable) -> Callable[[Mapping[str, object]], Target]:
         known = table.targets[target.key]
         if len(known) > len(identity):
             return Target.from_json(known)
-        return calibrated(target) if target.is_cpu and target.key == Target.detect().key else target
+        return calibrated(target) if target.key == Target.detect().key else target
 
     return of
 

@@ -15,7 +15,7 @@ from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from tunesmith.codegen.backends.backend import check_kind
+from tunesmith.codegen.backends.backend import backend_of, check_kind
 from tunesmith.codegen.build import check_runs_here
 from tunesmith.costmodel.models.registry import find_model, make_model
 from tunesmith.display.failures import examples_of
@@ -28,8 +28,6 @@ from tunesmith.driver.workloads import Subject, WorkloadLike, find_subjects
 from tunesmith.ir.remarks import checked
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.builder import Builder, InProcessBuilder
-from tunesmith.measure.calibration.cpu import calibrated
-from tunesmith.measure.calibration.gpu import calibrated_device
 from tunesmith.measure.local_builder import LocalBuilder
 from tunesmith.measure.local_runner import InProcessRunner, LocalRunner
 from tunesmith.measure.measurer import Measurer
@@ -284,10 +282,9 @@ def _target_here(target: str | Target | None) -> Target:
         check_runs_here(target)
         return target
     parsed = as_target(target)
-    if parsed.is_cpu:
-        return calibrated(parsed)
     check_runs_here(parsed)
-    return calibrated_device(parsed)
+    found: Target = backend_of(parsed).part("calibrated")(parsed)
+    return found
 
 
 def _target_remote(target: str | Target | None) -> Target:
