@@ -195,13 +195,13 @@ class SketchCache:
     def broken_law(self, request: BuildRequest, program: PrimFunc) -> str:
         """Report of the first difference between the row's program and the replay of its trace; empty if equal, as required."""
         trace, _ = self._sketch(request)
-        replayed = replay(trace.with_row(request.row), self.workload(request.workload)).func
+        replayed = replay(trace.with_configuration(request.row), self.workload(request.workload)).func
         found = structural.difference(program, replayed)
         if found is None:
             return ""
         return (
             f"the sketch instantiated with the row {list(request.row)} differs from its trace replayed with these decisions, at {found}\n"
-            f"{request.workload}\n{trace.with_row(request.row).as_python()}"
+            f"{request.workload}\n{trace.with_configuration(request.row).as_python()}"
         )
 
     def _sketch(self, request: BuildRequest) -> tuple[Trace, Schedule]:

@@ -268,7 +268,7 @@ class Measurer:
 def _trace(trace: Trace, row: tuple[int, ...], failed: bool) -> list[object]:
     """The trace with the row's decisions as JSON; the unchanged trace if the row does not fit it and the candidate failed."""
     try:
-        trace = trace.with_row(row)
+        trace = trace.with_configuration(row)
     except RecordError:
         if not failed:
             raise

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from tunesmith.measure.measurer import Measurer
 from tunesmith.measure.records.database import Database
 from tunesmith.measure.records.record import Record
-from tunesmith.measure.time_floor import least_seconds
+from tunesmith.measure.time_floor import min_seconds
 from tunesmith.runtime.timing import TimingPolicy
 from tunesmith.search.known_records import known_records
 from tunesmith.search.samplers.proposals import check_admissible, check_new, proposed
@@ -262,7 +262,7 @@ def known_results(task: Task, database: Database) -> list[tuple[Record, Result]]
     Records below the least possible time of the target are skipped, so such a candidate may be measured again.  A candidate whose last
     run failed is reported as a failure.
     """
-    least = least_seconds(task.func, task.target)
+    least = min_seconds(task.func, task.target)
     first: dict[Candidate, Record] = {}
     failed: set[Candidate] = set()
     for candidate, r in known_records(task, database.records(task.digest, task.target.to_json())):

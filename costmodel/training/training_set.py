@@ -209,8 +209,8 @@ class _Sketches:
         schedule = Schedule(self._function(m.workload), parametric=True)
         for instruction in Trace.from_json(list(m.trace)).instructions:
             apply_instruction(schedule, instruction, None)
-        lifted = hoist_constant_packing(schedule.func)
-        func = schedule.func if lifted is None else lifted.main
+        hoisted = hoist_constant_packing(schedule.func)
+        func = schedule.func if hoisted is None else hoisted.main
         # NumPy: a log has hundreds of rows per sketch, for which compilation would take longer than evaluation.
         return FeatureProgram(func, schedule.params, schedule.constraints, target=self._target(m.target), backend="numpy")
 

@@ -140,7 +140,7 @@ def examples(files: Path_ | Iterable[Path_]) -> TrainingSet:
     """
     paths = [files] if isinstance(files, (str, PathLike)) else list(files)
     tables = [load_any(p) for p in paths]
-    table = merge(tables).standing()
+    table = merge(tables).representatives()
     identities: dict[str, Mapping[str, object]] = {key: json.loads(key) for key in table.targets}
     frame = table.frame
     columns = [frame[c].tolist() for c in ("workload", "target", "sketch", "trace", "row", "seconds")]

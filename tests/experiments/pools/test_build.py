@@ -37,7 +37,7 @@ def synthetic_record(task: Any, candidate: tuple[int, tuple[int, ...]], **change
     fields: dict[str, Any] = {
         "workload": task.digest,
         "target": TARGET.to_json(),
-        "trace": sketch.trace.with_row(candidate[1]).to_json(),
+        "trace": sketch.trace.with_configuration(candidate[1]).to_json(),
         "sketch": sketch.name,
         "row": candidate[1],
         "samples": (1e-6 * (1 + sum(candidate[1])),) * 3,
