@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from tunesmith.codegen.params import param_specs
 from tunesmith.ir import structural
@@ -209,7 +209,7 @@ class SketchCache:
 
     def _replay(self, request: BuildRequest) -> tuple[Trace, Schedule]:
         try:
-            data: Any = json.loads(request.trace)
+            data: object = json.loads(request.trace)
         except ValueError as error:
             raise RecordError(f"the trace of a candidate is not JSON: {error}") from None
         trace = Trace.from_json(data)

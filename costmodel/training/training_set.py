@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -44,7 +43,7 @@ class Measured:
     workload: str
     target: Mapping[str, object]
     sketch: str
-    trace: Sequence[Any]
+    trace: Sequence[object]
     row: Sequence[int]
     seconds: float
 

@@ -78,7 +78,7 @@ class Verdict:
         if len(self.faults) < MAX_FAULTS:
             self.faults.append(Fault(line, kind, reason))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The data written by `tunesmith log verify --json`."""
         return {
             "log": self.path,

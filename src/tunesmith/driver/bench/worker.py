@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
-from typing import Any
 
 from tunesmith.codegen.artifact import Code
 from tunesmith.driver.bench.baseline_calls import baseline_call
@@ -103,7 +102,7 @@ class System(ABC):
         self._finish: Call | None = None
         """Waits for asynchronous calls to complete; None for synchronous calls."""
 
-    def __call__(self, job: tuple[str, tuple[Any, ...]]) -> object:
+    def __call__(self, job: tuple[str, tuple[object, ...]]) -> object:
         method, arguments = job
         return getattr(self, method)(*arguments)
 
