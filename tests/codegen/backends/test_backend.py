@@ -14,7 +14,9 @@ from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.target import attributes, defaults, target
 from tunesmith.ir.target.attributes import KINDS, TargetKind
 from tunesmith.ir.target.target import Target
+from tunesmith.measure.baselines.registry import BASELINES
 from tunesmith.ops.workload import workload
+from tunesmith.runtime.device.device import DEVICES
 from tunesmith.search.space.rules_table import find_rules
 from tunesmith.support.errors import BuildError
 from tunesmith.support.registry import Registry
@@ -32,6 +34,8 @@ def test_all_parts_of_a_manifest_exist(kind: str) -> None:
             assert callable(backend.part(field.name))
     named = (*backend.rules, *backend.large_rules, backend.fallback_rule)
     assert len(find_rules(named)) == len(named)
+    assert not backend.device or backend.device in DEVICES
+    assert all(name in BASELINES for pair in backend.baselines.items() for name in pair)
 
 
 def test_every_kind_of_target_has_a_backend() -> None:
