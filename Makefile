@@ -13,7 +13,7 @@ JOBS ?= 2
 # Not `python -m`: that puts this folder, with its `ir`, `datasets` and so on, on sys.path.
 PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-# The peer that brings oneDNN and MKL; numpy's OpenBLAS is there anyway.  `make tune TUNE_EXTRAS=torch,peers` adds more.
+# The baseline that brings oneDNN and MKL; numpy's OpenBLAS is there anyway.  `make tune TUNE_EXTRAS=torch,baselines` adds more.
 TUNE_EXTRAS ?= torch
 TRIALS ?= 128
 LOG ?= log.jsonl

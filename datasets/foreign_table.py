@@ -101,7 +101,7 @@ class ForeignTable:
     def of(cls, found: Iterable[tuple[str, int, ForeignRecord]], report: LogReport) -> ForeignTable:
         """Build a table from records with their files and line numbers; duplicates of a measurement are dropped."""
         seen: set[tuple[object, ...]] = set()
-        lines: list[dict[str, Any]] = []
+        lines: list[dict[str, object]] = []
         for file, number, r in found:
             key = (r.source, r.workload, r.target, r.hardware, r.steps, r.samples, r.timestamp)
             if key in seen:

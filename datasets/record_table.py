@@ -191,7 +191,7 @@ class RecordTable:
         taken.notes = dict(self.notes)
         return taken
 
-    def standing(self) -> RecordTable:
+    def representatives(self) -> RecordTable:
         """One row per candidate: the measurement that counts, as defined by `measure.records.status`; if none counts, the candidate's
         last row, usually a failure."""
         records = list(records_of(self.frame, whole=False))

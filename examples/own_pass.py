@@ -24,12 +24,12 @@ from tunesmith.lower.pass_infra import function_pass, pass_context
 from tunesmith.lower.pipelines import CPU
 
 
-@function_pass(needs="FLAT")
+@function_pass(requires="FLAT")
 def divide_by_multiplying(func, target, *, inexact=False):
     """Replace divisions by constants with multiplications.
 
-    A pass gets a PrimFunc and the target and returns a PrimFunc; it never changes the one that it gets.  `needs` is the stage of lowering
-    that it works on: FLAT is after `flatten_buffers` and before `vectorize_loops`.  Keyword-only parameters are its options.
+    A pass gets a PrimFunc and the target and returns a PrimFunc; it never changes the one that it gets.  `requires` is the stage of
+    lowering that it works on: FLAT is after `flatten_buffers` and before `vectorize_loops`.  Keyword-only parameters are its options.
 
     Rewrite:
         C[i] = A[i] / 8.0

@@ -6,7 +6,7 @@ expanded tree, keep every compiler pass within Python's stack.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,11 +24,16 @@ MAX_NODES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class ExpressionSize:
     """Size of an expression: nodes of the expanded tree, and depth of the longest path; a leaf has depth 1."""
 
     nodes: int
     depth: int
+
+    @classmethod
+    def above(cls, parts: Sequence[ExpressionSize]) -> ExpressionSize:
+        """The size of a node with these children."""
+        return cls(1 + sum([p.nodes for p in parts]), 1 + max([p.depth for p in parts], default=0))
 
     @property
     def fits(self) -> bool:
@@ -36,17 +41,17 @@ class Size:
         return self.nodes <= MAX_NODES and self.depth <= MAX_DEPTH
 
 
-LEAF = Size(1, 1)
+LEAF = ExpressionSize(1, 1)
 
 
-def size_of(root: Expr, inlined: Mapping[Buffer, Size] | None = None) -> Size:
+def size_of(root: Expr, inlined: Mapping[Buffer, ExpressionSize] | None = None) -> ExpressionSize:
     """The size of an expression.
 
     Args:
         root: the expression; shared parts are visited once.
         inlined: sizes counted for loads of these buffers, as if their producers were inlined.
     """
-    known: dict[int, Size] = {}
+    known: dict[int, ExpressionSize] = {}
     swap = inlined or {}
     stack: list[tuple[Any, bool]] = [(root, False)]
     while stack:
@@ -63,8 +68,7 @@ def size_of(root: Expr, inlined: Mapping[Buffer, Size] | None = None) -> Size:
             kids: list[Any] = []
             n.each_child(kids.append)
             if ready:
-                parts = [known[id(k)] for k in kids]
-                known[id(n)] = Size(1 + sum([p.nodes for p in parts]), 1 + max([p.depth for p in parts], default=0))
+                known[id(n)] = ExpressionSize.above([known[id(k)] for k in kids])
             else:
                 stack.append((n, True))
                 stack.extend([(k, False) for k in kids])

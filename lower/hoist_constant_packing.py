@@ -20,7 +20,7 @@ KEY = "pack_constant"
 
 
 @dataclass(frozen=True, slots=True)
-class Lifted:
+class HoistedPacking:
     """A function and its hoisted packing.
 
     Attributes:
@@ -34,7 +34,7 @@ class Lifted:
     positions: tuple[int, ...]
 
 
-def hoist_constant_packing(func: PrimFunc) -> Lifted | None:
+def hoist_constant_packing(func: PrimFunc) -> HoistedPacking | None:
     """Split a function, concrete or with Params, into packers and the rest; None if it packs no constant.
 
     Raises:
@@ -62,7 +62,7 @@ def hoist_constant_packing(func: PrimFunc) -> Lifted | None:
     if not stmts:
         raise BuildError(f"{func.name}: the function only packs constants; nothing is left when the packing is hoisted")
     main = PrimFunc(f"{func.name}__packed", tuple(params), tuple(allocs), seq(stmts))
-    return Lifted(main, tuple(packers), tuple(positions))
+    return HoistedPacking(main, tuple(packers), tuple(positions))
 
 
 def _packing(func: PrimFunc, stmt: Stmt, block: Block) -> tuple[Buffer, Buffer]:

@@ -1,6 +1,6 @@
 """Define passes, pipelines of passes, and instruments that watch them.
 
-A pass is a function from PrimFunc to PrimFunc for a target, with a name, the stage it needs, the stage it gives, and options: its
+A pass is a function from PrimFunc to PrimFunc for a target, with a name, the stage it requires, the stage it provides, and options: its
 keyword-only parameters.  A pipeline is a list of passes that reads as the compiler.
 """
 
@@ -40,15 +40,15 @@ class Pass:
     Attributes:
         name: name of its function, the label in dumps, times and errors.
         run: the rewrite, `run(func, target, **options)`.
-        needs: the stage the function must be in.
-        gives: the stage it is in afterwards.
+        requires: the stage the function must be in.
+        provides: the stage it is in afterwards.
         options: values of keyword-only parameters of `run`; defaults are not listed.
     """
 
     name: str
     run: Callable[..., PrimFunc]
-    needs: str
-    gives: str
+    requires: str
+    provides: str
     options: tuple[tuple[str, Option], ...] = ()
 
     def __call__(self, func: PrimFunc, target: Target) -> PrimFunc:
@@ -80,14 +80,14 @@ class Pass:
         return replace(self, options=tuple(sorted({**dict(self.options), **options}.items())))
 
 
-def function_pass(needs: str, gives: str | None = None) -> Callable[[Callable[..., PrimFunc]], Pass]:
-    """Make a function a pass of the same name; without `gives` the stage stays.
+def function_pass(requires: str, provides: str | None = None) -> Callable[[Callable[..., PrimFunc]], Pass]:
+    """Make a function a pass of the same name; without `provides` the stage stays.
 
     Keyword-only parameters of the function are the options of the pass.
     """
 
     def wrap(f: Callable[..., PrimFunc]) -> Pass:
-        return Pass(f.__name__, f, needs, gives or needs)
+        return Pass(f.__name__, f, requires, provides or requires)
 
     return wrap
 
@@ -109,12 +109,12 @@ class Pipeline:
     """Passes in order.  Composition checks that each pass finds the stage it needs."""
 
     def __init__(self, *passes: Pass) -> None:
-        stage = passes[0].needs if passes else STAGES[0]
+        stage = passes[0].requires if passes else STAGES[0]
         stages = []
         for p in passes:
-            if STAGES.index(p.needs) > STAGES.index(stage):
-                raise ValueError(f"pass {p.name} needs stage {p.needs}, but the pipeline is at {stage} there")
-            stage = max(stage, p.gives, key=STAGES.index)
+            if STAGES.index(p.requires) > STAGES.index(stage):
+                raise ValueError(f"pass {p.name} needs stage {p.requires}, but the pipeline is at {stage} there")
+            stage = max(stage, p.provides, key=STAGES.index)
             stages.append(stage)
         self.passes = passes
         self.stages = tuple(stages)

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from tunesmith.codegen.params import param_specs
 from tunesmith.ir import structural
@@ -195,13 +195,13 @@ class SketchCache:
     def broken_law(self, request: BuildRequest, program: PrimFunc) -> str:
         """Report of the first difference between the row's program and the replay of its trace; empty if equal, as required."""
         trace, _ = self._sketch(request)
-        replayed = replay(trace.with_row(request.row), self.workload(request.workload)).func
+        replayed = replay(trace.with_configuration(request.row), self.workload(request.workload)).func
         found = structural.difference(program, replayed)
         if found is None:
             return ""
         return (
             f"the sketch instantiated with the row {list(request.row)} differs from its trace replayed with these decisions, at {found}\n"
-            f"{request.workload}\n{trace.with_row(request.row).as_python()}"
+            f"{request.workload}\n{trace.with_configuration(request.row).as_python()}"
         )
 
     def _sketch(self, request: BuildRequest) -> tuple[Trace, Schedule]:
@@ -209,7 +209,7 @@ class SketchCache:
 
     def _replay(self, request: BuildRequest) -> tuple[Trace, Schedule]:
         try:
-            data: Any = json.loads(request.trace)
+            data: object = json.loads(request.trace)
         except ValueError as error:
             raise RecordError(f"the trace of a candidate is not JSON: {error}") from None
         trace = Trace.from_json(data)

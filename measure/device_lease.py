@@ -18,6 +18,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
 from pathlib import Path
 
+from tunesmith.codegen.backends.backend import backend_of
 from tunesmith.ir.target.target import Target
 from tunesmith.runtime.device.device import Device
 from tunesmith.support.errors import RunError, TunesmithError
@@ -31,7 +32,7 @@ _ATTEMPTS = 50
 
 
 def target_lease(target: str) -> AbstractContextManager[None]:
-    """The lease of the device on which a target's code is timed; a null context for CPUs.
+    """The lease of the device on which a target's code is timed; a null context if it runs in a process of its own.
 
     Args:
         target: the target as JSON text.
@@ -108,8 +109,8 @@ def _opened(path: Path) -> int:
 
 @lru_cache(maxsize=64)
 def _device_of(target: str) -> Device | None:
-    found = Target.from_json(json.loads(target))
-    return None if found.is_cpu else Device(found.base)
+    kind = backend_of(Target.from_json(json.loads(target))).device
+    return Device(kind) if kind else None
 
 
 @lru_cache(maxsize=64)

@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from hashlib import blake2b
 from pathlib import Path
 from typing import Self, TypeVar
@@ -23,46 +23,17 @@ from tunesmith.measure.builder import Builder, BuildResult
 from tunesmith.measure.candidate import BuildRequest, Candidate, MeasureTask
 from tunesmith.measure.evaluator.argument_data import make_inputs
 from tunesmith.measure.evaluator.correctness import check_reference, save_reference
+from tunesmith.measure.policies import MeasurePolicy
 from tunesmith.measure.records.environment import environment
 from tunesmith.measure.records.log import RecordLog
 from tunesmith.measure.records.record import Record, WorkloadLine
-from tunesmith.measure.runner import VERIFY, Runner, RunRequest, RunResult, RunSetup
-from tunesmith.measure.timing_policy import RacePolicy
+from tunesmith.measure.runner import Runner, RunRequest, RunResult, RunSetup
 from tunesmith.runtime.timing import TimingPolicy
 from tunesmith.schedule.trace import Trace
-from tunesmith.support.errors import InternalError, RecordError, RunError, UserError
+from tunesmith.support.errors import InternalError, RecordError, RunError
 from tunesmith.support.temporary_folder import CleanUp, remove_folder
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class MeasurePolicy:
-    """How candidates are measured.
-
-    Args:
-        race: timing policy.
-        verify: when outputs are compared, see `runner.VERIFY`.
-        law_every: for one candidate in `law_every`, beginning with the first, check that sketch and trace give the same program.
-        overlap: build the next candidates while the previous ones run.
-        data_seed: seed of the inputs.
-    """
-
-    race: RacePolicy = field(default_factory=RacePolicy)
-    verify: str = "winner"
-    law_every: int = 50
-    overlap: bool = False
-    data_seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.verify not in VERIFY:
-            raise UserError(f"verify is one of {', '.join(VERIFY)}, not {self.verify!r}")
-        if self.law_every < 1:
-            raise UserError(f"law_every must be at least 1, got {self.law_every}")
-
-    def to_json(self) -> dict[str, object]:
-        """Policy entry of a record: the settings that affect times."""
-        return {"kind": "race", **self.race.to_json(), "verify": self.verify, "data_seed": self.data_seed}
 
 
 class Measurer:
@@ -297,7 +268,7 @@ class Measurer:
 def _trace(trace: Trace, row: tuple[int, ...], failed: bool) -> list[object]:
     """The trace with the row's decisions as JSON; the unchanged trace if the row does not fit it and the candidate failed."""
     try:
-        trace = trace.with_row(row)
+        trace = trace.with_configuration(row)
     except RecordError:
         if not failed:
             raise

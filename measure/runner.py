@@ -12,13 +12,10 @@ from typing import Self
 
 from tunesmith.codegen.artifact import Code
 from tunesmith.measure.evaluator.argument_data import Range
+from tunesmith.measure.policies import RacePolicy
 from tunesmith.measure.records.record import ErrorInfo
-from tunesmith.measure.timing_policy import RacePolicy
 from tunesmith.runtime.checker.param_spec import ParamSpec
 from tunesmith.runtime.timing import TimingPolicy
-
-VERIFY = ("winner", "always", "never")
-"""When an output is compared with the reference: "winner" means before its time may become the best."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +58,7 @@ class RunRequest:
         code: the compiled function.
         policy: timing policy.
         best: seconds of the best verified candidate so far; None if there is none.
-        verify: one of `VERIFY`.
+        verify: one of `policies.VERIFY`.
     """
 
     setup: RunSetup

@@ -23,7 +23,7 @@ MARGIN = 64
 caches closer to the core are faster."""
 
 
-def least_seconds(func: PrimFunc, target: Target) -> float:
+def min_seconds(func: PrimFunc, target: Target) -> float:
     """Lower bound of the seconds of a call, for any schedule.
 
     Counts iterations of reductions and elements of outputs.  Values that depend only on constant parameters are computed ahead and not

@@ -12,7 +12,7 @@ from typing import Any
 
 from tunesmith.ir.buffer import BufferLoad
 from tunesmith.ir.expr import Const, Expr, Select
-from tunesmith.ir.expression_size import LEAF, MAX_DEPTH, MAX_NODES, Size, size_of
+from tunesmith.ir.expression_size import LEAF, MAX_DEPTH, MAX_NODES, ExpressionSize, size_of
 from tunesmith.ir.indirect_index import IndirectIndex
 from tunesmith.ir.poly import Poly, Var
 from tunesmith.support.errors import ScriptError
@@ -41,7 +41,7 @@ def divide_formula(root: Expr, name: str, bound: frozenset[Var], stage: Callable
         return root
     always = _always(root)
     made: dict[int, Any] = {}
-    sizes: dict[int, Size] = {}
+    sizes: dict[int, ExpressionSize] = {}
     free: dict[int, bool] = {}
     alive: list[Any] = []  # keeps objects alive, so that their ids stay unique
     stack: list[tuple[Any, bool]] = [(root, False)]
@@ -57,8 +57,7 @@ def divide_formula(root: Expr, name: str, bound: frozenset[Var], stage: Callable
             stack.extend([(k, False) for k in reversed(kids)])
             continue
         new = n.map_children(lambda k: made[id(k)]) if kids else n
-        parts = [sizes[id(k)] for k in kids]
-        size = LEAF if isinstance(n, _LEAVES) else Size(1 + sum([p.nodes for p in parts]), 1 + max([p.depth for p in parts], default=0))
+        size = LEAF if isinstance(n, _LEAVES) else ExpressionSize.above([sizes[id(k)] for k in kids])
         free[id(n)] = n.vars.isdisjoint(bound) if type(n) is Poly else all([free[id(k)] for k in kids])
         large = size.depth >= STAGE_DEPTH or size.nodes >= STAGE_NODES
         if large and n is not root and id(n) in always and free[id(n)] and not isinstance(n, _LEAVES):

@@ -45,7 +45,7 @@ class Trace:
         """The decision of every sampling step, in order; None if it is symbolic."""
         return tuple(i.decision for i in self.instructions if i.kind.startswith("sample_"))
 
-    def row(self) -> tuple[int, ...]:
+    def configuration(self) -> tuple[int, ...]:
         """The configuration: all decisions, concatenated.
 
         Raises:
@@ -54,11 +54,11 @@ class Trace:
         out: list[int] = []
         for d in self.decisions():
             if d is None:
-                raise RecordError("this trace was recorded parametrically and has no decisions; use with_row(row)")
+                raise RecordError("this trace was recorded parametrically and has no decisions; use with_configuration(values)")
             out.extend(d)
         return tuple(out)
 
-    def with_row(self, row: Sequence[int]) -> Trace:
+    def with_configuration(self, row: Sequence[int]) -> Trace:
         """The trace with the decisions of the configuration `row`, one integer for each sampled value.
 
         Raises:

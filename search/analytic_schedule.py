@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 
-from tunesmith.codegen.device.build import build
+from tunesmith.codegen.backends.backend import backend_of
+from tunesmith.codegen.build import build
 from tunesmith.ir.analysis.work import worth_threads
 from tunesmith.ir.expr import Select
 from tunesmith.ir.function import PrimFunc
@@ -48,7 +49,7 @@ def analytic_schedule(func: PrimFunc, target: Target) -> PrimFunc:
             if target.is_cpu:
                 best = [*_on_one_thread(task, drawn, target), *best]
             programs = (task.space.sketches[c.sketch].concretize(c.row) for _, c in best)
-            if target.base == "cuda":
+            if backend_of(target).counts_spills:
                 return _without_spills(programs, target)
             found = next((p for p in programs if _is_small(p, target)), None)
             if found is not None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from tunesmith.measure.measurer import Measurer
 from tunesmith.measure.records.database import Database
 from tunesmith.measure.records.record import Record
-from tunesmith.measure.time_floor import least_seconds
+from tunesmith.measure.time_floor import min_seconds
 from tunesmith.runtime.timing import TimingPolicy
 from tunesmith.search.known_records import known_records
 from tunesmith.search.samplers.proposals import check_admissible, check_new, proposed
@@ -219,19 +219,19 @@ class Tuning:
     def _account(self) -> None:
         """Move the time of drafting from the verify phase, whose clock included it, to the draft phase.
 
-        The sampler's proposal generator counts it; for a sampler without one, all of the time is drafting.
+        The statistics of the sampler have it; for a sampler without statistics, all of the time is drafting.
         """
         p = self.progress
-        generator = getattr(self.sampler, "drafter", None)
-        if generator is None:
+        statistics = self.sampler.statistics()
+        if statistics is None:
             p.seconds["draft"] += p.seconds["verify"]
             p.seconds["verify"] = 0.0
             return
-        newly = generator.draft_seconds - self._drafted
-        self._drafted = generator.draft_seconds
+        newly = statistics.draft_seconds - self._drafted
+        self._drafted = statistics.draft_seconds
         p.seconds["draft"] += newly
         p.seconds["verify"] = max(0.0, p.seconds["verify"] - newly)
-        p.drafted, p.scored = generator.drafted, generator.scored
+        p.drafted, p.scored = statistics.drafted, statistics.scored
 
 
 def tune_task(
@@ -262,7 +262,7 @@ def known_results(task: Task, database: Database) -> list[tuple[Record, Result]]
     Records below the least possible time of the target are skipped, so such a candidate may be measured again.  A candidate whose last
     run failed is reported as a failure.
     """
-    least = least_seconds(task.func, task.target)
+    least = min_seconds(task.func, task.target)
     first: dict[Candidate, Record] = {}
     failed: set[Candidate] = set()
     for candidate, r in known_records(task, database.records(task.digest, task.target.to_json())):

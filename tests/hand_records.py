@@ -42,7 +42,7 @@ def record_of(
         "target": target.to_json(),
         "trace": s.trace.to_json(),
         "sketch": "",
-        "row": s.trace.row(),
+        "row": s.trace.configuration(),
         "samples": (seconds,),
         "clean": True,
         "error": None,

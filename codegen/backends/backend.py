@@ -5,8 +5,8 @@ Parts of higher layers are dotted paths, `package.module:name`, which are import
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from tunesmith.codegen.artifact import Artifact
@@ -21,11 +21,12 @@ class Backend:
     """What belongs to one kind of target.
 
     Attributes:
-        kind: the kind, `Target.base`.
+        kind: the kind of target, built in or of `TARGET_KINDS`.
         pipeline: from concrete scheduled functions to what code is generated from.
         build: `(functions, target, packing) -> Artifact`; `packing` is one of `llvm.build.PACKING`.
         source: `(functions, target) -> str`, the generated source for people.
         check_runs_here: refuses a target whose code cannot run on this machine, with BuildError.
+        detect: the target of this machine, or of its first device, from the kind alone.
         load: path of `(artifact, coverage, remarks, functions) -> module`.
         evaluator: path of the class that runs and times candidates in a worker process.
         calibrated: path of `(target) -> Target`, the target with measured rates.
@@ -35,6 +36,10 @@ class Backend:
         fallback_rule: name of the rule for functions that no other rule applies to.
         checked_pipeline: as `pipeline`, with every index checked at run time; None where that is not supported.
         models: whether whole models can be compiled.
+        device: name of the runtime device that runs the code (`runtime.device.device.DEVICES`); empty if it runs in this process.
+        needs_threads: whether loops must be bound to threads, so that `compile` schedules unscheduled functions before it builds them.
+        counts_spills: whether `Artifact.facts` has `spill_bytes`, by which untuned programs are chosen.
+        baselines: name of a baseline -> name of its variant that runs on the device.
         unavailable: why no code is generated, and what to do; `{llvm}` is the same target with the kind llvm.  Empty where it is.
     """
 
@@ -43,6 +48,7 @@ class Backend:
     build: Callable[..., Artifact]
     source: Callable[[Any, Target], str]
     check_runs_here: Callable[[Target], None]
+    detect: Callable[[str], Target]
     load: str
     evaluator: str
     calibrated: str
@@ -52,6 +58,10 @@ class Backend:
     large_rules: tuple[str, ...] = ()
     checked_pipeline: Pipeline | None = None
     models: bool = False
+    device: str = ""
+    needs_threads: bool = False
+    counts_spills: bool = False
+    baselines: Mapping[str, str] = field(default_factory=dict)
     unavailable: str = ""
 
     def part(self, name: str) -> Any:
@@ -72,9 +82,10 @@ BACKENDS: Registry[Backend] = Registry(
 
 
 def backend_of(target: Target) -> Backend:
-    """The backend of a target.  BuildError if its kind has none."""
-    if target.base in BACKENDS:
-        return BACKENDS.get(target.base)
+    """The backend of a target: that of its kind or else of the kind it is based on.  BuildError if neither has one."""
+    for kind in (target.kind, target.base):
+        if kind in BACKENDS:
+            return BACKENDS.get(kind)
     raise BuildError(_refusal(target, "give a target such as Target.detect()"))
 
 

@@ -26,6 +26,7 @@ CPU_BACKEND = Backend(
     build=_build,
     source=_source,
     check_runs_here=check_runs_here,
+    detect=Target,
     load="tunesmith.driver.compiled_cpu:load_cpu",
     evaluator="tunesmith.measure.evaluator.cpu_evaluator:CpuEvaluator",
     calibrated="tunesmith.measure.calibration.cpu:calibrated",

@@ -7,7 +7,7 @@ from typing import Any
 from tunesmith.codegen.artifact import Artifact
 from tunesmith.codegen.backends.backend import Backend
 from tunesmith.codegen.device.build import build, emit_source
-from tunesmith.codegen.device.host import check_device
+from tunesmith.codegen.device.host import check_device, detect_device
 from tunesmith.ir.target.target import Target
 from tunesmith.lower.pipelines import GPU
 
@@ -28,10 +28,15 @@ CUDA_BACKEND = Backend(
     build=build_device,
     source=device_text,
     check_runs_here=check_device,
+    detect=detect_device,
     load="tunesmith.driver.compiled_device:load_device",
     evaluator="tunesmith.measure.evaluator.device_evaluator:DeviceEvaluator",
     calibrated="tunesmith.measure.calibration.gpu:calibrated_device",
     analytic_cost="tunesmith.costmodel.analytic.gpu_cost:gpu_cost",
     rules=("gpu_contraction", "gpu_rows", "gpu_reductions", "gpu_pointwise"),
     fallback_rule="gpu_fallback",
+    device="cuda",
+    needs_threads=True,
+    counts_spills=True,
+    baselines={"torch": "torch_cuda", "torch_compile": "torch_compile_cuda"},
 )

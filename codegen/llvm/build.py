@@ -60,13 +60,13 @@ def _listed(funcs: Functions) -> list[PrimFunc]:
 
 def _parts(func: PrimFunc, packing: str, packed: dict[str, tuple[str, tuple[Pack, ...]]]) -> list[PrimFunc]:
     """The functions to compile for a function; its packed form is recorded in `packed`."""
-    lifted = hoist_constant_packing(func)
-    if lifted is None:
+    hoisted = hoist_constant_packing(func)
+    if hoisted is None:
         return [func]
-    specs = {at: param_spec(lifted.main, lifted.main.params[at], False) for at in lifted.positions}
-    packs = [Pack(p.name, at, specs[at]) for p, at in zip(lifted.packers, lifted.positions, strict=True)]
-    packed[func.name] = lifted.main.name, tuple(packs)
-    return [*([func] if packing == "both" else []), lifted.main, *lifted.packers]
+    specs = {at: param_spec(hoisted.main, hoisted.main.params[at], False) for at in hoisted.positions}
+    packs = [Pack(p.name, at, specs[at]) for p, at in zip(hoisted.packers, hoisted.positions, strict=True)]
+    packed[func.name] = hoisted.main.name, tuple(packs)
+    return [*([func] if packing == "both" else []), hoisted.main, *hoisted.packers]
 
 
 def assembly(funcs: Functions, target: Target, pipeline: Pipeline = CPU) -> str:

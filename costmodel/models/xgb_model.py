@@ -136,7 +136,7 @@ class XGBModel(CostModel):
         data = self._xgb.DMatrix(np.ascontiguousarray(features, np.float32), label=labels, nthread=self.threads)
         self._parts = (*self._parts, (1.0, self._xgb.train(settings, data, num_boost_round=self.rounds)))
 
-    def _parameters(self) -> dict[str, Any]:
+    def _parameters(self) -> dict[str, object]:
         return {
             "objective": "reg:squarederror",
             "base_score": 0.0,

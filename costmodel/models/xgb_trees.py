@@ -22,7 +22,7 @@ _INTEGERS = ("left_children", "right_children", "parents", "split_indices", "def
 _CATEGORIES = ("categories", "categories_nodes", "categories_segments", "categories_sizes")
 
 
-def checked_trees(data: object) -> dict[str, Any]:
+def checked_trees(data: object) -> dict[str, object]:
     """The trees with only the known fields, each of them checked.
 
     Args:
@@ -38,7 +38,7 @@ def checked_trees(data: object) -> dict[str, Any]:
     params = _dict(_get(learner, "learner_model_param"), "learner_model_param")
     features = _number(_get(params, "num_feature"), "num_feature", 1, MAX_FEATURES)
     trees = _list(_get(model, "trees"), "trees")
-    made: dict[str, Any] = {
+    made: dict[str, object] = {
         "gbtree_model_param": {"num_parallel_tree": "1", "num_trees": str(len(trees))},
         "iteration_indptr": list(range(len(trees) + 1)),
         "tree_info": [0] * len(trees),
@@ -66,7 +66,7 @@ def checked_trees(data: object) -> dict[str, Any]:
     return {"learner": out, "version": version}
 
 
-def _tree(data: object, number: int, features: int) -> dict[str, Any]:
+def _tree(data: object, number: int, features: int) -> dict[str, object]:
     where = f"tree {number}"
     tree = _dict(data, where)
     param = _dict(_get(tree, "tree_param"), where)
@@ -74,7 +74,7 @@ def _tree(data: object, number: int, features: int) -> dict[str, Any]:
         if _get(param, name) not in wanted:
             raise ValueError(f"{where}: {name} is {param[name]!r:.40}, not {wanted[-1]}")
     nodes = _number(_get(param, "num_nodes"), f"{where}: num_nodes", 1, NO_PARENT)
-    out: dict[str, Any] = {name: _floats(_get(tree, name), nodes, f"{where}: {name}") for name in _FLOATS}
+    out: dict[str, object] = {name: _floats(_get(tree, name), nodes, f"{where}: {name}") for name in _FLOATS}
     found = {name: _integers(_get(tree, name), nodes, f"{where}: {name}") for name in _INTEGERS}
     if any(_list(tree.get(name, []), where) for name in _CATEGORIES) or found["split_type"].any():
         raise ValueError(f"{where}: categorical splits are not supported")
@@ -114,13 +114,13 @@ def _base_score(value: object) -> str:
     return value
 
 
-def _get(data: dict[str, Any], name: str) -> object:
+def _get(data: dict[str, object], name: str) -> object:
     if name not in data:
         raise ValueError(f"its trees have no field {name!r}")
     return data[name]
 
 
-def _dict(value: object, where: str) -> dict[str, Any]:
+def _dict(value: object, where: str) -> dict[str, object]:
     if not isinstance(value, dict):
         raise ValueError(f"{where}: not an object")
     return value

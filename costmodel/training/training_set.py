@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -44,7 +43,7 @@ class Measured:
     workload: str
     target: Mapping[str, object]
     sketch: str
-    trace: Sequence[Any]
+    trace: Sequence[object]
     row: Sequence[int]
     seconds: float
 
@@ -209,8 +208,8 @@ class _Sketches:
         schedule = Schedule(self._function(m.workload), parametric=True)
         for instruction in Trace.from_json(list(m.trace)).instructions:
             apply_instruction(schedule, instruction, None)
-        lifted = hoist_constant_packing(schedule.func)
-        func = schedule.func if lifted is None else lifted.main
+        hoisted = hoist_constant_packing(schedule.func)
+        func = schedule.func if hoisted is None else hoisted.main
         # NumPy: a log has hundreds of rows per sketch, for which compilation would take longer than evaluation.
         return FeatureProgram(func, schedule.params, schedule.constraints, target=self._target(m.target), backend="numpy")
 

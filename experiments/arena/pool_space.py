@@ -50,7 +50,7 @@ class PoolSpace(ParamSpace):
         return out
 
     def snap(self, rows: Rows, other_than: Indices | None = None) -> Indices:
-        """The index of the pool's row nearest to each row, see `NearestLines`; a row of the pool maps to itself.
+        """The index of the pool's row nearest to each row, see `NearestRows`; a row of the pool maps to itself.
 
         Args:
             rows: [M, P], any numbers.

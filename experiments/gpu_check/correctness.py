@@ -16,8 +16,8 @@ from tunesmith.experiments.gpu_check.session import Session
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.local_builder import LocalBuilder
 from tunesmith.measure.local_runner import LocalRunner
-from tunesmith.measure.measurer import MeasurePolicy, Measurer
-from tunesmith.measure.timing_policy import RacePolicy
+from tunesmith.measure.measurer import Measurer
+from tunesmith.measure.policies import MeasurePolicy, RacePolicy
 from tunesmith.search.task import Task
 from tunesmith.testing.gpu_rows import HALVES, WORKLOADS, bfloat16_program, rows
 

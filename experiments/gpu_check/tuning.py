@@ -12,10 +12,9 @@ from tunesmith.codegen.artifact import Artifact
 from tunesmith.display.report import TaskReport
 from tunesmith.display.tables import counted
 from tunesmith.experiments.gpu_check.session import OutOfTime, Session
-from tunesmith.measure.measurer import MeasurePolicy
+from tunesmith.measure.policies import MeasurePolicy, RacePolicy
 from tunesmith.measure.records.database import Database
 from tunesmith.measure.records.record import Record
-from tunesmith.measure.timing_policy import RacePolicy
 from tunesmith.ops.workload import Workload, workload
 from tunesmith.search.tuner import Progress
 

@@ -28,10 +28,10 @@ from tunesmith.measure.builder import InProcessBuilder
 from tunesmith.measure.calibration.cpu import calibrated
 from tunesmith.measure.local_builder import LocalBuilder
 from tunesmith.measure.local_runner import InProcessRunner, LocalRunner
-from tunesmith.measure.measurer import MeasurePolicy, Measurer
+from tunesmith.measure.measurer import Measurer
+from tunesmith.measure.policies import MeasurePolicy, RacePolicy
 from tunesmith.measure.records.log import LogContents, RecordLog
 from tunesmith.measure.records.record import Record
-from tunesmith.measure.timing_policy import RacePolicy
 from tunesmith.search.known_records import known_records
 from tunesmith.search.samplers.sampler import Candidate
 from tunesmith.search.space.rules_table import Rule

@@ -11,8 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tunesmith.codegen.device.build import emit_source
-from tunesmith.codegen.llvm.build import emit_text
+from tunesmith.codegen.backends.backend import backend_of
 from tunesmith.datasets.suites import SUITES
 from tunesmith.driver.compile import compile
 from tunesmith.graph.importers.torch.importer import from_torch
@@ -21,7 +20,6 @@ from tunesmith.ir.script.parser import parse
 from tunesmith.ir.script.printer import script
 from tunesmith.ir.structural import digest
 from tunesmith.ir.target.target import Target
-from tunesmith.lower.pipelines import CPU, GPU
 from tunesmith.ops.workload import workload
 from tunesmith.search.analytic_schedule import analytic_schedule
 from tunesmith.search.samplers.proposal_generator import ProposalGenerator
@@ -97,8 +95,9 @@ def _compiled(program: PrimFunc, target: Target) -> Artefacts:
     """A program as script, lowered, and as source; or the refusal."""
     out: Artefacts = {"script": script(program)}
     try:
-        out["lowered"] = script((GPU if target.is_gpu else CPU)(program, target))
-        out["source"] = emit_source([program], target)[0] if target.is_gpu else emit_text([program], target)[0]
+        backend = backend_of(target)
+        out["lowered"] = script(backend.pipeline(program, target))
+        out["source"] = backend.source([program], target)
     except TunesmithError as error:
         out["refused"] = type(error).__name__
     return out

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial, wraps
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,11 @@ from tunesmith.costmodel.models.random_model import RandomModel
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import mod, product
 from tunesmith.ir.target.target import Target
-from tunesmith.measure.measurer import MeasurePolicy
+from tunesmith.measure.policies import MeasurePolicy
 from tunesmith.schedule.handles import IntRV, LoopRV
 from tunesmith.schedule.schedule import Schedule
+from tunesmith.search.samplers.drafting_sampler import DraftingSampler
+from tunesmith.search.samplers.proposal_generator import ProposalGenerator
 from tunesmith.search.samplers.sampler import Sampler
 from tunesmith.search.space.rules import fallback
 from tunesmith.search.space.rules_table import Rule, find_rules
@@ -38,20 +40,16 @@ def without_racing(policy: MeasurePolicy) -> MeasurePolicy:
 def without_draft_model(kind: type[Sampler]) -> type[Sampler]:
     """The sampler with randomly ranked drafts; it draws as many candidates as before.
 
-    Raises (when an instance is created):
-        UserError: the sampler does not draft: it has no attribute `drafter`.
+    Raises:
+        UserError: the sampler is not a `DraftingSampler`.
     """
-    construct: Any = kind.__init__
+    if not issubclass(kind, DraftingSampler):
+        raise UserError(f"the sampler {kind.__name__} has no draft model to disable: it is not derived from DraftingSampler")
 
-    @wraps(construct)  # keeps the signature of the sampler
-    def blind(self: Any, *args: Any, **kwargs: Any) -> None:
-        construct(self, *args, **kwargs)
-        drafter = getattr(self, "drafter", None)
-        if drafter is None:
-            raise UserError(f"the sampler {kind.__name__} has no draft model to disable")
-        drafter.analytic = [_RandomDraftModel(kwargs.get("seed", 0), k) for k in range(len(drafter.sketches))]
+    def make_generator(self: DraftingSampler) -> ProposalGenerator:
+        return ProposalGenerator(self.task, [_RandomDraftModel(self.seed, k) for k in range(len(self.task.space.sketches))])
 
-    return type(f"{kind.__name__}WithoutDraftModel", (kind,), {"__init__": blind})
+    return type(f"{kind.__name__}WithoutDraftModel", (kind,), {"make_generator": make_generator})
 
 
 class _RandomDraftModel:

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import ClassVar, NoReturn
 
 from tunesmith.experiments.study.results import read_json
-from tunesmith.measure.measurer import MeasurePolicy
-from tunesmith.measure.timing_policy import RacePolicy
+from tunesmith.measure.policies import MeasurePolicy, RacePolicy
 from tunesmith.support.errors import UserError
 from tunesmith.support.load_from_file import names_a_file
 from tunesmith.support.seeds import recorded_seed

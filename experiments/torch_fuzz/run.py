@@ -15,7 +15,7 @@ import torch
 
 from tunesmith.support.errors import InternalError, UserError
 from tunesmith.testing import torch_cases_elementwise, torch_cases_networks, torch_cases_shapes
-from tunesmith.testing.torch_agreement import EXECUTORS, disagreement, judged, verdicts
+from tunesmith.testing.torch_agreement import EXECUTORS, disagreement, mismatch, verdicts
 from tunesmith.testing.torch_networks import Network
 
 TABLES = {"elementwise": torch_cases_elementwise.CASES, "shapes": torch_cases_shapes.CASES, "networks": torch_cases_networks.CASES}
@@ -65,7 +65,7 @@ def run_cases(executor: str, match: str, known: Results, note: Callable[[str, st
         for group in groups:
             for name, verdict in verdicts(group, EXECUTORS[executor]).items():
                 case = cases[name]
-                wrong = judged(case, verdict)
+                wrong = mismatch(case, verdict)
                 note(f"{table}/{name}", wrong or ("refused as it should be" if case.refused else "ok"))
 
 

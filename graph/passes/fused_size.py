@@ -12,12 +12,12 @@ from typing import Any
 from tunesmith.graph.ir.node import Binding, Call, Operand
 from tunesmith.graph.ir.operator import GRAPH_OPERATORS
 from tunesmith.ir.buffer import Buffer, BufferLoad
-from tunesmith.ir.expression_size import LEAF, Size, size_of
+from tunesmith.ir.expression_size import LEAF, ExpressionSize, size_of
 from tunesmith.ir.visit import walk_objects
 from tunesmith.ops import tensor_expression as te
 from tunesmith.ops.tensor_expression import Reduction, Tensor
 
-MAX_SIZE = Size(256, 100)
+MAX_SIZE = ExpressionSize(256, 100)
 """Maximum nodes and depth of an expression of a fused group.  A contraction tile has 32 vectors, and the expression is compiled for
 each of them."""
 
@@ -30,13 +30,13 @@ class FusedSize:
 
     def fits(self, bindings: Sequence[Binding]) -> bool:
         """Whether all expressions of a group are within `MAX_SIZE` if every map is inlined."""
-        made: dict[Operand, Size] = {}
+        made: dict[Operand, ExpressionSize] = {}
         for b in bindings:
             call = b.operation
             if not isinstance(call, Call):
                 return False
             operands, results, stages = self._of(call)
-            inlined: dict[Buffer, Size] = {t: made.get(a, LEAF) for t, a in zip(operands, call.args, strict=True)}
+            inlined: dict[Buffer, ExpressionSize] = {t: made.get(a, LEAF) for t, a in zip(operands, call.args, strict=True)}
             for t in stages:
                 value: Any = t.value
                 size = size_of(value.value if isinstance(value, Reduction) else value, inlined)

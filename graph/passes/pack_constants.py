@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tunesmith.codegen.llvm.build import build
-from tunesmith.codegen.llvm.host import check_runs_here
+from tunesmith.codegen.backends.backend import backend_of
+from tunesmith.codegen.build import build, check_runs_here
 from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.ir.node import Binding, CallFunction, Constant, If, Operand, Region, all_bindings
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.interpreter import interpret
 from tunesmith.ir.target.target import Target
-from tunesmith.lower.hoist_constant_packing import Lifted, hoist_constant_packing
+from tunesmith.lower.hoist_constant_packing import HoistedPacking, hoist_constant_packing
 from tunesmith.runtime.arrays import aligned, empty, nbytes, placed
 from tunesmith.runtime.module import Module
 from tunesmith.support.errors import BuildError
@@ -25,13 +25,13 @@ def pack_constants(mod: IRModule, target: Target) -> IRModule:
 
     The copies are computed by compiled code if the target can run on this machine, else by the interpreter; the elements are equal.
     """
-    lifted = {name: parts for name, f in mod.items() if isinstance(f, PrimFunc) and (parts := hoist_constant_packing(f)) is not None}
+    hoisted = {name: parts for name, f in mod.items() if isinstance(f, PrimFunc) and (parts := hoist_constant_packing(f)) is not None}
     graphs = {name: f for name, f in mod.items() if isinstance(f, GraphFunc)}
     calls = [b.operation for f in graphs.values() for b in all_bindings(f.body) if isinstance(b.operation, CallFunction)]
     # A function keeps its packing if one of its calls passes an operand that is not a constant.
-    packing = [(c, lifted[c.function]) for c in calls if c.function in lifted]
+    packing = [(c, hoisted[c.function]) for c in calls if c.function in hoisted]
     open_ = {c.function for c, parts in packing if any(not isinstance(c.args[p], Constant) for p in parts.positions)}
-    ready = {name: parts for name, parts in lifted.items() if name not in open_ and any(c.function == name for c in calls)}
+    ready = {name: parts for name, parts in hoisted.items() if name not in open_ and any(c.function == name for c in calls)}
     if not ready:
         return mod
     pack = _Packer([p for parts in ready.values() for p in parts.packers], target)
@@ -40,12 +40,12 @@ def pack_constants(mod: IRModule, target: Target) -> IRModule:
     return IRModule({**kept, **functions, **{parts.main.name: parts.main for parts in ready.values()}})
 
 
-def _region(region: Region, ready: dict[str, Lifted], pack: _Packer) -> Region:
+def _region(region: Region, ready: dict[str, HoistedPacking], pack: _Packer) -> Region:
     bindings = tuple([_binding(b, ready, pack) for b in region.bindings])
     return region if bindings == region.bindings else Region(bindings, region.results)
 
 
-def _binding(b: Binding, ready: dict[str, Lifted], pack: _Packer) -> Binding:
+def _binding(b: Binding, ready: dict[str, HoistedPacking], pack: _Packer) -> Binding:
     op = b.operation
     if isinstance(op, If):
         then, otherwise = _region(op.then, ready, pack), _region(op.otherwise, ready, pack)
@@ -98,8 +98,9 @@ class _Packer:
 
 
 def _runs_here(target: Target) -> bool:
+    """Whether compiled code of the target runs in this process."""
     try:
         check_runs_here(target)
     except BuildError:
         return False
-    return target.base == "llvm"
+    return not backend_of(target).device

@@ -39,7 +39,7 @@ class Coverage:
         function: name in the module.
         digest: digest of the unscheduled function, the key of its records.
         status: "used", "missing" (no verified record for this target), "refused" (the best record does not apply any more), "plain"
-            (the function is not tunable, see `why_plain`), or "external" (an external code generator compiles it).
+            (the function is not tunable, see `why_not_tunable`), or "external" (an external code generator compiles it).
         record: identity of the best record, empty if there is none.
         seconds: measured time of that record; None if there is none.
         reason: why no record was used, and what to do; empty if one was used.
@@ -159,7 +159,7 @@ class ApplyRecords:
         digest = structural.digest(func)
         record = self.database.best(digest, target.to_json(), func)
         if record is None:
-            plain = why_plain(func)
+            plain = why_not_tunable(func)
             return None, Coverage(name, digest, "plain" if plain else "missing", reason=plain or self._why_missing(digest, target))
         try:
             scheduled = apply_record(record, func)
@@ -186,7 +186,7 @@ class ApplyRecords:
         return f"no record of this workload{damaged}. Tune it"
 
 
-def why_plain(func: PrimFunc) -> str:
+def why_not_tunable(func: PrimFunc) -> str:
     """Why a function is not tunable; empty if it is tunable."""
     if any(isinstance(p, Var) for p in func.params):
         return "it has dynamic shapes, and one schedule is used for all sizes"
@@ -208,7 +208,7 @@ def apply_record(record: Record, func: PrimFunc) -> PrimFunc:
     if record.workload != digest:
         raise RecordError(f"the record {record.identity} belongs to the workload {record.workload}; {func.name} is {digest}")
     trace = Trace.from_json(record.trace)
-    row = trace.row()  # raises if a decision is missing: a replay must not sample
+    row = trace.configuration()  # raises if a decision is missing: a replay must not sample
     try:
         scheduled = replay(trace, func).func
         verify(scheduled)

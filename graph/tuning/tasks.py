@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.ir.node import Binding, CallFunction, all_bindings
-from tunesmith.graph.tuning.apply_records import why_plain
+from tunesmith.graph.tuning.apply_records import why_not_tunable
 from tunesmith.ir import structural
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.support.errors import UserError
@@ -33,7 +33,7 @@ class ExtractedTask:
 def extract_tasks(mod: IRModule, entry: str = "main") -> list[ExtractedTask]:
     """The tasks of a legalised module, in the order of first calls.
 
-    Functions that are not tunable (`apply_records.why_plain`) are skipped.
+    Functions that are not tunable (`apply_records.why_not_tunable`) are skipped.
 
     Raises:
         UserError: `entry` is not a graph function.
@@ -47,7 +47,7 @@ def extract_tasks(mod: IRModule, entry: str = "main") -> list[ExtractedTask]:
         assert isinstance(b.operation, CallFunction)
         name = b.operation.function
         func = mod[name]
-        if not isinstance(func, PrimFunc) or why_plain(func):
+        if not isinstance(func, PrimFunc) or why_not_tunable(func):
             continue
         if name not in digests:
             digests[name] = structural.digest(func)

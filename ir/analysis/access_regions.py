@@ -27,7 +27,7 @@ class Access:
     is_write: bool
 
 
-Box = tuple[tuple[Poly, Poly], ...]
+Footprint = tuple[tuple[Poly, Poly], ...]
 """(lowest index, extent) of each dimension."""
 
 
@@ -95,7 +95,7 @@ def iteration_box(block: Block, ranges: Mapping[Var, Poly]) -> tuple[dict[Var, P
     return values, widths
 
 
-def region(block: Block, indices: tuple[Poly, ...], ranges: Mapping[Var, Poly]) -> Box:
+def region(block: Block, indices: tuple[Poly, ...], ranges: Mapping[Var, Poly]) -> Footprint:
     """The footprint of an access of `block` when loops run over [0, ranges[v]].
 
     Args:
@@ -105,23 +105,23 @@ def region(block: Block, indices: tuple[Poly, ...], ranges: Mapping[Var, Poly]) 
     """
     values, widths = iteration_box(block, ranges)
     if any(isinstance(v, IndirectVar) for e in indices for v in e.vars):
-        widths |= {v: substitute(n, values) - 1 for v, n in lookups(block).items()}
-    box: list[tuple[Poly, Poly]] = []
+        widths |= {v: substitute(n, values) - 1 for v, n in indirect_index_ranges(block).items()}
+    out: list[tuple[Poly, Poly]] = []
     for e in indices:
         low, high = interval(substitute(e, values), widths)
-        box.append((low, high - low + 1))
-    return tuple(box)
+        out.append((low, high - low + 1))
+    return tuple(out)
 
 
-def lookups(block: Block) -> dict[Var, Poly]:
+def indirect_index_ranges(block: Block) -> dict[Var, Poly]:
     """The variables of indirect indices in a block, with their extents; each may take any value in its range."""
     return {n.var: n.extent for part in (block.init, block.body) if part is not None for n in walk(part) if type(n) is IndirectIndex}
 
 
-def union(boxes: list[Box]) -> Box:
-    """The smallest box that contains all of `boxes`."""
+def union(footprints: list[Footprint]) -> Footprint:
+    """The smallest footprint that contains all of `footprints`."""
     out: list[tuple[Poly, Poly]] = []
-    for dims in zip(*boxes, strict=True):
+    for dims in zip(*footprints, strict=True):
         low = minimum(*[d[0] for d in dims])
         high = maximum(*[d[0] + d[1] for d in dims])
         out.append((low, high - low))

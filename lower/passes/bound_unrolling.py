@@ -21,7 +21,7 @@ from tunesmith.lower.pass_infra import function_pass
 from tunesmith.support.errors import BuildError
 
 
-@function_pass(needs="FLAT")
+@function_pass(requires="FLAT")
 def bound_unrolling(func: PrimFunc, target: Target, *, cpu_budget: int = UNROLLED, gpu_budget: int = DEVICE_UNROLLED) -> PrimFunc:
     """Keep the outermost loops of a nest whose unrolling would exceed the budget.
 

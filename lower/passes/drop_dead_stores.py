@@ -22,7 +22,7 @@ from tunesmith.ir.target.target import Target
 from tunesmith.lower.pass_infra import function_pass
 
 
-@function_pass(needs="SCHEDULED")
+@function_pass(requires="SCHEDULED")
 def drop_dead_stores(func: PrimFunc, target: Target) -> PrimFunc:
     """Drop the allocations of the function that reach no parameter, with all stores to them; `func` itself when there is none."""
     if not func.allocs:

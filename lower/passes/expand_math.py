@@ -17,7 +17,7 @@ _LEAVES = frozenset({Poly, Const, BufferLoad})
 """Node types with nothing to expand; most nodes of an unrolled program."""
 
 
-@function_pass(needs="FLAT", gives="VECTOR")
+@function_pass(requires="FLAT", provides="VECTOR")
 def expand_math(func: PrimFunc, target: Target) -> PrimFunc:
     """Replace every `expanded` intrinsic, `pow`, and `//` and `%` of floats by arithmetic; `func` itself when it has none.
 

@@ -23,7 +23,7 @@ def flat_index(buffer: Buffer, indices: tuple[Poly, ...]) -> Poly:
     return out
 
 
-@function_pass(needs="OPAQUE", gives="FLAT")
+@function_pass(requires="OPAQUE", provides="FLAT")
 def flatten_buffers(func: PrimFunc, target: Target) -> PrimFunc:
     """Flatten parameters, allocations and accesses; indices are simplified under the ranges of the loops."""
     s = Simplifier(symbol_ranges(func))

@@ -25,7 +25,7 @@ MAX_LINES = 8
 """Limit on the cache lines per prefetch site: an operand that needs more per iteration is used once, and no prefetch helps it."""
 
 
-@function_pass(needs="SCHEDULED")
+@function_pass(requires="SCHEDULED")
 def inject_prefetch(func: PrimFunc, target: Target) -> PrimFunc:
     """Add prefetches to loops with the annotations `prefetch_operand` (a buffer) and `inject_prefetch` (iterations, 0 for none).
 

@@ -89,7 +89,7 @@ class Part:
     has_barrier: bool
 
 
-@function_pass(needs="FLAT")
+@function_pass(requires="FLAT")
 def insert_barriers(func: PrimFunc, target: Target) -> PrimFunc:
     """Insert barriers into each kernel.
 

@@ -15,7 +15,7 @@ from tunesmith.ir.visit import substitute, transform, walk, with_body
 from tunesmith.lower.pass_infra import function_pass
 
 
-@function_pass(needs="SCHEDULED", gives="OPAQUE")
+@function_pass(requires="SCHEDULED", provides="OPAQUE")
 def lower_blocks(func: PrimFunc, target: Target) -> PrimFunc:
     """Lower `with block("C"): vi = bind(e); where(p); init: I; body` to `if p: { if reduction starts: I }; body` with e for vi."""
 

@@ -23,7 +23,7 @@ from tunesmith.support import dtype as dt
 from tunesmith.support.errors import BuildError
 
 
-@function_pass(needs="SCHEDULED")
+@function_pass(requires="SCHEDULED")
 def lower_cross_thread_reduction(func: PrimFunc, target: Target) -> PrimFunc:
     """Lower reductions over threads, as described in the module docstring (source: TVM's LowerCrossThreadReduction).
 

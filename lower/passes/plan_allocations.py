@@ -36,7 +36,7 @@ MAX_TILE = 1 << 16
 keeps its dimension."""
 
 
-@function_pass(needs="OPAQUE")
+@function_pass(requires="OPAQUE")
 def plan_allocations(func: PrimFunc, target: Target) -> PrimFunc:
     """Turn allocations of the function into `Allocate` statements with compacted shapes (source: TVM's CompactBufferAllocation).
 

@@ -10,7 +10,7 @@ from tunesmith.lower.pass_infra import function_pass
 from tunesmith.lower.simplifier import Simplifier, symbol_ranges
 
 
-@function_pass(needs="SCHEDULED")
+@function_pass(requires="SCHEDULED")
 def simplify(func: PrimFunc, target: Target) -> PrimFunc:
     """Simplify the whole function (see `lower.simplifier`)."""
     body = Simplifier(symbol_ranges(func))(func.body)

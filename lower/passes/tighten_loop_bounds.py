@@ -19,7 +19,7 @@ from tunesmith.lower.pass_infra import function_pass
 from tunesmith.lower.simplifier import Simplifier, symbol_ranges
 
 
-@function_pass(needs="OPAQUE")
+@function_pass(requires="OPAQUE")
 def tighten_loop_bounds(func: PrimFunc, target: Target) -> PrimFunc:
     """Tighten serial loops, innermost first."""
     s = Simplifier(symbol_ranges(func))

@@ -26,7 +26,7 @@ from tunesmith.lower.simplifier import Range, Simplifier, symbol_ranges
 Plan = Callable[[], Any]
 
 
-@function_pass(needs="FLAT", gives="VECTOR")
+@function_pass(requires="FLAT", provides="VECTOR")
 def unroll_loops(func: PrimFunc, target: Target) -> PrimFunc:
     """Unroll loops marked `unrolled`; guards that become constant are removed."""
     unroller = _Unroller(symbol_ranges(func))

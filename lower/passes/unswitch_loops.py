@@ -23,7 +23,7 @@ MAX_HOISTED = 3
 """Limit on the conditions moved out of a loop nest: each doubles the nest."""
 
 
-@function_pass(needs="OPAQUE")
+@function_pass(requires="OPAQUE")
 def unswitch_loops(func: PrimFunc, target: Target, *, most: int = MAX_HOISTED) -> PrimFunc:
     """Unswitch unrolled and vectorized loops.
 

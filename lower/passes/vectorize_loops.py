@@ -33,7 +33,7 @@ class NotVectorizable(Exception):
     """Raised for a statement without a vector form, whose loop becomes scalar."""
 
 
-@function_pass(needs="FLAT")
+@function_pass(requires="FLAT")
 def vectorize_loops(func: PrimFunc, target: Target) -> PrimFunc:
     """Vectorize the loops marked `vectorized`."""
     s = Simplifier(symbol_ranges(func))

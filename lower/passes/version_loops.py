@@ -41,7 +41,7 @@ class Guard:
     high: int
 
 
-@function_pass(needs="OPAQUE")
+@function_pass(requires="OPAQUE")
 def version_loops(func: PrimFunc, target: Target, *, most: int = MAX_VERSIONS, rests: int = MAX_RESTS) -> PrimFunc:
     """Version register tiles by their guards.
 

@@ -22,10 +22,6 @@ BASELINES: Registry[type[Baseline]] = Registry(
 )
 
 
-ON_GPU = {"torch": "torch_cuda", "torch_compile": "torch_compile_cuda"}
-"""Baselines to use instead if the target is an NVIDIA GPU: requested name -> GPU baseline."""
-
-
 def create_baseline(name: str, threads: int) -> Baseline:
     """The baseline of that name, with this number of threads.  Its `available()` reports whether it can be used.
 

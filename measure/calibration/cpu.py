@@ -108,7 +108,7 @@ def machine_rates(target: Target | None = None, *, refresh: bool = False, progre
     return rates
 
 
-def remembered_rates(target: Target | None = None) -> MachineRates | None:
+def cached_rates(target: Target | None = None) -> MachineRates | None:
     """The cached rates; None if there are none.  Measures nothing."""
     return _cache(_checked(target)).load()
 

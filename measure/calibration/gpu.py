@@ -131,7 +131,7 @@ def device_rates(target: Target, *, refresh: bool = False, progress: Callable[[s
     return rates
 
 
-def remembered_device_rates(target: Target) -> DeviceRates | None:
+def cached_device_rates(target: Target) -> DeviceRates | None:
     """The cached rates; None if there are none.  Measures nothing."""
     return _cache(target, _checked(target)).load()
 

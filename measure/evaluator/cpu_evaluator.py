@@ -22,9 +22,9 @@ from tunesmith.measure.evaluator.argument_data import ArgumentTable, make_inputs
 from tunesmith.measure.evaluator.correctness import load_reference, mismatch
 from tunesmith.measure.evaluator.guard_pages import Array
 from tunesmith.measure.evaluator.packed_call import PackedCall, cold_memory, load_call
+from tunesmith.measure.race import race
 from tunesmith.measure.records.record import ErrorInfo
 from tunesmith.measure.runner import RunRequest, RunResult, RunSetup
-from tunesmith.measure.timing_policy import race
 from tunesmith.runtime.timing import TimingPolicy, interleaved
 from tunesmith.support.errors import BuildError, InternalError, RunError
 

@@ -24,9 +24,9 @@ from tunesmith.measure.evaluator.argument_data import make_inputs, poison, run_b
 from tunesmith.measure.evaluator.blocking_kernel import AT_ONCE, BlockingKernel
 from tunesmith.measure.evaluator.correctness import load_reference, mismatch
 from tunesmith.measure.evaluator.guard_pages import Array, from_bfloat16, to_bfloat16
+from tunesmith.measure.race import race
 from tunesmith.measure.records.record import ErrorInfo
 from tunesmith.measure.runner import RunRequest, RunResult, RunSetup
-from tunesmith.measure.timing_policy import race
 from tunesmith.runtime.device.array import DeviceArray
 from tunesmith.runtime.device.device import Device, DeviceLost
 from tunesmith.runtime.device.module import BoundCall, DeviceModule

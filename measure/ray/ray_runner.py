@@ -17,11 +17,11 @@ from tunesmith.codegen.artifact import Code
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.job_errors import error_of
 from tunesmith.measure.local_runner import MEMORY_LIMIT, LocalRunner
+from tunesmith.measure.policies import RacePolicy
 from tunesmith.measure.ray.ray_actor_pool import Actor, ActorPool, Job
 from tunesmith.measure.ray.ray_cluster import RUNNER, RayCluster, ray
 from tunesmith.measure.records.environment import environment
 from tunesmith.measure.runner import Runner, RunRequest, RunResult, RunSetup
-from tunesmith.measure.timing_policy import RacePolicy
 from tunesmith.runtime.timing import TimingPolicy
 from tunesmith.support.errors import RunError, TargetError, UserError
 from tunesmith.support.worker_pool import JobResult

@@ -18,7 +18,7 @@ from tunesmith.ir.target.target import Target
 from tunesmith.measure.records.log import LogReport, PathLike, load, status_rank
 from tunesmith.measure.records.record import CandidateKey, Record, WorkloadLine, target_key
 from tunesmith.measure.records.status import Status, leader_of, status_of
-from tunesmith.measure.time_floor import SHORTEST, least_seconds
+from tunesmith.measure.time_floor import SHORTEST, min_seconds
 from tunesmith.support.errors import RecordError, UserError
 
 
@@ -185,7 +185,7 @@ class Database:
         task.bounded_by = "line" if program is None else "program"
         try:
             func = _program_of(line) if program is None and line is not None else program
-            return SHORTEST if func is None else least_seconds(func, Target(target))
+            return SHORTEST if func is None else min_seconds(func, Target(target))
         except (UserError, RecursionError):  # the program or the target is invalid
             return SHORTEST
 

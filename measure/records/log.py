@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tunesmith.measure.records.fields import ValuePool
 from tunesmith.measure.records.record import Record, WorkloadLine, parse_line
-from tunesmith.measure.records.record_decoder import LineReader
+from tunesmith.measure.records.record_decoder import RecordDecoder
 from tunesmith.support import json_lines
 from tunesmith.support.errors import RecordError
 
@@ -125,7 +125,7 @@ def load(paths: Sequence[PathLike]) -> LogContents:
     records: dict[str, Record] = {}
     workloads: dict[str, WorkloadLine] = {}
     orders: list[list[tuple[float, str]]] = []
-    reader = LineReader()
+    reader = RecordDecoder()
     with _collector_paused():
         for path in paths:
             orders.append([])

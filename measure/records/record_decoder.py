@@ -23,7 +23,7 @@ _MAX_BRACKETS = 90
 """Brackets in a step's text beyond which the line is parsed as a whole, with a check of the nesting depth."""
 
 
-class LineReader:
+class RecordDecoder:
     """Decodes lines to the same values as `json_lines.parse`.  Equal trace steps are one shared object and must not be modified.
 
     Attributes:

@@ -17,7 +17,7 @@ from tunesmith.measure.records.database import Database
 from tunesmith.measure.records.fields import NewerRecordError
 from tunesmith.measure.records.log import LogReport, PathLike, entry_of, merged_order, status_rank
 from tunesmith.measure.records.record import Record, WorkloadLine
-from tunesmith.measure.records.record_decoder import LineReader
+from tunesmith.measure.records.record_decoder import RecordDecoder
 from tunesmith.support import json_lines
 from tunesmith.support.errors import RecordError, UserError
 
@@ -169,7 +169,7 @@ def _best_lines(path: Path, keep: int) -> tuple[list[_Line], PruneReport]:
 
 def _entries(paths: Sequence[PathLike], report: LogReport) -> Iterator[tuple[_Line, Record | WorkloadLine | NewerRecordError]]:
     """All valid lines and lines of newer versions; bad lines and those of newer versions are reported."""
-    reader = LineReader()
+    reader = RecordDecoder()
     for file, path in enumerate(paths):
         for number, offset, text, value in json_lines.spans(path, decode=reader.read):
             line = _Line(file, number, offset, len(text), blake2b(text, digest_size=16).digest())

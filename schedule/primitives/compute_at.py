@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from tunesmith.ir.analysis.access_regions import Box, accesses, loop_ranges, plain_iter, reads, region, union, writes
+from tunesmith.ir.analysis.access_regions import Footprint, accesses, loop_ranges, plain_iter, reads, region, union, writes
 from tunesmith.ir.analysis.dependence import is_nonpositive
 from tunesmith.ir.analysis.guards import step_of
 from tunesmith.ir.analysis.reduction_update import reassociable_update
@@ -78,7 +78,7 @@ def compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV, shared_by: Sequen
         raise s.refuse("own-values", f"block {b.name} reads elements of {buffer.name} that its other instances write", b)
     inside = blocks_under(target)
     sharing = _sharing(s, target, shared_by)
-    footprints: list[Box] = []
+    footprints: list[Footprint] = []
     for c in s.blocks():
         mine = [a for a in reads(c) if a.buffer is buffer]
         if mine and c is not b:

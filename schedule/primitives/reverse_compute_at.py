@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tunesmith.ir.analysis.access_regions import Box, accesses, plain_iter, reads, region, writes
+from tunesmith.ir.analysis.access_regions import Footprint, accesses, plain_iter, reads, region, writes
 from tunesmith.ir.arith.interval import interval
 from tunesmith.ir.gpu import is_thread_axis
 from tunesmith.ir.poly import Poly, substitute
@@ -69,7 +69,7 @@ def reverse_compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV) -> None:
     if producers:
         check_ready(s, b, producers, inside)
     outer = _loops_down_to(s, target)
-    footprints: dict[int, list[Box]] = {}
+    footprints: dict[int, list[Footprint]] = {}
     guards: list[Poly] = []
     for c in inside:
         ranges = ranges_under(target, c.name)

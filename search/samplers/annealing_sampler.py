@@ -9,17 +9,15 @@ model unbiased data.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from tunesmith.costmodel.models.model import CostModel
 from tunesmith.search.samplers.diverse_batch import by_turns, pick
-from tunesmith.search.samplers.history import History
-from tunesmith.search.samplers.proposal_generator import Population, ProposalGenerator
-from tunesmith.search.samplers.sampler import Candidate, Result, Sampler
-from tunesmith.search.samplers.scorer import Scorer
+from tunesmith.search.samplers.drafting_sampler import DraftingSampler
+from tunesmith.search.samplers.proposal_generator import Population
+from tunesmith.search.samplers.sampler import Candidate
 from tunesmith.search.space.param_space import Rows
 from tunesmith.search.task import Task
 from tunesmith.support.array_types import BoolArray, Float64Array, Int64Array
@@ -73,23 +71,15 @@ class _Chains:
         return self.rows[self.sketch == k, :width]
 
 
-class AnnealingSampler(Sampler):
+class AnnealingSampler(DraftingSampler):
     """Simulated annealing (registered as `annealing`), see the module docstring."""
 
     def __init__(self, task: Task, model: CostModel, seed: int = 0, settings: AnnealingSettings | None = None) -> None:
-        self.task, self.seed = task, seed
+        super().__init__(task, model, seed)
         self.settings = settings or AnnealingSettings()
-        self.drafter = ProposalGenerator(task)
         self._spaces = [s.space for s in task.space.sketches]
         self._widths = [len(s.params) for s in self._spaces]
-        self._history = History(task)
-        self._scorer = Scorer(self.drafter, model)
         self._chains: _Chains | None = None
-        self._round = 0
-
-    def tell(self, results: Sequence[Result]) -> None:
-        self._history.tell(results)
-        self._scorer.learn(self._history.measured)
 
     def ask(self, n: int) -> list[Candidate]:
         rng = stream(self.seed, "annealing", self.task.digest, self._round)

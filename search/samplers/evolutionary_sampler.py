@@ -15,10 +15,9 @@ import numpy as np
 
 from tunesmith.costmodel.models.model import CostModel
 from tunesmith.search.samplers.diverse_batch import by_turns, pick
-from tunesmith.search.samplers.history import History, candidate_of
-from tunesmith.search.samplers.proposal_generator import ProposalGenerator
-from tunesmith.search.samplers.sampler import Candidate, Result, Sampler
-from tunesmith.search.samplers.scorer import Scorer
+from tunesmith.search.samplers.drafting_sampler import DraftingSampler
+from tunesmith.search.samplers.history import candidate_of
+from tunesmith.search.samplers.sampler import Candidate, Result
 from tunesmith.search.space.param_space import Rows
 from tunesmith.search.task import Task
 from tunesmith.support.array_types import Float64Array
@@ -48,16 +47,12 @@ class EvolutionSettings:
     learning: bool = True
 
 
-class EvolutionarySampler(Sampler):
+class EvolutionarySampler(DraftingSampler):
     """Evolutionary search (registered as `evolutionary`), see the module docstring."""
 
     def __init__(self, task: Task, model: CostModel, seed: int = 0, settings: EvolutionSettings | None = None) -> None:
-        self.task, self.model, self.seed = task, model, seed
+        super().__init__(task, model, seed)
         self.settings = settings or EvolutionSettings()
-        self.drafter = ProposalGenerator(task)
-        self._history = History(task)
-        self._scorer = Scorer(self.drafter, model)
-        self._round = 0
 
     def tell(self, results: Sequence[Result]) -> None:
         self._history.tell(results)
@@ -69,7 +64,7 @@ class EvolutionarySampler(Sampler):
         self._round += 1
         s = self.settings
         learned = self._scorer.trained and s.learning
-        pool = self.drafter.draw(s.draft, rng)
+        pool = self.generator.draw(s.draft, rng)
         if not s.drafting:
             pool.values = {k: rng.random(len(rows)) for k, rows in pool.rows.items()}
         drafted = [c for _, c in pool.best(s.keep, per_sketch=32)]
@@ -115,7 +110,7 @@ class EvolutionarySampler(Sampler):
         out: dict[int, Rows] = {}
         for k in sorted(set(sketch[picks].tolist())):
             parents = groups[k][position[picks[sketch[picks] == k]]]
-            space = self.drafter.sketches[k].space
+            space = self.generator.sketches[k].space
             mates = parents[rng.permutation(len(parents))]
             cross = space.crossover(parents, mates, rng)
             child = np.where((rng.random(len(parents)) < 0.3)[:, None], cross, parents)

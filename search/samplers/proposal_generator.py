@@ -6,7 +6,9 @@ The draft stage of draft-then-verify search (Qiao et al., "Pruner", ASPLOS 2025)
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -43,18 +45,29 @@ class Population:
         return Candidate(k, tuple(int(x) for x in self.rows[k][i]))
 
 
+class DraftModel(Protocol):
+    """Predicts times of the configurations of one sketch without measurements, for example an `AnalyticModel`."""
+
+    def seconds(self, rows: Rows) -> Float64Array:
+        """Predicted time of each row, [N]; only the order of the times matters."""
+
+
 class ProposalGenerator:
     """Draws candidates of one task and predicts their cost without running them.
+
+    Args:
+        task: the task.
+        analytic: the draft models of the sketches, in order; the default is their analytic models.
 
     Attributes:
         drafted, scored: candidates scored by the analytic model and by the learned model, for reports.
         draft_seconds: time spent on drawing and analytic scoring.
     """
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, analytic: Sequence[DraftModel] | None = None) -> None:
         self.task = task
         self.sketches = task.space.sketches
-        self.analytic = [s.analytic(task.target) for s in self.sketches]
+        self.analytic: Sequence[DraftModel] = [s.analytic(task.target) for s in self.sketches] if analytic is None else analytic
         self.drafted = 0
         self.scored = 0
         self.draft_seconds = 0.0

@@ -21,7 +21,7 @@ from tunesmith.measure.evaluator.argument_data import Range
 from tunesmith.measure.ray.ray_actor_pool import Actor, ActorPool, Handshake, Job
 from tunesmith.measure.ray.ray_cluster import RayCluster
 from tunesmith.search.samplers.registry import find_sampler, make_sampler
-from tunesmith.search.samplers.sampler import Candidate, Result, Sampler
+from tunesmith.search.samplers.sampler import Candidate, Result, Sampler, SamplerStatistics
 from tunesmith.search.space.rules_table import Rule
 from tunesmith.search.task import Task
 from tunesmith.support.errors import RunError
@@ -34,15 +34,6 @@ Call = tuple[str, int | tuple[Result, ...]]
 
 _MAX_LOST = 2
 """Lost actors after which a call is not retried: the sampler itself is the likely cause."""
-
-
-@dataclass(frozen=True, slots=True)
-class Effort:
-    """Counters of the remote sampler's proposal generator, see `ProposalGenerator`."""
-
-    drafted: int
-    scored: int
-    draft_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +77,7 @@ class RaySampler(Sampler):
         self._timeout = timeout
         self._calls: list[Call] = []
         self._space = _space_digest(task)
-        self.drafter: Effort | None = None
-        """Counters of the sampler, for reports; None before the first proposal and for samplers that do not draft."""
+        self._statistics: SamplerStatistics | None = None
         settings = _Settings(
             task.name,
             task.measured.script,
@@ -108,7 +98,7 @@ class RaySampler(Sampler):
         Raises:
             RunError: the sampler failed, exceeded its timeout, or lost its actor repeatedly in this call.
         """
-        candidates, self.drafter = cast(tuple[list[Candidate], Effort | None], self._call(("ask", n)))
+        candidates, self._statistics = cast(tuple[list[Candidate], SamplerStatistics | None], self._call(("ask", n)))
         return candidates
 
     def tell(self, results: Sequence[Result]) -> None:
@@ -118,6 +108,10 @@ class RaySampler(Sampler):
             RunError: see `ask`.
         """
         self._call(("tell", tuple(results)))
+
+    def statistics(self) -> SamplerStatistics | None:
+        """The statistics of the sampler in the actor after its last `ask`; None before the first one."""
+        return self._statistics
 
     def close(self) -> None:
         """Stop the actor.  Repeated calls have no effect."""
@@ -202,8 +196,7 @@ class _SamplerActor(Actor):
         answer: object = None
         if kind == "ask":
             candidates = self._sampler.ask(cast(int, what))
-            generator = getattr(self._sampler, "drafter", None)
-            answer = candidates, None if generator is None else Effort(generator.drafted, generator.scored, generator.draft_seconds)
+            answer = candidates, self._sampler.statistics()
         else:
             self._sampler.tell(list(cast(tuple[Result, ...], what)))
         self._done += 1

@@ -23,6 +23,20 @@ class Result:
     seconds: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class SamplerStatistics:
+    """The effort of a sampler so far, for reports.
+
+    Attributes:
+        drafted, scored: candidates scored by the analytic model and by the learned model.
+        draft_seconds: time spent on drawing and analytic scoring.
+    """
+
+    drafted: int
+    scored: int
+    draft_seconds: float
+
+
 class Sampler(ABC):
     """Proposes candidates of one task.
 
@@ -37,3 +51,7 @@ class Sampler(ABC):
     @abstractmethod
     def tell(self, results: Sequence[Result]) -> None:
         """Report results of candidates, proposed or from an earlier run; each is reported once."""
+
+    def statistics(self) -> SamplerStatistics | None:
+        """The effort of all proposals so far; None if the sampler does not count it, and all of its time is drafting."""
+        return None

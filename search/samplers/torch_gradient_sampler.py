@@ -13,7 +13,6 @@ With exact derivatives the descent is harmful: on matrix products and a convolut
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,10 +23,9 @@ from tunesmith.costmodel.formulas.torch_program import TorchProgram, import_torc
 from tunesmith.costmodel.models.model import CostModel
 from tunesmith.ir.target.target import Target
 from tunesmith.search.samplers.diverse_batch import by_turns, pick
-from tunesmith.search.samplers.history import History
-from tunesmith.search.samplers.proposal_generator import Population, ProposalGenerator
-from tunesmith.search.samplers.sampler import Candidate, Result, Sampler
-from tunesmith.search.samplers.scorer import Scorer
+from tunesmith.search.samplers.drafting_sampler import DraftingSampler
+from tunesmith.search.samplers.proposal_generator import Population
+from tunesmith.search.samplers.sampler import Candidate
 from tunesmith.search.space.param_space import Rows
 from tunesmith.search.space.sketch import Sketch
 from tunesmith.search.task import Task
@@ -126,28 +124,20 @@ class Descent:
             return self._violations(self._torch.exp2(y) - 1.0).abs().mean(dim=1, keepdim=True) + 1.0
 
 
-class GradientSampler(Sampler):
+class GradientSampler(DraftingSampler):
     """Gradient descent on the analytic cost (registered as `gradient`), see the module docstring."""
 
     def __init__(self, task: Task, model: CostModel, seed: int = 0, settings: GradientSettings | None = None) -> None:
         import_torch("the sampler `gradient`")
-        self.task, self.seed = task, seed
+        super().__init__(task, model, seed)
         self.settings = settings or GradientSettings()
-        self.drafter = ProposalGenerator(task)
-        self._history = History(task)
-        self._scorer = Scorer(self.drafter, model)
         self._descents: dict[int, Descent] = {}
         self._next = 0
-        self._round = 0
-
-    def tell(self, results: Sequence[Result]) -> None:
-        self._history.tell(results)
-        self._scorer.learn(self._history.measured)
 
     def ask(self, n: int) -> list[Candidate]:
         rng = stream(self.seed, "gradient", self.task.digest, self._round)
         self._round += 1
-        draft = self.drafter.draw(self.settings.draft, rng)
+        draft = self.generator.draw(self.settings.draft, rng)
         rows = {k: [r[np.argsort(draft.values[k], kind="stable")[:64]]] for k, r in draft.rows.items()}
         for k, starts in self._starts(draft, rng).items():
             rows[k] += [starts, *self._descend(k, starts, rng)]
@@ -165,25 +155,25 @@ class GradientSampler(Sampler):
         s = self.settings
         elite = self._history.elite(s.starts // 2)
         chosen = list(dict.fromkeys(c.sketch for c in elite))[: (s.sketches + 1) // 2]
-        for _ in self.drafter.sketches:
-            if len(chosen) >= min(s.sketches, len(self.drafter.sketches)):
+        for _ in self.generator.sketches:
+            if len(chosen) >= min(s.sketches, len(self.generator.sketches)):
                 break
             if self._next not in chosen:
                 chosen.append(self._next)
-            self._next = (self._next + 1) % len(self.drafter.sketches)
+            self._next = (self._next + 1) % len(self.generator.sketches)
         each = max(s.starts // len(chosen), 1)
         out: dict[int, Rows] = {}
         for k in chosen:
             best = draft.rows[k][np.argsort(draft.values[k], kind="stable")]
             parents = [c.row for c in elite if c.sketch == k][: each // 2]
-            near = self.drafter.sketches[k].space.mutate(np.array(parents, np.int64).reshape(len(parents), best.shape[1]), rng)
+            near = self.generator.sketches[k].space.mutate(np.array(parents, np.int64).reshape(len(parents), best.shape[1]), rng)
             # Drawn from more than the best rows, which are close to each other.
             other = rng.choice(min(len(best), 8 * each), size=min(len(best), each - len(near)), replace=False)
             out[k] = np.concatenate([near, best[np.sort(other)]])
         return out
 
     def _descend(self, k: int, starts: Rows, rng: np.random.Generator) -> list[Rows]:
-        sketch = self.drafter.sketches[k]
+        sketch = self.generator.sketches[k]
         if k not in self._descents:
             self._descents[k] = Descent(sketch, self.task.target)
         return [sketch.space.nearest(rows, rng) for rows in self._descents[k].run(starts, self.settings)]

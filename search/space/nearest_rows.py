@@ -23,7 +23,7 @@ def codes(rows: Rows) -> Float64Array:
     return np.asarray(np.rint(np.sign(rows) * np.log2(1.0 + np.abs(rows)) * STEPS), np.float64)
 
 
-class NearestLines:
+class NearestRows:
     """Nearest-neighbour search in a table.
 
     Args:

@@ -15,7 +15,7 @@ import numpy as np
 from tunesmith.ir.arith.array_eval import compile_polys
 from tunesmith.ir.poly import Param
 from tunesmith.schedule.state import Constraint
-from tunesmith.search.space.nearest_rows import NearestLines, codes
+from tunesmith.search.space.nearest_rows import NearestRows, codes
 from tunesmith.support.array_types import BoolArray, Int64Array
 from tunesmith.support.errors import ScheduleError
 
@@ -228,7 +228,7 @@ class ParamSpace:
     def nearest(self, rows: Rows, rng: np.random.Generator) -> Rows:
         """For each row of any integers a near admissible row, [N, P]; an admissible row is returned unchanged.
 
-        Distances are logarithmic, see `NearestLines`.  Each table contributes its nearest tuple.  If these violate a joint constraint,
+        Distances are logarithmic, see `NearestRows`.  Each table contributes its nearest tuple.  If these violate a joint constraint,
         the result is the nearest admissible row among: rows with a farther tuple from one table, random combinations of farther tuples
         from all tables, and, if none is admissible, random rows.
 
@@ -245,8 +245,8 @@ class ParamSpace:
         return out
 
     @cached_property
-    def _near(self) -> list[NearestLines]:
-        return [NearestLines(t) for t in self.tables]
+    def _near(self) -> list[NearestRows]:
+        return [NearestRows(t) for t in self.tables]
 
     def _repaired(self, rows: Rows, rng: np.random.Generator) -> Rows:
         """See `nearest`: near rows for those whose nearest tuples violate a joint constraint."""

@@ -49,8 +49,8 @@ class Sketch:
     @cached_property
     def timed(self) -> PrimFunc:
         """The parametric program that is timed: without computations on constants, which run once."""
-        lifted = hoist_constant_packing(self.func)
-        return self.func if lifted is None else lifted.main
+        hoisted = hoist_constant_packing(self.func)
+        return self.func if hoisted is None else hoisted.main
 
     def analytic(self, target: Target) -> AnalyticModel:
         """The analytic model of the rows on `target`; cached across searches."""
@@ -78,7 +78,7 @@ class Sketch:
 
     def trace_of(self, row: tuple[int, ...]) -> Trace:
         """The trace with the decisions of a row, which replays the candidate without the sketch."""
-        return self.trace.with_row(row)
+        return self.trace.with_configuration(row)
 
 
 def make_sketch(name: str, func: PrimFunc, schedule: Callable[[Schedule], None]) -> Sketch:

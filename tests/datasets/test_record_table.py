@@ -82,7 +82,7 @@ def test_target_facts_are_stored(make_record: Make, tmp_path: Path) -> None:
 def test_empty_table(tmp_path: Path) -> None:
     RecordTable.from_records([]).save(tmp_path / "t.parquet")
     empty = RecordTable.load(tmp_path / "t.parquet")
-    assert len(empty) == 0 and empty.records() == [] and len(empty.counts()) == 0 and len(empty.standing()) == 0
+    assert len(empty) == 0 and empty.records() == [] and len(empty.counts()) == 0 and len(empty.representatives()) == 0
 
 
 def test_from_log_reports_bad_lines(make_record: Make, tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_standing_keeps_one_measurement_per_candidate(make_record: Make) -> None
         make_record(row=(4,), timestamp=1.0, verified=False),
         make_record(row=(4,), timestamp=2.0, samples=(), error=ErrorInfo("timeout", ""), verified=False),
     ]
-    assert RecordTable.from_records(records).standing().records() == [
+    assert RecordTable.from_records(records).representatives().records() == [
         records[i] for i in (0, 3, 5, 7)
     ]  # a noisy time that agrees replaces nothing
 
@@ -326,5 +326,5 @@ def test_lone_surrogates_are_escaped(make_record: Make, tmp_path: Path) -> None:
 def test_record_without_a_sketch_is_identified_by_its_trace(hand: ModuleType, tmp_path: Path) -> None:
     log = hand.write_log(tmp_path / "log.jsonl", hand.record_of(hand.matmul()), hand.record_of(hand.matmul(), timestamp=2000.0))
     table = RecordTable.from_log(log)
-    assert (len(table), len(table.standing()), table.sketches) == (2, 1, {})
+    assert (len(table), len(table.representatives()), table.sketches) == (2, 1, {})
     assert table.counts()["candidates"].tolist() == [1]

@@ -23,9 +23,8 @@ from tunesmith.ir.function import IRModule
 from tunesmith.ir.poly import Var
 from tunesmith.ir.target.target import Target
 from tunesmith.lower.fallback.default_schedule import default_schedule
-from tunesmith.measure.measurer import MeasurePolicy
+from tunesmith.measure.policies import MeasurePolicy, RacePolicy
 from tunesmith.measure.records.database import Database
-from tunesmith.measure.timing_policy import RacePolicy
 from tunesmith.ops.workload import workload
 from tunesmith.support.errors import BuildError, RecordError, RunError, UserError
 

@@ -61,7 +61,7 @@ def test_any_exception_of_lowering_is_attributed_to_the_record(hand: ModuleType,
 
     first = pipelines.CPU.passes[0]
     lowered = first.run
-    monkeypatch.setattr(pipelines.CPU, "passes", (Pass(first.name, breaks, first.needs, first.gives), *pipelines.CPU.passes[1:]))  # type: ignore[arg-type]
+    monkeypatch.setattr(pipelines.CPU, "passes", (Pass(first.name, breaks, first.requires, first.provides), *pipelines.CPU.passes[1:]))  # type: ignore[arg-type]
     module = tunesmith.compile(hand.matmul(), hand.TARGET, Database([hand.record_of(hand.matmul())]))
     assert module.coverage[0].status == "refused" and (str(error) or type(error).__name__) in module.coverage[0].reason
 
@@ -73,7 +73,7 @@ def test_a_program_that_fails_without_its_record_is_an_error(hand: ModuleType, m
         raise BuildError("never")
 
     first = pipelines.CPU.passes[0]
-    monkeypatch.setattr(pipelines.CPU, "passes", (Pass(first.name, breaks, first.needs, first.gives),))  # type: ignore[arg-type]
+    monkeypatch.setattr(pipelines.CPU, "passes", (Pass(first.name, breaks, first.requires, first.provides),))  # type: ignore[arg-type]
     with pytest.raises(BuildError, match="never"):
         tunesmith.compile(hand.matmul(), hand.TARGET, Database([hand.record_of(hand.matmul())]))
 
@@ -170,7 +170,7 @@ def test_a_failing_schedule_of_the_analytic_model_is_reported(hand: ModuleType, 
     mod = GRAPH(IRModule({"main": b.finish(y)}), hand.TARGET)
     plain = next(f for f in mod.values() if isinstance(f, PrimFunc))
     assert isinstance(plain, PrimFunc) and plain.name == "fused_matmul_add"
-    monkeypatch.setattr(pipelines.CPU, "passes", (Pass(first.name, breaks, first.needs, first.gives), *pipelines.CPU.passes[1:]))
+    monkeypatch.setattr(pipelines.CPU, "passes", (Pass(first.name, breaks, first.requires, first.provides), *pipelines.CPU.passes[1:]))
     model = compile_model(mod, hand.TARGET)
     (found,) = model.coverage
     assert found.status == "missing" and "the default schedule is used: too large" in found.reason

@@ -23,9 +23,8 @@ if importlib.util.find_spec("ray") is None:
 import tunesmith
 from tunesmith.driver.tune_options import grouped
 from tunesmith.ir.target.target import Target
-from tunesmith.measure.measurer import MeasurePolicy
+from tunesmith.measure.policies import MeasurePolicy, RacePolicy
 from tunesmith.measure.records.log import RecordLog
-from tunesmith.measure.timing_policy import RacePolicy
 from tunesmith.support.errors import UserError
 
 if TYPE_CHECKING:
@@ -83,8 +82,7 @@ _TUNE = """
 import sys
 import tunesmith
 from tunesmith.ir.target.target import Target
-from tunesmith.measure.measurer import MeasurePolicy
-from tunesmith.measure.timing_policy import RacePolicy
+from tunesmith.measure.policies import MeasurePolicy, RacePolicy
 settings = {"search": tunesmith.Search("random", batch=4, leaders=0), "workers": "ray:2", "progress": False}
 settings["policy"] = MeasurePolicy(RacePolicy(min_repeat_ms=0.01, repeats=2, quiet_fraction=1e9))
 tunesmith.tune("matmul(m=64,n=48,k=32)", Target("llvm"), sys.argv[1], budget=int(sys.argv[2]), **settings)

@@ -21,10 +21,9 @@ from tunesmith.driver.train import evaluate_files, examples, train
 from tunesmith.driver.tune_options import grouped
 from tunesmith.ir.script.printer import script
 from tunesmith.ir.target.target import Target
-from tunesmith.measure.measurer import MeasurePolicy
+from tunesmith.measure.policies import MeasurePolicy, RacePolicy
 from tunesmith.measure.records.log import RecordLog
 from tunesmith.measure.records.record import ErrorInfo, Record, WorkloadLine
-from tunesmith.measure.timing_policy import RacePolicy
 from tunesmith.ops.workload import workload
 from tunesmith.search.samplers.proposal_generator import ProposalGenerator
 from tunesmith.search.task import Task

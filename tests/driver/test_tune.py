@@ -17,10 +17,9 @@ from tunesmith.display.progress import ProgressView, clock, line, seconds_left
 from tunesmith.driver.tune_options import grouped
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.target.target import Target
-from tunesmith.measure.measurer import MeasurePolicy
+from tunesmith.measure.policies import MeasurePolicy, RacePolicy
 from tunesmith.measure.records.database import Database
 from tunesmith.measure.records.log import RecordLog
-from tunesmith.measure.timing_policy import RacePolicy
 from tunesmith.ops.workload import workload
 from tunesmith.search.samplers.random_sampler import RandomSampler
 from tunesmith.search.samplers.sampler import Candidate

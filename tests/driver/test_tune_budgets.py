@@ -20,10 +20,9 @@ from tunesmith.driver.log_tools import verify
 from tunesmith.driver.tune_options import grouped
 from tunesmith.driver.workloads import find_subject
 from tunesmith.ir.target.target import Target
-from tunesmith.measure.measurer import MeasurePolicy
+from tunesmith.measure.policies import MeasurePolicy, RacePolicy
 from tunesmith.measure.records.log import RecordLog
 from tunesmith.measure.records.run_manifest import manifest_path, read_manifest
-from tunesmith.measure.timing_policy import RacePolicy
 from tunesmith.search.samplers.random_sampler import RandomSampler
 from tunesmith.search.samplers.sampler import Candidate
 from tunesmith.search.task_scheduler import Allocator, TaskState
@@ -208,8 +207,7 @@ _TUNE = """
 import json, sys
 import tunesmith
 from tunesmith.ir.target.target import Target
-from tunesmith.measure.measurer import MeasurePolicy
-from tunesmith.measure.timing_policy import RacePolicy
+from tunesmith.measure.policies import MeasurePolicy, RacePolicy
 policy = MeasurePolicy(RacePolicy(min_repeat_ms=0.01, repeats=2, quiet_fraction=1e9))
 print("ready", flush=True)
 sys.stdin.readline()

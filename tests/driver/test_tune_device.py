@@ -11,9 +11,8 @@ import pytest
 import tunesmith
 from tunesmith.codegen.device.host import detect_device
 from tunesmith.driver.tune_options import grouped
-from tunesmith.measure.measurer import MeasurePolicy
+from tunesmith.measure.policies import MeasurePolicy, RacePolicy
 from tunesmith.measure.records.log import RecordLog
-from tunesmith.measure.timing_policy import RacePolicy
 from tunesmith.runtime.device.device import DEVICES
 from tunesmith.support.errors import BuildError
 

@@ -79,7 +79,7 @@ def test_configurations_that_are_not_integers(on: On, value: Any) -> None:
     a, b = s.sample_tile(i, 3, domains=[range(1, 9)] * 2)
     s.split(i, [None, a, b])
     with pytest.raises(RecordError) as refused:
-        s.trace.with_row([2, value])
+        s.trace.with_configuration([2, value])
     assert f"row[1], the value of v1 = sample_tile(...), is {value!r}; a configuration consists of integers" in str(refused.value)
     with pytest.raises(ScheduleError) as caught:
         concretize(s.func, dict(zip(s.params, (2, value), strict=True)))

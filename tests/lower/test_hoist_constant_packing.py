@@ -39,13 +39,13 @@ def packed(func: PrimFunc, change: Callable[[Schedule], None] = lambda s: None) 
 
 
 def test_main_and_packers() -> None:
-    lifted = hoist_constant_packing(packed(dense()))
-    assert lifted is not None
-    for f in (lifted.main, *lifted.packers):
+    hoisted = hoist_constant_packing(packed(dense()))
+    assert hoisted is not None
+    for f in (hoisted.main, *hoisted.packers):
         verify(f)
-    assert [p.name for p in lifted.main.params] == ["A", "W_copy", "C"]  # type: ignore[union-attr]
-    assert lifted.main.name == "dense__packed" and lifted.positions == (1,) and lifted.main.allocs == ()
-    (packer,) = lifted.packers
+    assert [p.name for p in hoisted.main.params] == ["A", "W_copy", "C"]  # type: ignore[union-attr]
+    assert hoisted.main.name == "dense__packed" and hoisted.positions == (1,) and hoisted.main.allocs == ()
+    (packer,) = hoisted.packers
     expected = parse(
         """
 @T.prim_func
@@ -67,13 +67,13 @@ def test_a_function_without_packing() -> None:
 
 def test_main_and_packers_compute_the_same_as_the_function() -> None:
     func = packed(dense())
-    lifted = hoist_constant_packing(func)
-    assert lifted is not None
+    hoisted = hoist_constant_packing(func)
+    assert hoisted is not None
     rng = np.random.default_rng(0)
     a, w = rng.integers(-4, 5, (3, 5)).astype(np.float32), rng.integers(-4, 5, (5, 20)).astype(np.float32)
     whole = run(func, {"A": a, "W": w})[2]
-    copy = run(lifted.packers[0], {"W": w})[1]
-    parts = run(lifted.main, {"A": a, "W_copy": copy})[2]
+    copy = run(hoisted.packers[0], {"W": w})[1]
+    parts = run(hoisted.main, {"A": a, "W_copy": copy})[2]
     np.testing.assert_array_equal(whole, a @ w)
     np.testing.assert_array_equal(parts, whole)
 

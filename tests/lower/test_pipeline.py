@@ -105,7 +105,7 @@ def test_every_pass_has_a_file_and_is_listed() -> None:
     for name, p in PASSES.items():
         module = importlib.import_module(f"tunesmith.lower.passes.{name}")
         assert [x for x in vars(module).values() if isinstance(x, Pass) and x.name == name] == [p]
-        assert p.run.__doc__ and p.needs in STAGES and p.gives in STAGES
+        assert p.run.__doc__ and p.requires in STAGES and p.provides in STAGES
 
 
 def test_passes_are_found_by_text_with_options() -> None:
@@ -176,8 +176,8 @@ def test_a_pipeline_checks_its_stages() -> None:
         Pipeline(by_name["simplify"], by_name["flatten_buffers"])
     stage = STAGES[0]
     for p in CPU.passes:
-        assert STAGES.index(p.needs) <= STAGES.index(stage)
-        stage = max(stage, p.gives, key=STAGES.index)
+        assert STAGES.index(p.requires) <= STAGES.index(stage)
+        stage = max(stage, p.provides, key=STAGES.index)
     assert stage == STAGES[-1]
 
 
@@ -186,7 +186,7 @@ def test_without_and_insert_after(schedules: ModuleType) -> None:
     assert "simplify" not in names(shorter.passes) and len(shorter.passes) == len(CPU.passes) - 3
     seen: list[PrimFunc] = []
 
-    @function_pass(needs="OPAQUE")
+    @function_pass(requires="OPAQUE")
     def look(func: PrimFunc, target: object) -> PrimFunc:
         seen.append(func)
         return func

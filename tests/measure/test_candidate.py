@@ -21,7 +21,7 @@ def test_program_of_a_row_is_the_replay_of_its_trace(add_task: MeasureTask) -> N
         for tile in (4, 8, 16, 20):
             request = add_task.request((index, [tile]), TARGET)
             program = cache.program(request)
-            replayed = replay(sketch.trace.with_row([tile]), add_task.func).func
+            replayed = replay(sketch.trace.with_configuration([tile]), add_task.func).func
             assert structural.difference(program, replayed) is None
             assert cache.broken_law(request, program) == ""
 

@@ -23,8 +23,8 @@ from tunesmith.measure.evaluator.argument_data import make_inputs
 from tunesmith.measure.evaluator.correctness import save_reference
 from tunesmith.measure.evaluator.cpu_evaluator import CpuEvaluator
 from tunesmith.measure.local_runner import InProcessRunner, LocalRunner
+from tunesmith.measure.policies import RacePolicy
 from tunesmith.measure.runner import Runner, RunRequest, RunResult, RunSetup
-from tunesmith.measure.timing_policy import RacePolicy
 from tunesmith.runtime.checker.param_spec import ParamSpec
 from tunesmith.runtime.threads import num_threads, set_num_threads
 from tunesmith.runtime.timing import TimingPolicy

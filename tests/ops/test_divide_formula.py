@@ -11,7 +11,7 @@ import pytest
 import tunesmith
 from tunesmith.ir import structural
 from tunesmith.ir.expr import Binary, Const, Expr
-from tunesmith.ir.expression_size import MAX_DEPTH, MAX_NODES, Size, size_of
+from tunesmith.ir.expression_size import MAX_DEPTH, MAX_NODES, ExpressionSize, size_of
 from tunesmith.ir.interpreter.interpret import run
 from tunesmith.ir.script.parser import parse
 from tunesmith.ir.script.printer import script
@@ -107,7 +107,7 @@ def test_size_of_counts_trees_in_linear_time() -> None:
     x: Expr = Const(1.0, "float32")
     for _ in range(100):
         x = Binary("add", x, x)
-    assert size_of(x) == Size(2**101 - 1, 101)
+    assert size_of(x) == ExpressionSize(2**101 - 1, 101)
     assert not size_of(x).fits and MAX_NODES < 2**20
 
 

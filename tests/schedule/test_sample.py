@@ -54,7 +54,7 @@ def test_perfect_draws_divide() -> None:
 
 def test_decisions_are_recorded_and_replayed(apply: Apply) -> None:
     s = apply(row, lambda s: tile(s, perfect=True), [[3, 4]])
-    assert s.trace.row() == (3, 4)
+    assert s.trace.configuration() == (3, 4)
     s = apply(row, tile, [[5, 3]])
     assert s.trace.decisions() == ((5, 3),)
 
@@ -70,12 +70,12 @@ def test_a_choice(apply: Apply) -> None:
         s.split(s.get_loops(s.get_block("B"))[0], [None, chosen])
 
     s = apply(row, steps, [[8]])
-    assert s.trace.row() == (8,)
+    assert s.trace.configuration() == (8,)
     seen = set()
     for seed in range(20):
         s = Schedule(row, seed=seed)
         steps(s)
-        seen |= set(s.trace.row())
+        seen |= set(s.trace.configuration())
     assert seen == {2, 5, 8}
 
 
@@ -138,10 +138,10 @@ def test_integers_of_numpy_are_integers(apply: Apply, kind: Any) -> None:
     s = apply(row, steps(kind), [[kind(5)]])
     plain = apply(row, steps(int), [[5]])
     assert s.trace == plain.trace and structural.equal(s.func, plain.func)
-    assert all(type(x) is int for x in s.trace.row())
+    assert all(type(x) is int for x in s.trace.configuration())
     given = Schedule(row)
     given.sample_tile(given.get_loops(given.get_block("B"))[0], 2, decision=[kind(5)])
-    assert given.trace.row() == (5,) and type(given.trace.row()[0]) is int
+    assert given.trace.configuration() == (5,) and type(given.trace.configuration()[0]) is int
 
 
 def test_arrays_are_lists_of_integers(apply: Apply) -> None:
@@ -157,5 +157,5 @@ def test_arrays_are_lists_of_integers(apply: Apply) -> None:
     steps(symbolic)
     values = np.array([3], np.int32)
     assert structural.equal(concretize(symbolic.func, dict(zip(symbolic.params, values, strict=True))), s.func)
-    assert symbolic.trace.with_row(values) == s.trace  # type: ignore[arg-type]
-    json.dumps(symbolic.trace.with_row(values).to_json())  # type: ignore[arg-type]
+    assert symbolic.trace.with_configuration(values) == s.trace  # type: ignore[arg-type]
+    json.dumps(symbolic.trace.with_configuration(values).to_json())  # type: ignore[arg-type]

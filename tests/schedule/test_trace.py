@@ -66,15 +66,15 @@ def test_json_is_plain_data() -> None:
 def test_rows_of_a_symbolic_trace() -> None:
     symbolic = tiled(parametric=True).trace
     assert symbolic.decisions() == (None, None)
-    with pytest.raises(RecordError, match="no decisions; use with_row"):
-        symbolic.row()
-    made = symbolic.with_row([2, 3, 2])
-    assert made.row() == (2, 3, 2) and made == tiled().trace
+    with pytest.raises(RecordError, match="no decisions; use with_configuration"):
+        symbolic.configuration()
+    made = symbolic.with_configuration([2, 3, 2])
+    assert made.configuration() == (2, 3, 2) and made == tiled().trace
     assert structural.equal(replay(made, grid).func, tiled().func)
     with pytest.raises(RecordError, match="has 2 values, and the trace samples more"):
-        symbolic.with_row([1, 2])
+        symbolic.with_configuration([1, 2])
     with pytest.raises(RecordError, match="1 values more than the trace samples"):
-        symbolic.with_row([1, 2, 3, 4])
+        symbolic.with_configuration([1, 2, 3, 4])
 
 
 def test_replay_of_one_function_of_a_module() -> None:

@@ -77,4 +77,4 @@ def test_a_ready_model_is_used_before_any_measurement() -> None:
     generator = ProposalGenerator(TASK)
     stores = [generator.features_of(s.ask(16))[:, 0] for s in (pretrained, untrained)]
     assert stores[0].mean() > stores[1].mean()
-    assert pretrained.drafter.scored > 0 == untrained.drafter.scored
+    assert pretrained.generator.scored > 0 == untrained.generator.scored

@@ -51,7 +51,7 @@ class FakeMeasurer:
         return Record(
             workload=task.digest,
             target=TARGET.to_json(),
-            trace=task.sketches[c[0]].trace.with_row(c[1]).to_json(),
+            trace=task.sketches[c[0]].trace.with_configuration(c[1]).to_json(),
             sketch=task.sketches[c[0]].name,
             row=c[1],
             samples=() if failed else (factor * (1 + sum(c[1])) * 1e-6,),
@@ -251,7 +251,7 @@ def test_ranking_ends_if_equal_candidates_keep_changing_places(task: Task) -> No
 
 def _decided(record: Record, row: Sequence[int]) -> list[object]:
     """The trace of the record with the decisions of `row`."""
-    return Trace.from_json(record.trace).with_row(row).to_json()  # type: ignore[no-any-return]
+    return Trace.from_json(record.trace).with_configuration(row).to_json()  # type: ignore[no-any-return]
 
 
 def test_failures_are_reported_without_seconds(task: Task) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tunesmith.ir.analysis.access_regions import accesses, plain_iter, reads, writes
 from tunesmith.ir.analysis.reduction_update import reassociable_update
 from tunesmith.ir.buffer import Buffer
-from tunesmith.ir.expression_size import Size, size_of
+from tunesmith.ir.expression_size import ExpressionSize, size_of
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Var
 from tunesmith.ir.stmt import Block, BufferStore, For, Seq, Stmt
@@ -99,23 +99,23 @@ def producers(func: PrimFunc, b: Block) -> list[Block]:
     return [c for c in blocks_under(func.body) if c is not b and any(a.buffer in used for a in writes(c))]
 
 
-INLINED = Size(1024, 100)
+INLINED = ExpressionSize(1024, 100)
 """Size limit of a fully inlined expression: larger ones are scheduled by the rule `stages`; other rules inline all pointwise blocks."""
 
 
-def inlined_sizes(func: PrimFunc, stage: Size = INLINED) -> dict[str, Size]:
+def inlined_sizes(func: PrimFunc, stage: ExpressionSize = INLINED) -> dict[str, ExpressionSize]:
     """The expression size of each block after inlining all earlier pointwise blocks of at most the size `stage`."""
-    inlined: dict[Buffer, Size] = {}
-    out: dict[str, Size] = {}
+    inlined: dict[Buffer, ExpressionSize] = {}
+    out: dict[str, ExpressionSize] = {}
     for b in blocks_under(func.body):
         sizes = [size_of(st.value, inlined) for st in walk(b.body) if type(st) is BufferStore]
-        size = out[b.name] = Size(max([x.nodes for x in sizes], default=1), max([x.depth for x in sizes], default=1))
+        size = out[b.name] = ExpressionSize(max([x.nodes for x in sizes], default=1), max([x.depth for x in sizes], default=1))
         if is_pointwise(b) and not is_output(func, b) and is_within(size, stage):
             inlined[writes(b)[0].buffer] = size
     return out
 
 
-def is_within(size: Size, most: Size) -> bool:
+def is_within(size: ExpressionSize, most: ExpressionSize) -> bool:
     """Whether an expression is neither larger nor deeper than `most`."""
     return size.nodes <= most.nodes and size.depth <= most.depth
 

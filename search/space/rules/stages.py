@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tunesmith.ir.expression_size import Size
+from tunesmith.ir.expression_size import ExpressionSize
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import blocks_under
@@ -18,7 +18,7 @@ from tunesmith.search.space.rules.block_classes import INLINED, inlined_sizes, i
 
 Named = tuple[str, Callable[[Schedule], None]]
 
-STAGE = Size(256, 40)
+STAGE = ExpressionSize(256, 40)
 """Size limit of an inlined expression; a block with a larger one keeps its loops and its buffer."""
 
 

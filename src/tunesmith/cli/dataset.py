@@ -85,7 +85,7 @@ def merge(tables: tuple[Path, ...], table: Path, standing: bool, out: str | None
     for path, one in zip(tables, given, strict=True):
         _say_bad(path, one)
     merged = run(given)
-    merged = merged.standing() if standing else merged
+    merged = merged.representatives() if standing else merged
     merged.save(table)
     finish(f"{table}: {_records(len(merged))} of {sum(map(len, given))}", {"table": str(table), **summary(merged)}, out, True)
 

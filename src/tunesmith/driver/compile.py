@@ -14,7 +14,6 @@ from typing import overload
 from tunesmith.codegen.artifact import Artifact
 from tunesmith.codegen.backends.backend import backend_of, check_kind
 from tunesmith.codegen.build import build as build_any
-from tunesmith.codegen.device.host import detect_device
 from tunesmith.driver.compile_model import compile_model
 from tunesmith.driver.compile_records import compile_records
 from tunesmith.driver.compiled import Compiled, CompiledModule
@@ -137,7 +136,7 @@ def compile(
         return _load(artifact, target, applied.coverage, found, module)
     if strict:
         raise UserError("strict=True refuses functions without a record, and no records were given: pass records=")
-    if isinstance(mod, (str, list, tuple)) or target.is_gpu:
+    if isinstance(mod, (str, list, tuple)) or backend_of(target).needs_threads:
         module = module.update({name: default_schedule(f, target) for name, f in module.items() if isinstance(f, PrimFunc)})
     return _load(_artifact(module, target, bounds_check), target, (), found, module)
 
@@ -173,7 +172,7 @@ def as_target(target: str | Target | None) -> Target:
     if isinstance(target, Target):
         return target
     named = Target(target)
-    return detect_device(named.base) if target == named.base and named.is_gpu else named
+    return backend_of(named).detect(named.base) if target == named.base else named
 
 
 def open_records(records: Records) -> Database:

@@ -17,7 +17,7 @@ from tunesmith.measure.candidate import parse_function
 from tunesmith.measure.records.database import Database
 from tunesmith.measure.records.log import LogReport, PathLike, entry_of
 from tunesmith.measure.records.record import Record, WorkloadLine
-from tunesmith.measure.records.record_decoder import LineReader
+from tunesmith.measure.records.record_decoder import RecordDecoder
 from tunesmith.measure.records.rewrite import PruneReport, merge, prune
 from tunesmith.measure.records.run_manifest import manifest_path, read_manifest
 from tunesmith.schedule.primitive import PRIMITIVES
@@ -78,7 +78,7 @@ class Verdict:
         if len(self.faults) < MAX_FAULTS:
             self.faults.append(Fault(line, kind, reason))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The data written by `tunesmith log verify --json`."""
         return {
             "log": self.path,
@@ -112,7 +112,7 @@ def verify(log: PathLike) -> Verdict:
         RecordError: the log does not exist or cannot be read.
     """
     verdict = Verdict(str(log))
-    reader = LineReader()
+    reader = RecordDecoder()
     scripts: dict[str, str] = {}
     referenced: dict[str, list[int]] = {}
     seen: set[str] = set()
@@ -251,7 +251,7 @@ def _check_trace(verdict: Verdict, number: int, record: Record) -> None:
         verdict.add(number, "trace", f"there is no instruction {unknown[:80]!r}")
     elif record.sketch and record.error is None:
         try:
-            decided = trace.row()
+            decided = trace.configuration()
         except RecordError as error:
             verdict.add(number, "row", str(error).splitlines()[0])
             return

@@ -153,7 +153,7 @@ def pass_list() -> RenderableType:
     rows = []
     for p in PASSES.values():
         options = ", ".join([f"{k}={v}" for k, v in p.defaults.items()])
-        stages = p.needs if p.needs == p.gives else f"{p.needs} -> {p.gives}"
+        stages = p.requires if p.requires == p.provides else f"{p.requires} -> {p.provides}"
         rows.append([p.name, stages, options or "-", _purpose(p.run.__module__)])
     rows += [[p.name, "graph", "-", _purpose(f"tunesmith.graph.passes.{p.name}")] for p in GRAPH.passes]
     return plain_table("passes", ["pass", "stage", "options", "purpose"], rows, left=["pass", "stage", "options", "purpose"])
@@ -188,10 +188,11 @@ def _parsed(text: str, file: str) -> IRModule:
 
 def _check_stage(func: PrimFunc, p: Pass) -> None:
     stage = stage_of(func)
-    if STAGES.index(p.needs) > STAGES.index(stage):
-        earlier = [q.name for q in PASSES.values() if q.gives == p.needs and q.needs != q.gives]
+    if STAGES.index(p.requires) > STAGES.index(stage):
+        earlier = [q.name for q in PASSES.values() if q.provides == p.requires and q.requires != q.provides]
         raise UserError(
-            f"the pass {p.name} needs a program in stage {p.needs}, and {func.name} is in stage {stage}: run {' or '.join(earlier)} first"
+            f"the pass {p.name} needs a program in stage {p.requires}, and {func.name} is in stage {stage}: "
+            f"run {' or '.join(earlier)} first"
         )
 
 

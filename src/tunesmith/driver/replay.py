@@ -27,9 +27,9 @@ from tunesmith.measure.candidate import parse_function
 from tunesmith.measure.evaluator.argument_data import make_inputs
 from tunesmith.measure.evaluator.correctness import check_reference, save_reference, tolerance_of
 from tunesmith.measure.local_runner import LocalRunner
+from tunesmith.measure.policies import RacePolicy
 from tunesmith.measure.records.database import Database
 from tunesmith.measure.runner import RunRequest, RunSetup
-from tunesmith.measure.timing_policy import RacePolicy
 from tunesmith.runtime.timing import TimingPolicy
 from tunesmith.support.errors import RecordError, UserError
 from tunesmith.support.temporary_folder import temporary_folder

@@ -140,7 +140,7 @@ def examples(files: Path_ | Iterable[Path_]) -> TrainingSet:
     """
     paths = [files] if isinstance(files, (str, PathLike)) else list(files)
     tables = [load_any(p) for p in paths]
-    table = merge(tables).standing()
+    table = merge(tables).representatives()
     identities: dict[str, Mapping[str, object]] = {key: json.loads(key) for key in table.targets}
     frame = table.frame
     columns = [frame[c].tolist() for c in ("workload", "target", "sketch", "trace", "row", "seconds")]
@@ -165,7 +165,7 @@ def _targets(table: RecordTable) -> Callable[[Mapping[str, object]], Target]:
         known = table.targets[target.key]
         if len(known) > len(identity):
             return Target.from_json(known)
-        return calibrated(target) if target.is_cpu and target.key == Target.detect().key else target
+        return calibrated(target) if target.key == Target.detect().key else target
 
     return of
 

@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tunesmith.codegen.backends.backend import check_kind
+from tunesmith.codegen.backends.backend import backend_of, check_kind
 from tunesmith.codegen.build import check_runs_here
 from tunesmith.costmodel.models.registry import find_model, make_model
 from tunesmith.display.failures import examples_of
@@ -28,16 +28,14 @@ from tunesmith.driver.workloads import Subject, WorkloadLike, find_subjects
 from tunesmith.ir.remarks import checked
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.builder import Builder, InProcessBuilder
-from tunesmith.measure.calibration.cpu import calibrated
-from tunesmith.measure.calibration.gpu import calibrated_device
 from tunesmith.measure.local_builder import LocalBuilder
 from tunesmith.measure.local_runner import InProcessRunner, LocalRunner
-from tunesmith.measure.measurer import MeasurePolicy, Measurer
+from tunesmith.measure.measurer import Measurer
+from tunesmith.measure.policies import MeasurePolicy, RacePolicy
 from tunesmith.measure.records.database import Database
 from tunesmith.measure.records.log import RecordLog
 from tunesmith.measure.records.run_manifest import manifest_path, recorded_run
 from tunesmith.measure.runner import Runner
-from tunesmith.measure.timing_policy import RacePolicy
 from tunesmith.search.samplers.proposals import asked_once
 from tunesmith.search.samplers.registry import find_sampler, make_sampler
 from tunesmith.search.samplers.sampler import Sampler
@@ -170,8 +168,10 @@ class _Search:
         callbacks: Sequence[Callback],
         notes: Sequence[str] = (),
     ) -> None:
-        self._measurer, self._database, self._scheduler, self._leaders = measurer, database, scheduler, leaders
-        self._settings: dict[str, Any] = {"trials": trials, "batch": scheduler.batch, "seed": seed, "callbacks": callbacks}
+        self._database, self._scheduler, self._trials, self._leaders = database, scheduler, trials, leaders
+        self._tuning = partial(
+            Tuning, measurer=measurer, trials=trials, database=database, batch=scheduler.batch, seed=seed, callbacks=callbacks
+        )
         self._tunings: dict[str, Tuning] = {}
         self._failures: dict[str, str] = {}
         self._exhausted: set[str] = set()
@@ -198,13 +198,13 @@ class _Search:
         """The tasks as seen by the scheduler; a task that could not start, has failed, or has no more candidates, is done."""
         out = []
         for task, group in zip(tasks, groups, strict=True):
-            tuning, limit = self._tunings.get(task.name), self._settings["trials"]
+            tuning, limit = self._tunings.get(task.name), self._trials
             done = tuning is None or task.name in self._failures or task.name in self._exhausted
             out.append(_state(task, group, () if tuning is None else tuple(tuning.progress.curve), limit, done))
         return out
 
     def _begin(self, task: Task, sampler_of: Callable[[Task], Sampler]) -> None:
-        self._tunings[task.name] = Tuning(task, sampler_of(task), self._measurer, database=self._database, **self._settings)
+        self._tunings[task.name] = self._tuning(task, sampler_of(task))
 
     def _guarded(self, name: str, action: Callable[[], bool | None]) -> bool:
         """Run an action of one task; False when the task is finished or has failed, which is recorded."""
@@ -284,10 +284,9 @@ def _target_here(target: str | Target | None) -> Target:
         check_runs_here(target)
         return target
     parsed = as_target(target)
-    if parsed.is_cpu:
-        return calibrated(parsed)
     check_runs_here(parsed)
-    return calibrated_device(parsed)
+    found: Target = backend_of(parsed).part("calibrated")(parsed)
+    return found
 
 
 def _target_remote(target: str | Target | None) -> Target:

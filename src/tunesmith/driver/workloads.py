@@ -12,7 +12,7 @@ from typing import Any
 from tunesmith.datasets.suites import expand
 from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.passes.pipelines import GRAPH
-from tunesmith.graph.tuning.apply_records import why_plain
+from tunesmith.graph.tuning.apply_records import why_not_tunable
 from tunesmith.graph.tuning.tasks import extract_tasks
 from tunesmith.ir import structural
 from tunesmith.ir.analysis.out_of_bounds import check_out_of_bounds
@@ -75,7 +75,9 @@ class Subject:
         """
         op = self.operator
         if any(isinstance(p, Var) for p in self.func.params):
-            raise UserError(f"{self.name} cannot be tuned: {why_plain(self.func)}. Give it fixed sizes to tune it, or compile it as it is")
+            raise UserError(
+                f"{self.name} cannot be tuned: {why_not_tunable(self.func)}. Give it fixed sizes to tune it, or compile it as it is"
+            )
         return Task(
             self.name,
             self.func,
@@ -191,7 +193,7 @@ def _of_module(mod: IRModule, prefix: str = "") -> list[Subject]:
 
 def _why_no_tasks(mod: IRModule) -> str:
     """Why a lowered model has no tunable function."""
-    reasons = dict.fromkeys([why_plain(f) for f in mod.values() if isinstance(f, PrimFunc)])
+    reasons = dict.fromkeys([why_not_tunable(f) for f in mod.values() if isinstance(f, PrimFunc)])
     if not reasons:
         return "the model has no functions to tune"
     dynamic = any(isinstance(p, Var) for f in mod.values() if isinstance(f, PrimFunc) for p in f.params)

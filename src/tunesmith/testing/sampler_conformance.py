@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
@@ -156,6 +157,19 @@ class SamplerConformance:
         batches = search(sampler, task.space, 3, 4, failures)
         assert all(0 < len(batch) <= 4 for batch in batches)
         assert len({c for batch in batches for c in batch}) == sum(map(len, batches))
+
+    def test_statistics_never_decrease(self, make: Make) -> None:
+        """For samplers that count their work: counts are integers, and no number becomes smaller in a search."""
+        task = example_task("small")
+        sampler, counted = make(task, 4), [(0, 0, 0.0)]
+        for n in (3, 5):
+            sampler.tell([invented(task.space, c) for c in sampler.ask(n)])
+            found = sampler.statistics()
+            if found is not None:
+                assert type(found.drafted) is int and type(found.scored) is int, f"{found} does not count in Python's integers"
+                counted.append((found.drafted, found.scored, found.draft_seconds))
+        for before, after in pairwise(counted):
+            assert all(x <= y for x, y in zip(before, after, strict=True)), f"the statistics {after} are less than {before}"
 
     def test_learners_do_better_than_chance(self, make: Make) -> None:
         """Fraction of random candidates that are faster than the proposals in the second half of searches of 192 candidates.

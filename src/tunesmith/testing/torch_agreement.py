@@ -112,7 +112,7 @@ def verdicts(cases: Sequence[TorchCase], execute: Execute) -> dict[str, str]:
     return out
 
 
-def judged(case: TorchCase, verdict: str) -> str:
+def mismatch(case: TorchCase, verdict: str) -> str:
     """The difference between a verdict and the case's expectation; "" if there is none."""
     if not case.refused:
         return "" if verdict == "ok" else verdict

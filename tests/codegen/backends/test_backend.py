@@ -11,9 +11,12 @@ from tunesmith.codegen.backends.backend import BACKENDS, Backend, backend_of, ch
 from tunesmith.codegen.backends.cpu import CPU_BACKEND
 from tunesmith.codegen.build import build
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.target.attributes import KINDS
+from tunesmith.ir.target import attributes, defaults, target
+from tunesmith.ir.target.attributes import KINDS, TargetKind
 from tunesmith.ir.target.target import Target
+from tunesmith.measure.baselines.registry import BASELINES
 from tunesmith.ops.workload import workload
+from tunesmith.runtime.device.device import DEVICES
 from tunesmith.search.space.rules_table import find_rules
 from tunesmith.support.errors import BuildError
 from tunesmith.support.registry import Registry
@@ -31,10 +34,26 @@ def test_all_parts_of_a_manifest_exist(kind: str) -> None:
             assert callable(backend.part(field.name))
     named = (*backend.rules, *backend.large_rules, backend.fallback_rule)
     assert len(find_rules(named)) == len(named)
+    assert not backend.device or backend.device in DEVICES
+    assert all(name in BASELINES for pair in backend.baselines.items() for name in pair)
 
 
 def test_every_kind_of_target_has_a_backend() -> None:
     assert set(BACKENDS.names()) == set(KINDS)
+
+
+def test_a_kind_that_others_define_has_a_backend_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds: Registry[TargetKind] = Registry(attributes.TARGET_KINDS.kind)
+    for where in (attributes, defaults, target):
+        monkeypatch.setattr(where, "TARGET_KINDS", kinds)
+    for name in ("lab", "plain"):
+        kinds.register(name, TargetKind(like="llvm"))
+    registry: Registry[Backend] = Registry("backend")
+    lab = replace(CPU_BACKEND, kind="lab", device="lab", needs_threads=True)
+    for backend in (CPU_BACKEND, lab):
+        registry.register(backend.kind, backend)
+    monkeypatch.setattr(module, "BACKENDS", registry)
+    assert backend_of(Target("lab")) is lab and backend_of(Target("plain")) is CPU_BACKEND
 
 
 def test_a_kind_without_code_generator_says_what_to_do() -> None:

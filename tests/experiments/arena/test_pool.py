@@ -120,7 +120,7 @@ def test_candidates_that_are_not_in_the_pool_are_refused(pool: Pool) -> None:
 def test_repeated_measurements_get_the_median_and_failures_are_infinitely_slow() -> None:
     s = task().space.sketches[0]
     a, b, c = (tuple(r) for r in s.space.sample(3, stream(5, "test")).tolist())
-    trace = s.trace.with_row(a).to_json()
+    trace = s.trace.with_configuration(a).to_json()
     seconds = [(a, 3.0), (a, 1.0), (a, 2.0), (b, 1.5), (b, math.inf), (c, math.inf), (c, 4.0), (c, 5.0)]
     lines = [Measurement(s.name, trace, r, x) for r, x in seconds]
     spoiled = [Measurement("", trace, a, 1e-9), Measurement(s.name, trace, a[:-1], 1e-9)]

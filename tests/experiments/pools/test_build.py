@@ -14,10 +14,10 @@ from tunesmith.datasets.record_table import RecordTable
 from tunesmith.driver.workloads import find_subject
 from tunesmith.experiments.pools.build import PART, POOL_POLICY, build, fair_records
 from tunesmith.ir.target.target import Target
-from tunesmith.measure.measurer import MeasurePolicy, Measurer
+from tunesmith.measure.measurer import Measurer
+from tunesmith.measure.policies import MeasurePolicy, RacePolicy
 from tunesmith.measure.records.log import RecordLog
 from tunesmith.measure.records.record import ErrorInfo, Record
-from tunesmith.measure.timing_policy import RacePolicy
 from tunesmith.search.samplers.sampler import Candidate
 from tunesmith.search.task import Task
 from tunesmith.support.errors import RunError, UserError
@@ -37,7 +37,7 @@ def synthetic_record(task: Any, candidate: tuple[int, tuple[int, ...]], **change
     fields: dict[str, Any] = {
         "workload": task.digest,
         "target": TARGET.to_json(),
-        "trace": sketch.trace.with_row(candidate[1]).to_json(),
+        "trace": sketch.trace.with_configuration(candidate[1]).to_json(),
         "sketch": sketch.name,
         "row": candidate[1],
         "samples": (1e-6 * (1 + sum(candidate[1])),) * 3,

@@ -12,8 +12,8 @@ from tunesmith.driver.workloads import find_subject
 from tunesmith.experiments.study.ablations import divisors_only, without_draft_model, without_racing
 from tunesmith.ir import structural
 from tunesmith.ir.target.target import Target
-from tunesmith.measure.measurer import MeasurePolicy
-from tunesmith.measure.timing_policy import RacePolicy, race
+from tunesmith.measure.policies import MeasurePolicy, RacePolicy
+from tunesmith.measure.race import race
 from tunesmith.schedule.schedule import replay
 from tunesmith.search.samplers.evolutionary_sampler import EvolutionarySampler
 from tunesmith.search.samplers.random_sampler import RandomSampler
@@ -64,7 +64,7 @@ def test_without_draft_model_the_order_is_random_and_depends_on_the_seed_only() 
 
     def spread(kind: type[EvolutionarySampler] | type, seed: int) -> list[float]:
         sampler = make_sampler(kind, task, lambda: make_model("random"), seed)
-        proposals = EvolutionarySampler(task, make_model("random")).drafter
+        proposals = EvolutionarySampler(task, make_model("random")).generator
         return [float(proposals.estimate(c.sketch, np.array([c.row]))[0]) for c in sampler.ask(16)]
 
     blind = without_draft_model(EvolutionarySampler)

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from tunesmith.experiments.study.config import ExperimentConfig, Variant
-from tunesmith.measure.measurer import MeasurePolicy
-from tunesmith.measure.timing_policy import RacePolicy
+from tunesmith.measure.policies import MeasurePolicy, RacePolicy
 from tunesmith.support.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[3]

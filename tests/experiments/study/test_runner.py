@@ -15,9 +15,8 @@ from tunesmith.experiments.study.config import ExperimentConfig, Variant
 from tunesmith.experiments.study.results import cell_folder, load_run
 from tunesmith.experiments.study.runner import plan, render_run, run_experiment, space_size
 from tunesmith.ir.target.target import Target
-from tunesmith.measure.measurer import MeasurePolicy
+from tunesmith.measure.policies import MeasurePolicy, RacePolicy
 from tunesmith.measure.records.log import RecordLog
-from tunesmith.measure.timing_policy import RacePolicy
 from tunesmith.search.samplers.random_sampler import RandomSampler
 from tunesmith.support.errors import RecordError, UserError
 

@@ -29,7 +29,7 @@ def recognise_squared_relu(mod):
     return mod.update({name: Recognise(f)(f) for name, f in mod.items() if isinstance(f, GraphFunc)})
 
 
-@function_pass(needs="FLAT")
+@function_pass(requires="FLAT")
 def unroll_short_loops(func, target):
     """Innermost loops of up to four rounds are marked `unrolled`; unroll_loops, which comes later, writes them out."""
 

@@ -18,7 +18,7 @@ Lowered = Callable[..., PrimFunc]
 Golden = Callable[..., None]
 
 
-@function_pass(needs="OPAQUE")
+@function_pass(requires="OPAQUE")
 def compacting(func: PrimFunc, target: object) -> PrimFunc:
     """Compact the outermost allocation."""
     assert type(func.body) is Allocate

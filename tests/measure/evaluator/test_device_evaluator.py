@@ -26,10 +26,10 @@ from tunesmith.measure.evaluator.correctness import save_reference
 from tunesmith.measure.evaluator.device_evaluator import DeviceEvaluator
 from tunesmith.measure.local_builder import LocalBuilder
 from tunesmith.measure.local_runner import InProcessRunner, LocalRunner
-from tunesmith.measure.measurer import MeasurePolicy, Measurer
+from tunesmith.measure.measurer import Measurer
+from tunesmith.measure.policies import MeasurePolicy, RacePolicy
 from tunesmith.measure.records.record import ErrorInfo
 from tunesmith.measure.runner import RunRequest, RunResult, RunSetup
-from tunesmith.measure.timing_policy import RacePolicy
 from tunesmith.ops.workload import workload
 from tunesmith.runtime.checker.param_spec import ParamSpec
 from tunesmith.runtime.device.device import DEVICES, Device, DeviceLost, cuda, opencl

@@ -136,9 +136,9 @@ from tunesmith.ir.target.target import Target
 from tunesmith.measure.ray.ray_builder import RayBuilder
 from tunesmith.measure.ray.ray_cluster import RayCluster
 from tunesmith.measure.ray.ray_runner import RayRunner
-from tunesmith.measure.measurer import MeasurePolicy, Measurer
+from tunesmith.measure.measurer import Measurer
+from tunesmith.measure.policies import MeasurePolicy, RacePolicy
 from tunesmith.measure.records.log import RecordLog
-from tunesmith.measure.timing_policy import RacePolicy
 from tunesmith.ops.workload import workload
 from tunesmith.search.samplers.random_sampler import RandomSampler
 from tunesmith.search.task import Task

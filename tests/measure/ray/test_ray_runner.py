@@ -25,12 +25,12 @@ from tunesmith.measure.builder import InProcessBuilder
 from tunesmith.measure.candidate import MeasureTask
 from tunesmith.measure.evaluator.argument_data import make_inputs
 from tunesmith.measure.evaluator.correctness import save_reference
-from tunesmith.measure.measurer import MeasurePolicy, Measurer
+from tunesmith.measure.measurer import Measurer
+from tunesmith.measure.policies import MeasurePolicy, RacePolicy
 from tunesmith.measure.ray.ray_runner import RayRunner, refusal
 from tunesmith.measure.records.environment import environment
 from tunesmith.measure.records.log import RecordLog
 from tunesmith.measure.runner import RunRequest, RunResult, RunSetup
-from tunesmith.measure.timing_policy import RacePolicy
 from tunesmith.runtime.timing import TimingPolicy
 from tunesmith.support.errors import RunError, UserError
 

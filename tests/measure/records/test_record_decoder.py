@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tunesmith.measure.records.log import RecordLog, load
 from tunesmith.measure.records.record import Record
-from tunesmith.measure.records.record_decoder import LineReader
+from tunesmith.measure.records.record_decoder import RecordDecoder
 from tunesmith.support import json_lines
 from tunesmith.support.json_lines import BadLine
 
@@ -31,7 +31,7 @@ def line_of(record: Record) -> bytes:
 
 def same(line: bytes) -> bool:
     """True if decoder and parser agree; both reject NaN, so == suffices.  The text distinguishes 1 from 1.0."""
-    quick, plain = LineReader().read(line), json_lines.parse(line)
+    quick, plain = RecordDecoder().read(line), json_lines.parse(line)
     return type(quick) is type(plain) and (isinstance(plain, BadLine) or json.dumps(quick) == json.dumps(plain))
 
 
@@ -43,7 +43,7 @@ def test_lines_in_log_layout_decode_equally(make_record: Make, trace: list[objec
 
 
 def test_steps_are_parsed_once_and_shared(make_record: Make) -> None:
-    reader = LineReader()
+    reader = RecordDecoder()
     lines = [line_of(make_record(trace=TRACE, seed=seed)) for seed in range(100)]
     read = [reader.read(line) for line in lines]
     assert read == [json.loads(line) for line in lines]
@@ -119,4 +119,4 @@ def test_damaged_lines_decode_equally(data: st.DataObject) -> None:
 
 def test_too_long_line_is_bad(make_record: Make) -> None:
     line = line_of(make_record(trace=TRACE)).replace(b'"tag":"x"', b'"tag":"' + b"x" * json_lines.MAX_LINE_BYTES + b'"')
-    assert same(line) and isinstance(LineReader().read(line), BadLine)
+    assert same(line) and isinstance(RecordDecoder().read(line), BadLine)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tunesmith.search.samplers.random_sampler import RandomSampler
-from tunesmith.search.samplers.sampler import Candidate, Result, Sampler
+from tunesmith.search.samplers.sampler import Candidate, Result, Sampler, SamplerStatistics
 from tunesmith.testing.sampler_conformance import TASKS, SamplerConformance, example_task, maker
 
 
@@ -81,6 +81,13 @@ class Fragile(RandomSampler):
         assert all(r.seconds is not None for r in results)
 
 
+class Forgetful(RandomSampler):
+    """Reports the work of the last proposal instead of the sum."""
+
+    def statistics(self) -> SamplerStatistics:
+        return SamplerStatistics(drafted=10 - self._round, scored=0, draft_seconds=0.0)
+
+
 suite = SamplerConformance()
 usual, small = example_task("usual"), example_task("small")
 
@@ -109,6 +116,11 @@ def test_an_unexhausted_space_is_detected() -> None:
 def test_rejected_failures_are_detected() -> None:
     with pytest.raises(AssertionError):
         suite.test_failures_are_accepted(maker(Fragile), usual, 1.0)
+
+
+def test_decreasing_statistics_are_detected() -> None:
+    with pytest.raises(AssertionError, match="are less than"):
+        suite.test_statistics_never_decrease(maker(Forgetful))
 
 
 def test_a_sampler_that_does_not_learn_is_detected() -> None:

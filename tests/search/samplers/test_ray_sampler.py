@@ -95,14 +95,16 @@ def test_proposals_are_equal_and_survive_lost_actors(ray_cluster: RayCluster) ->
     expected = walk(here, 3)
     there = RaySampler(ray_cluster, task_of(), Small, "random", 3)
     try:
-        assert there.drafter is None
+        assert there.statistics() is None
         found = walk(there, 1)
-        assert there.drafter is not None and there.drafter.drafted > 0 and there.drafter.draft_seconds > 0
+        first = there.statistics()
+        assert first is not None and first.drafted > 0 and first.draft_seconds > 0
         for _ in range(2):
             kill_actor(there)
             found += walk(there, 1)
         assert found == expected
-        assert (there.drafter.drafted, there.drafter.scored) == (here.drafter.drafted, here.drafter.scored)
+        last, local = there.statistics(), here.statistics()
+        assert last is not None and (last.drafted, last.scored) == (local.drafted, local.scored)
     finally:
         there.close()
         there.close()
@@ -111,7 +113,7 @@ def test_proposals_are_equal_and_survive_lost_actors(ray_cluster: RayCluster) ->
 def test_a_workload_of_the_fallback_rule_has_the_same_space_in_the_actor(ray_cluster: RayCluster) -> None:
     task = task_of("gelu(shape=30x50)")
     there = RaySampler(ray_cluster, task, "random", seed=1)
-    assert there.ask(4) == RandomSampler(task, 1).ask(4) and there.drafter is None
+    assert there.ask(4) == RandomSampler(task, 1).ask(4) and there.statistics() is None
     there.close()
 
 

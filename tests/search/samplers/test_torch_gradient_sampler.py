@@ -55,7 +55,7 @@ def test_constraints_keep_points_near_admissible_rows() -> None:
 def test_rounds_cover_all_sketches_and_the_measured_best() -> None:
     task = example_task("usual")
     s = GradientSampler(task, make_model("xgb"), 0, SMALL)
-    draft = s.drafter.draw(256, stream(0, "draft"))
+    draft = s.generator.draw(256, stream(0, "draft"))
     turns = [sorted(s._starts(draft, stream(i, "turn"))) for i in range(2)]
     assert turns == [[0, 1], [2, 3]]
     best = s.ask(8)[0]

@@ -10,7 +10,7 @@ import pytest
 from tunesmith.ir.poly import Param, ceildiv, mod, poly
 from tunesmith.schedule.state import Constraint
 from tunesmith.search.space import param_space
-from tunesmith.search.space.nearest_rows import NearestLines, codes
+from tunesmith.search.space.nearest_rows import NearestRows, codes
 from tunesmith.search.space.param_space import ParamSpace
 from tunesmith.support.errors import ScheduleError
 from tunesmith.support.seeds import stream
@@ -125,10 +125,10 @@ def test_nearest_falls_back_on_random_rows(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_ties_of_distance_are_broken_by_position() -> None:
     table = np.array([[8, 2], [2, 8], [8, 8], [2, 2]])
-    near = NearestLines(table)
+    near = NearestRows(table)
     assert near.find(np.array([[4, 4]]), 4).shape == (1, 4)
     assert near.find(np.array([[8, 2], [1000, 1]]), 2)[:, 0].tolist() == [0, 0]
-    halves = NearestLines(np.array([[1], [7], [1 + 0]]))
+    halves = NearestRows(np.array([[1], [7], [1 + 0]]))
     assert halves.find(np.array([[3]]), 3).tolist() == [[0, 1, 2]]
 
 

@@ -15,13 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
+from tunesmith.codegen.backends.backend import backend_of
 from tunesmith.driver.bench.report import OURS, BenchReport, BenchRow
 from tunesmith.driver.bench.worker import Prepared, Setting, Window
 from tunesmith.driver.compile import Records, as_target, compile, open_records
 from tunesmith.driver.compiled import CompiledModule
 from tunesmith.driver.workloads import WorkloadLike, find_subjects
 from tunesmith.ir.target.target import Target
-from tunesmith.measure.baselines.registry import BASELINES, ON_GPU
+from tunesmith.measure.baselines.registry import BASELINES
 from tunesmith.measure.evaluator.correctness import save_reference, tolerance_of
 from tunesmith.measure.records.database import Database
 from tunesmith.ops.workload import Workload
@@ -126,11 +127,12 @@ class _SystemProcess:
 
 def _start_systems(stack: ExitStack, against: Sequence[str], target: Target) -> list[_SystemProcess]:
     """Start all processes and query which baselines are available."""
-    threads = target.num_cores if target.base != "cuda" else Target.detect().num_cores
+    backend = backend_of(target)
+    # Where baselines run on a device, the target's cores are multiprocessors, not threads of this machine.
+    threads = Target.detect().num_cores if backend.baselines else target.num_cores
     plain = {"OMP_NUM_THREADS": str(threads), **({"OMP_PROC_BIND": "false"} if "OMP_PROC_BIND" in os.environ else {})}
-    there = ON_GPU if target.base == "cuda" else {}
-    baselines = [(name, "baseline", (there.get(name, name), threads), plain) for name in dict.fromkeys(against)]
-    jobs = [(OURS, "ours", (target.is_gpu,), pin_threads(threads)), *baselines]
+    baselines = [(name, "baseline", (backend.baselines.get(name, name), threads), plain) for name in dict.fromkeys(against)]
+    jobs = [(OURS, "ours", (bool(backend.device),), pin_threads(threads)), *baselines]
     found = []
     for name, factory, arguments, env in jobs:
         pool = stack.enter_context(closing(WorkerPool(f"tunesmith.driver.bench.worker:{factory}", 1, arguments, env=env)))

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
-from typing import Any
 
 from tunesmith.codegen.artifact import Code
 from tunesmith.driver.bench.baseline_calls import baseline_call
@@ -22,7 +21,7 @@ from tunesmith.measure.evaluator.argument_data import ArgumentTable, poison
 from tunesmith.measure.evaluator.correctness import load_reference, mismatch
 from tunesmith.measure.evaluator.guard_pages import Array
 from tunesmith.measure.evaluator.packed_call import load_call
-from tunesmith.measure.timing_policy import waiting
+from tunesmith.measure.race import waiting
 from tunesmith.ops.workload import Workload, workload
 from tunesmith.runtime.checker.param_spec import ParamSpec
 from tunesmith.runtime.device.array import DeviceArray
@@ -103,7 +102,7 @@ class System(ABC):
         self._finish: Call | None = None
         """Waits for asynchronous calls to complete; None for synchronous calls."""
 
-    def __call__(self, job: tuple[str, tuple[Any, ...]]) -> object:
+    def __call__(self, job: tuple[str, tuple[object, ...]]) -> object:
         method, arguments = job
         return getattr(self, method)(*arguments)
 

@@ -61,7 +61,7 @@ def test_sample_of_the_tables() -> None:
 @pytest.mark.parametrize("name", ["edges_signbit", "write_diagonal", "index_mask", "empty_sum"])
 def test_unsupported_cases_are_refused(name: str) -> None:
     case = CASES[name]
-    assert case.refused and agreement.judged(case, agreement.verdicts([case], agreement.interpreted)[name]) == ""
+    assert case.refused and agreement.mismatch(case, agreement.verdicts([case], agreement.interpreted)[name]) == ""
 
 
 @pytest.mark.parametrize(("executor", "seeds"), [("interpreter", range(2)), ("graph", [20]), ("vm", [21]), ("aot", [22])])
@@ -100,10 +100,10 @@ def test_verdicts_distinguish_wrong_results_refusals_and_crashes() -> None:
     cases = list(table.values())
     found = agreement.verdicts(cases, lambda mod, inputs: [x + 2 for x in inputs])
     assert found["good"].startswith("wrong: result 0: 3 of 3") and found["refused"].startswith("refused: ")
-    assert [agreement.judged(case, found[case.name]) == "" for case in cases] == [False, True]
+    assert [agreement.mismatch(case, found[case.name]) == "" for case in cases] == [False, True]
     broken = agreement.verdicts(cases[:1], lambda mod, inputs: [inputs[5]])
     assert broken["good"].startswith("crash: IndexError")
-    assert "should be refused" in agreement.judged(cases[1], "ok")
+    assert "should be refused" in agreement.mismatch(cases[1], "ok")
 
 
 class Function(torch.nn.Module):

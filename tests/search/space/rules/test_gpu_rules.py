@@ -72,7 +72,7 @@ def test_concretize_equals_replay(text: str, k: int) -> None:
     w, sketches = task(text)
     for row in sketches[k].space.sample(LAW_ROWS, stream(0, "gpu law", text, k)):
         numbers = tuple(int(x) for x in row)
-        replayed = replay(sketches[k].trace.with_row(numbers), w.func).func
+        replayed = replay(sketches[k].trace.with_configuration(numbers), w.func).func
         assert structural.difference(sketches[k].concretize(numbers), replayed) is None
 
 

@@ -12,11 +12,11 @@ import math
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
 
-from tunesmith.support.errors import UserError
+from tunesmith.measure.policies import RacePolicy
 
 _TASKS = Path("/proc/self/task")
 _COLD_S = 0.005
@@ -25,51 +25,6 @@ _COLD_FACTOR = 2.0
 _PAUSE_S = 0.01
 """Pause after a disturbed sample; later pauses are longer."""
 _MAX_NUMBER = 1_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class RacePolicy:
-    """Timing policy for the candidates of a search; stored with each record.
-
-    Args:
-        min_repeat_ms: minimum length of a sample, which is the mean of consecutive calls.
-        repeats: samples of a candidate that is not clearly behind.
-        give_up: a candidate is clearly behind if a sample, less its waiting time, exceeds this multiple of the best time.
-        quiet_fraction: a sample is clean if the waiting time, summed over threads, is below this fraction of it.
-        patience_s: seconds for repeating samples that were not clean.
-        limit_s: seconds after which no sample is started.
-        flush_bytes: bytes written before each sample to flush the caches, with a single call per sample; 0 for warm caches.
-        constant_bytes: size of a memory area in which constants move to another position at each call, so that they are as cold as
-            weights in a model whose other layers ran in between; 0 to reuse the same constants, which stay in the caches.
-    """
-
-    min_repeat_ms: float = 3.0
-    repeats: int = 5
-    give_up: float = 1.5
-    quiet_fraction: float = 0.05
-    patience_s: float = 0.1
-    limit_s: float = 2.0
-    flush_bytes: int = 0
-    constant_bytes: int = 0
-
-    def __post_init__(self) -> None:
-        good = {
-            "min_repeat_ms": self.min_repeat_ms >= 0,
-            "repeats": self.repeats >= 1,
-            "give_up": self.give_up > 1,
-            "quiet_fraction": self.quiet_fraction >= 0,
-            "patience_s": self.patience_s >= 0,
-            "limit_s": self.limit_s > 0,
-            "flush_bytes": self.flush_bytes >= 0,
-            "constant_bytes": self.constant_bytes >= 0,
-        }
-        wrong = ", ".join(f"{name}={getattr(self, name)!r}" for name, fine in good.items() if not fine)
-        if wrong:
-            raise UserError(f"race policy out of range: {wrong}. Required: repeats >= 1, give_up > 1, limit_s > 0; all other values >= 0")
-
-    def to_json(self) -> dict[str, object]:
-        """Policy entry of a record."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
