@@ -198,10 +198,9 @@ class Select(Expr):
 def _first_operand(e: Expr) -> Expr:
     """Follow first operands while they determine the dtype, iteratively: a long sum is deeper than Python's stack."""
     while True:
-        t: Any = type(e)
-        if not (t is Binary and e.op not in COMPARISONS) and t is not Select and t is not Not:  # type: ignore[attr-defined]
+        if not isinstance(e, (Binary, Select, Not)) or (isinstance(e, Binary) and e.op in COMPARISONS):
             return e
-        e = e.a  # type: ignore[attr-defined]
+        e = e.a
 
 
 @node

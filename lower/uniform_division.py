@@ -148,14 +148,13 @@ def _is_normal(r: Expr) -> tuple[Expr, Expr]:
 
 def has_normal_reciprocal(b: Expr) -> bool:
     """Whether 1 / b, in float32 for 16-bit types, is known to be normal, or zero, infinite or NaN like the exact reciprocal."""
-    kind = type(b)
     if b.dtype == "float16":
         return True
     n = _NORMAL[_wide(b.dtype)]
-    if kind is Const:
-        v = abs(float(b.value))  # type: ignore[attr-defined]
+    if isinstance(b, Const):
+        v = abs(float(b.value))
         return not 0 < v < float("inf") or 2.0**-n <= v <= 2.0**n
-    if kind is Cast:
-        a: Expr = b.a  # type: ignore[attr-defined]
+    if isinstance(b, Cast):
+        a = b.a
         return not dt.is_float(a.dtype) or a.dtype == "float16" or (b.dtype == "float64" and a.dtype != "float64")
-    return kind is Call and b.name in ("sqrt", "rsqrt")  # type: ignore[attr-defined]
+    return isinstance(b, Call) and b.name in ("sqrt", "rsqrt")

@@ -63,19 +63,18 @@ def _collect(root: Stmt, sources: dict[Buffer, set[Buffer]], reached: set[Buffer
 
 def _without(n: Stmt, dead: frozenset[Buffer]) -> Stmt | None:
     """The statement without stores to the buffers; None when nothing is left."""
-    t = type(n)
-    if t is BufferStore:
-        return None if n.buffer in dead else n  # type: ignore[attr-defined]
-    if t is Seq:
-        kept = [k for s in n.stmts if (k := _without(s, dead)) is not None]  # type: ignore[attr-defined]
+    if isinstance(n, BufferStore):
+        return None if n.buffer in dead else n
+    if isinstance(n, Seq):
+        kept = [k for s in n.stmts if (k := _without(s, dead)) is not None]
         return seq(kept) if kept else None
-    if t is If:
-        then, orelse = _without(n.then, dead), None if n.orelse is None else _without(n.orelse, dead)  # type: ignore[attr-defined]
-        return None if then is None and orelse is None else If(n.cond, then or seq([]), orelse)  # type: ignore[attr-defined]
-    if t is Block:
-        body, init = _without(n.body, dead), None if n.init is None else _without(n.init, dead)  # type: ignore[attr-defined]
+    if isinstance(n, If):
+        then, orelse = _without(n.then, dead), None if n.orelse is None else _without(n.orelse, dead)
+        return None if then is None and orelse is None else If(n.cond, then or seq([]), orelse)
+    if isinstance(n, Block):
+        body, init = _without(n.body, dead), None if n.init is None else _without(n.init, dead)
         return None if body is None and init is None else n.with_(init=init, body=body or seq([]))
-    if t is For or t is Allocate:
-        body = _without(n.body, dead)  # type: ignore[attr-defined]
+    if isinstance(n, (For, Allocate)):
+        body = _without(n.body, dead)
         return None if body is None else n.with_(body=body)
     return n

@@ -245,34 +245,33 @@ class _LaneVectorizer:
         return found
 
     def _vector(self, e: Expr, mask: Poly | None) -> Expr:
-        t = type(e)
-        if t is BufferLoad:
-            stride, base = self._linear(e.indices[0])  # type: ignore[attr-defined]
-            return BufferLoad(e.buffer, (base,), self.lanes, stride, mask)  # type: ignore[attr-defined]
-        if t is Poly:
-            c, rest = self._linear(e)  # type: ignore[arg-type]
+        if isinstance(e, BufferLoad):
+            stride, base = self._linear(e.indices[0])
+            return BufferLoad(e.buffer, (base,), self.lanes, stride, mask)
+        if isinstance(e, Poly):
+            c, rest = self._linear(e)
             return Ramp(rest, c, self.lanes)
-        if t is IsNegative:
-            c, rest = self._linear(e.index)  # type: ignore[attr-defined]
+        if isinstance(e, IsNegative):
+            c, rest = self._linear(e.index)
             return IsNegative(rest, self.lanes, c)
-        if t is Select:
-            return self._select(e, mask)  # type: ignore[arg-type]
-        if t is Cast:
-            a = self.wide(self.expr(e.a, mask))  # type: ignore[attr-defined]
+        if isinstance(e, Select):
+            return self._select(e, mask)
+        if isinstance(e, Cast):
+            a = self.wide(self.expr(e.a, mask))
             return Cast(dt.vector(e.dtype, self.lanes), a)
-        if t is Binary and e.op == "div" and not self._depends(e.b) and dt.is_float(e.dtype) and not self.exact:  # type: ignore[attr-defined]
-            return self.divide(self.wide(self.expr(e.a, mask)), e.b, self._is_hoistable)  # type: ignore[attr-defined]
-        if t is Binary:
-            return Binary(e.op, self.wide(self.expr(e.a, mask)), self.wide(self.expr(e.b, mask)))  # type: ignore[attr-defined]
-        if t is Not:
-            return Not(self.wide(self.expr(e.a, mask)))  # type: ignore[attr-defined]
-        if t is Call:
-            return Call(e.name, tuple([self.wide(self.expr(a, mask)) for a in e.args]), dt.vector(e.dtype, self.lanes))  # type: ignore[attr-defined]
-        if t is IndirectIndex and not self._depends(e.value) and not self._depends(e.extent):  # type: ignore[attr-defined]
-            self.s.ranges[e.var] = (0, max(self.s.bounds(e.extent)[1] - 1, 0))  # type: ignore[attr-defined]
-            body = self.expr(e.body, mask)  # type: ignore[attr-defined]
-            del self.s.ranges[e.var]  # type: ignore[attr-defined]
-            return IndirectIndex(e.var, e.extent, e.value, body)  # type: ignore[attr-defined]
+        if isinstance(e, Binary) and e.op == "div" and not self._depends(e.b) and dt.is_float(e.dtype) and not self.exact:
+            return self.divide(self.wide(self.expr(e.a, mask)), e.b, self._is_hoistable)
+        if isinstance(e, Binary):
+            return Binary(e.op, self.wide(self.expr(e.a, mask)), self.wide(self.expr(e.b, mask)))
+        if isinstance(e, Not):
+            return Not(self.wide(self.expr(e.a, mask)))
+        if isinstance(e, Call):
+            return Call(e.name, tuple([self.wide(self.expr(a, mask)) for a in e.args]), dt.vector(e.dtype, self.lanes))
+        if isinstance(e, IndirectIndex) and not self._depends(e.value) and not self._depends(e.extent):
+            self.s.ranges[e.var] = (0, max(self.s.bounds(e.extent)[1] - 1, 0))
+            body = self.expr(e.body, mask)
+            del self.s.ranges[e.var]
+            return IndirectIndex(e.var, e.extent, e.value, body)
         raise NotVectorizable
 
     def _select(self, e: Select, mask: Poly | None) -> Expr:
