@@ -68,11 +68,18 @@ def ir_module(cls: type) -> IRModule:
 
 
 class _Word:
-    """A name of the namespace."""
+    """A name of the namespace.
 
-    def __init__(self, name: str, doc: str) -> None:
+    Attributes:
+        usage: an example, one line of a script.
+        meaning: what the name does.
+    """
+
+    def __init__(self, name: str, usage: str, meaning: str) -> None:
         self.__name__ = name
-        self.__doc__ = doc
+        self.__doc__ = f"{usage}: {meaning}"
+        self.usage = usage
+        self.meaning = meaning
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise ScriptError(f"T.{self.__name__} may be used only in functions decorated with @T.prim_func, which are parsed and not run")
@@ -91,9 +98,13 @@ class _Type(_Word):
 class _Axis:
     """Iteration variables of a block: `vi, vk = T.axis.remap("SR", [i, k])`, `vi = T.axis.spatial(64, i * 8 + j)`."""
 
-    spatial: Any = _Word("axis.spatial", "vi = T.axis.spatial(extent, binding): a data-parallel axis.")
-    reduce: Any = _Word("axis.reduce", "vk = T.axis.reduce(extent, binding): a reduction axis.")
-    remap: Any = _Word("axis.remap", 'vi, vk = T.axis.remap("SR", [i, k]): axes bound to loops, with their extents.')
+    spatial: Any = _Word("axis.spatial", "vi = T.axis.spatial(64, i * 8 + j)", "A data-parallel iteration variable: extent, binding.")
+    reduce: Any = _Word("axis.reduce", "vk = T.axis.reduce(64, k)", "A reduction variable: extent, binding.")
+    remap: Any = _Word(
+        "axis.remap",
+        'vi, vk = T.axis.remap("SR", [i, k])',
+        "Iteration variables bound to loops, with their extents; S is spatial, R reduce.",
+    )
     S: Any = spatial
     R: Any = reduce
 
@@ -101,43 +112,53 @@ class _Axis:
 axis = _Axis()
 
 # Declarations.
-Buffer: Any = _Type("Buffer", 'A: T.Buffer((m, n), "float32", scope="global"): a buffer parameter.')
-param: Any = _Type("param", 't = T.param("t", [1, 2, 4]): a tunable integer, at the top of a function.')
-alloc_buffer: Any = _Word("alloc_buffer", 'X = T.alloc_buffer((m, n), "float32"): a buffer for the duration of the call.')
-allocate: Any = _Word("allocate", 'x = T.allocate((4,), "float32"): a buffer with a lifetime to the end of the body; or `with ... as x`.')
-func_attr: Any = _Word("func_attr", 'T.func_attr({"key": value}): attributes of the function.')
+Buffer: Any = _Type("Buffer", 'A: T.Buffer((m, n), "float32", scope="global")', "A buffer parameter: shape, dtype, memory scope.")
+param: Any = _Type("param", 't = T.param("t", [1, 2, 4])', "A tunable integer and its domain, at the top of a function.")
+alloc_buffer: Any = _Word(
+    "alloc_buffer", 'X = T.alloc_buffer((m, n), "float32")', "A buffer for the duration of the call, at the top of a function."
+)
+allocate: Any = _Word(
+    "allocate", 'x = T.allocate((4,), "float32")', "A buffer with a lifetime to the end of the body; or `with T.allocate(...) as x`."
+)
+func_attr: Any = _Word("func_attr", 'T.func_attr({"key": "value"})', "Attributes of the function.")
 
 # Loops.
-grid: Any = _Word("grid", "for i, j in T.grid(m, n): nested serial loops.")
-serial: Any = _Word("serial", "for i in T.serial(n): or (start, stop); annotations={...}.")
-parallel: Any = _Word("parallel", "for i in T.parallel(n): iterations on several threads.")
-vectorized: Any = _Word("vectorized", "for i in T.vectorized(n): iterations in vector lanes.")
-unroll: Any = _Word("unroll", "for i in T.unroll(n): unrolled iterations.")
-thread_binding: Any = _Word("thread_binding", 'for i in T.thread_binding(n, "threadIdx.x"): a GPU thread axis.')
+grid: Any = _Word("grid", "for i, j in T.grid(m, n)", "Nested serial loops.")
+serial: Any = _Word(
+    "serial", "for i in T.serial(n)", "A serial loop. (start, stop) gives a range; loops other than T.grid also take annotations={...}."
+)
+parallel: Any = _Word("parallel", "for i in T.parallel(n)", "A loop whose iterations run on several threads.")
+vectorized: Any = _Word("vectorized", "for i in T.vectorized(16)", "A loop whose iterations run in vector lanes.")
+unroll: Any = _Word("unroll", "for i in T.unroll(4)", "A loop that is unrolled.")
+thread_binding: Any = _Word("thread_binding", 'for i in T.thread_binding(n, "threadIdx.x")', "A loop bound to a GPU thread axis.")
 
 # Blocks and statements.
-block: Any = _Word("block", 'with T.block("C"): one tensor computation.')
-init: Any = _Word("init", "with T.init(): runs when all reduction variables are 0.")
-where: Any = _Word("where", "T.where(i * 8 + j < n): predicate of the block.")
-block_attr: Any = _Word("block_attr", 'T.block_attr({"key": value}): annotations of the block.')
-evaluate: Any = _Word("evaluate", "T.evaluate(x): an expression evaluated for its effect.")
-seq: Any = _Word("seq", "with T.seq(): a sequence as a single statement.")
+block: Any = _Word("block", 'with T.block("C")', "One tensor computation; its name is unique in the function.")
+init: Any = _Word("init", "with T.init()", "Statements of a block that run when all reduction variables are 0.")
+where: Any = _Word("where", "T.where(i * 8 + j < n)", "The predicate of a block.")
+block_attr: Any = _Word("block_attr", 'T.block_attr({"key": "value"})', "Annotations of a block.")
+evaluate: Any = _Word("evaluate", "T.evaluate(T.prefetch(A[i]))", "An expression evaluated for its effect.")
+seq: Any = _Word("seq", "with T.seq()", "A sequence as a single statement.")
 
 # Values.
-min: Any = _Word("min", "The minimum; of two or more arguments for indices.")
-max: Any = _Word("max", "The maximum; of two or more arguments for indices.")
-pow: Any = _Word("pow", "T.pow(a, b).")
-ceildiv: Any = _Word("ceildiv", "T.ceildiv(i, n): the index ceil(i / n).")
-select: Any = _Word("select", "T.select(cond, a, b): only the chosen side is evaluated.")
-if_then_else: Any = _Word("if_then_else", "The same as T.select.")
-cast: Any = _Word("cast", 'T.cast("float32", x).')
-Broadcast: Any = _Word("Broadcast", "T.Broadcast(x, lanes): a scalar in every lane.")
-Ramp: Any = _Word("Ramp", "T.Ramp(base, stride, lanes): the index vector base + lane * stride.")
-lt0: Any = _Word("lt0", "T.lt0(index, lanes=1, stride=...): index + lane * stride < 0, for each lane.")
-index: Any = _Word("index", "T.index(3): a number as an index expression, in a value position.")
-lookup: Any = _Word("lookup", "T.lookup(value, extent, lambda v: X[v]): an indirect index v, the int64 value, with 0 <= v < extent.")
-const: Any = _Word("const", 'T.const(0.0, "float32x4"): a literal of any dtype.')
-binary: Any = _Word("binary", 'T.binary("add", a, b): index arithmetic that is not folded.')
+min: Any = _Word("min", "T.min(a, b)", "The minimum; of two or more arguments for indices.")
+max: Any = _Word("max", "T.max(a, b)", "The maximum; of two or more arguments for indices.")
+pow: Any = _Word("pow", "T.pow(a, b)", "`a` to the power of `b`; also `a ** b`.")
+ceildiv: Any = _Word("ceildiv", "T.ceildiv(i, n)", "The index ceil(i / n).")
+select: Any = _Word("select", "T.select(cond, a, b)", "`a` where the condition holds, else `b`; only the chosen side is evaluated.")
+if_then_else: Any = _Word("if_then_else", "T.if_then_else(cond, a, b)", "The same as `T.select`; also `a if cond else b`.")
+cast: Any = _Word("cast", 'T.cast("float32", x)', "The value converted to a dtype.")
+Broadcast: Any = _Word("Broadcast", "T.Broadcast(x, 8)", "A vector with a scalar in every lane: value, lanes.")
+Ramp: Any = _Word("Ramp", "T.Ramp(base, 1, 8)", "The index vector base + lane * stride: base, stride, lanes.")
+lt0: Any = _Word("lt0", "T.lt0(index, lanes=8, stride=1)", "index + lane * stride < 0, for each lane; by default one lane.")
+index: Any = _Word("index", "T.index(3)", "A number as an index expression, in a value position.")
+lookup: Any = _Word(
+    "lookup",
+    "T.lookup(I[i], 64, lambda v: X[v])",
+    "An indirect index `v`: the int64 value, its extent, with 0 <= v < extent, and the expression that uses it.",
+)
+const: Any = _Word("const", 'T.const(0.0, "float32x4")', "A literal of any dtype.")
+binary: Any = _Word("binary", 'T.binary("add", a, b)', "Index arithmetic that is not folded.")
 
 _PARAMETER = 'declare the parameter itself as a buffer, A: T.Buffer((m, n), "float32")'
 _ELSEWHERE = {
@@ -149,8 +170,15 @@ _ELSEWHERE = {
 }
 """Names of TVMScript that are not supported, and their replacements."""
 
-_dtypes: dict[str, Any] = {n: _Type(n, f"T.{n}(1): a literal or a cast; T.int64 types a symbolic size.") for n in SCALARS}
-_intrinsics: dict[str, Any] = {n: _Word(n, f"Intrinsic of {i.arity} argument{'s' if i.arity > 1 else ''}.") for n, i in INTRINSICS.items()}
+_dtypes: dict[str, Any] = {
+    n: _Type(
+        n,
+        f"T.{n}(x)",
+        "A literal, or a cast of a value; `n: T.int64` is a dynamic size." if n == "int64" else "A literal, or a cast of a value.",
+    )
+    for n in SCALARS
+}
+_intrinsics: dict[str, Any] = {n: _Word(n, f"T.{n}({', '.join('xyz'[: i.arity])})", i.meaning) for n, i in INTRINSICS.items()}
 
 __all__ = ["T", "ir_module", "prim_func", *[n for n, v in list(globals().items()) if isinstance(v, (_Word, _Axis))], *SCALARS, *INTRINSICS]
 
