@@ -50,7 +50,7 @@ def markdown(docstring: str) -> str:
             out += [f"**{title}:** {' '.join([rest, *[line.strip() for line in body]])}", ""]
         else:
             out += body
-    return "\n".join(out).strip()
+    return "\n".join(out).strip().replace("the module docstring", "the text above")
 
 
 def blocks(lines: list[str]) -> Iterator[tuple[str, str, list[str]]]:

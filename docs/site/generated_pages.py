@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable
 from typing import Any
 
 import click
+from markdown_text import Lines, anchored, capital, code, codes, documented, first_line, link, module_and_object, module_doc, source, table
 
 import tunesmith
 from tunesmith.cli.main import main
@@ -15,6 +17,7 @@ from tunesmith.codegen.backends.backend import BACKENDS, Backend
 from tunesmith.costmodel.models.registry import COST_MODELS
 from tunesmith.datasets.suites import SUITES
 from tunesmith.driver.opt import PIPELINES
+from tunesmith.driver.tune_options import Search
 from tunesmith.graph.ir.operator import GRAPH_OPERATORS, GraphOperator
 from tunesmith.graph.passes.pipelines import GRAPH
 from tunesmith.ir.intrinsics import INTRINSICS
@@ -33,9 +36,8 @@ from tunesmith.schedule.primitive import PRIMITIVES
 from tunesmith.search.samplers.registry import SAMPLERS
 from tunesmith.search.space.rules_table import SEARCH_RULES
 from tunesmith.support.dtype import SCALARS
+from tunesmith.support.errors import ScriptError
 from tunesmith.support.registry import Registry
-
-Lines = list[str]
 
 PRIMITIVE_GROUPS: dict[str, tuple[str, ...]] = {
     "Find blocks and loops": ("get_block", "get_loops", "get_child_blocks", "get_producers", "get_consumers", "get_output_blocks"),
@@ -46,8 +48,7 @@ PRIMITIVE_GROUPS: dict[str, tuple[str, ...]] = {
     "Place data": ("cache_read", "cache_write", "cache_reduction", "cooperative_fetch", "set_scope", "pad_rows", "reuse_buffer"),
     "Transform reductions": ("decompose_reduction", "rfactor"),
 }
-EXAMPLES = {"batch_matmul": "b=2,m=16,n=16,k=16"}
-"""Parameters of example workloads; operators that are not listed take those of a suite, or `shape=64x64`."""
+LONGEST_FORMULA = 100
 
 
 def pages() -> dict[str, str]:
@@ -70,67 +71,17 @@ def pages() -> dict[str, str]:
     return {f"reference/{name}.md": "\n".join(make()) + "\n" for name, make in made.items()}
 
 
-# ---- Markdown --------------------------------------------------------------------------------------------------------
-
-
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Lines:
-    """A table; bars inside of cells are escaped."""
-    cells = [columns, ["---"] * len(columns), *rows]
-    return [f"| {' | '.join([c.replace('|', chr(92) + '|') for c in row])} |" for row in cells] + [""]
-
-
-def code(text: str) -> str:
-    """Inline code; empty for no text."""
-    return f"`{text}`" if text else ""
-
-
-def codes(texts: Iterable[str]) -> str:
-    """Inline code, with commas."""
-    return ", ".join([f"`{t}`" for t in texts])
-
-
-def anchored(text: str, anchor: str) -> str:
-    """Inline code that is a link's target."""
-    return f"`{text}`{{ #{anchor} }}"
-
-
-def documented(path: str, **options: object) -> Lines:
-    """The object at a dotted path, by mkdocstrings."""
-    given = [f"      {key}: {value}" for key, value in options.items()]
-    return [f"::: {path}", *(["    options:", *given] if given else []), ""]
-
-
-def link(path: str, text: str = "") -> str:
-    """A link to an object that some page documents."""
-    return f"[`{text or path.rpartition('.')[2]}`][{path}]"
-
-
-def module_doc(module: str) -> str:
-    """The docstring of a module."""
-    return inspect.getdoc(importlib.import_module(module)) or ""
-
-
-def first_line(text: str) -> str:
-    """The first line of a docstring."""
-    return text.strip().partition("\n")[0]
-
-
-def source(registry: Registry[Any], name: str) -> tuple[str, str]:
-    """Module and object of a registered name."""
-    path = registry.path(name)
-    if path is None:
-        value = registry.get(name)
-        return value.__module__, value.__qualname__
-    module, _, found = path.partition(":")
-    return module, found
-
-
 # ---- Python and the command line -------------------------------------------------------------------------------------
 
 
 def api() -> Lines:
     """The names that `tunesmith` exports, and the data that they take and return."""
-    out = ["# Python API", "", "The names that `import tunesmith` exports; `tunesmith.tune` is imported at its first use, and so are the others.", ""]
+    out = [
+        "# Python API",
+        "",
+        "The names that the package `tunesmith` exports. A module is loaded at the first use of one of its names.",
+        "",
+    ]
     for title, names in (
         ("Programs", ("Schedule", "Target", "from_torch", "from_onnx")),
         ("Search", ("tune", "Budget", "Search", "bench", "replay", "Database")),
@@ -182,7 +133,7 @@ def _command(path: str, command: click.Command) -> Lines:
     usage = " ".join([path, *command.collect_usage_pieces(context)])
     out = [f"## {path} {{ #{_anchor(path)} }}", "", "```text", usage, "```", "", inspect.cleandoc(command.help or ""), ""]
     records = [p.get_help_record(context) for p in command.params]
-    return out + table(["option", "meaning"], [[code(r[0]), r[1]] for r in records if r is not None])
+    return out + table(["option", "meaning"], [[code(r[0]), r[1]] for r in records if r is not None and r[1]])
 
 
 # ---- programs --------------------------------------------------------------------------------------------------------
@@ -194,7 +145,8 @@ def script_words() -> dict[str, tuple[str, str]]:
     for name in syntax.__all__:
         word = getattr(syntax, name)
         if word is syntax.axis:
-            out |= {f"axis.{k}": (v.usage, v.meaning) for k, v in vars(type(word)).items() if isinstance(v, syntax._Word)}
+            axes = {k: v for k, v in vars(type(word)).items() if isinstance(v, syntax._Word)}
+            out |= {f"axis.{k}": (v.usage.replace(v.__name__, f"axis.{k}"), v.meaning) for k, v in axes.items()}
         elif isinstance(word, syntax._Word):
             out[name] = word.usage, word.meaning
     for known in (parser_calls._CALLS, LOOPS):
@@ -219,7 +171,12 @@ def script() -> Lines:
     }
     listed = {n for names in groups.values() for n in names}
     groups["Other statements"] = [n for n in words if n not in listed]
-    out = ["# Script: the names of T", "", "`from tunesmith import script as T`. A script is Python syntax that is parsed and never run.", ""]
+    out = [
+        "# Script: the names of T",
+        "",
+        "`from tunesmith import script as T`. A script is Python syntax that is parsed and never run.",
+        "",
+    ]
     out += [module_doc("tunesmith.ir.script.syntax").partition("\n\n")[2], ""]
     for title, names in groups.items():
         out += [f"## {title}", ""]
@@ -228,22 +185,18 @@ def script() -> Lines:
     out += ["## Operators", "", f"{codes(signs)}, `and`, `or`, `not`, unary `-` and `a if condition else b`.", ""]
     out += ["`A.vload([i], lanes, stride, mask)` and `A.vstore([i], value, stride, mask)` access a vector of elements.", ""]
     out += ["## Names of TVMScript that do not exist", ""]
-    out += table(["TVMScript", "here"], [[code(f"T.{n}"), _capital(instead)] for n, instead in syntax._ELSEWHERE.items()])
+    out += table(["TVMScript", "here"], [[code(f"T.{n}"), capital(instead)] for n, instead in syntax._ELSEWHERE.items()])
     out += ["## Decorators and errors", ""]
     for name in ("prim_func", "ir_module"):
         out += documented(f"tunesmith.ir.script.syntax.{name}")
     return out
 
 
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
 def tensor_expressions() -> Lines:
     """The functions of `te`."""
     out = ["# te: tensor expressions", "", "`from tunesmith import te`. The [tour](../tour.md) begins with an example.", ""]
     module = "tunesmith.ops.tensor_expression"
-    out += [f"Intrinsics are functions, too: `te.exp(x)` is `te.call(\"exp\", x)`. They are {codes(sorted(INTRINSICS))}; see [script](script.md).", ""]
+    out += ['Intrinsics are functions, too: `te.exp(x)` is `te.call("exp", x)`; see [script](script.md#intrinsics).', ""]
     for name in tensor_expression.__all__:
         found = getattr(tensor_expression, name)
         own = found.__module__ == module
@@ -254,14 +207,18 @@ def tensor_expressions() -> Lines:
 def schedule() -> Lines:
     """The schedule and its primitives."""
     out = ["# Schedule and primitives", ""]
-    out += ["Each primitive is a method of `Schedule`. It checks its preconditions, rewrites the program, and records the step in the trace. A", "step that is refused changes nothing and raises `ScheduleError` with a label.", ""]
+    out += [
+        "Each primitive is a method of `Schedule`. It checks its preconditions, rewrites the program, and records the step in the trace. A",
+        "step that is refused changes nothing and raises `ScheduleError` with a label.",
+        "",
+    ]
     groups = {**PRIMITIVE_GROUPS}
     listed = {n for names in groups.values() for n in names}
     groups["Others"] = tuple([n for n in PRIMITIVES if n not in listed])
     for title, names in groups.items():
         out += [f"## {title}", ""] if names else []
         for name in names:
-            out += [f"<span id=\"{name}\"></span>", "", *documented(f"{PRIMITIVES[name].function.__module__}.{name}")]
+            out += [f'<span id="{name}"></span>', "", *documented(f"{PRIMITIVES[name].function.__module__}.{name}")]
     out += ["## Schedule and trace", ""]
     out += documented("tunesmith.schedule.state.ScheduleState", members="[__init__]")
     out += documented("tunesmith.schedule.schedule.Schedule", members="[mod, limit]")
@@ -275,7 +232,12 @@ def schedule() -> Lines:
 
 def operators() -> Lines:
     """The operators of workloads."""
-    out = ["# Operators", "", "A workload is an operator with parameters: `tunesmith tune 'softmax(m=1024,n=1024)'`. Parameters without a default are required.", ""]
+    out = [
+        "# Operators",
+        "",
+        "A workload is an operator with parameters: `tunesmith tune 'softmax(m=1024,n=1024)'`. Parameters without a default are required.",
+        "",
+    ]
     for name in OPERATORS:
         out += _operator(OPERATORS.get(name))
     out += ["## Suites { #suites }", "", "A suite is a list of workloads: `tunesmith tune suite:tiny`.", ""]
@@ -291,25 +253,61 @@ def _operator(op: Operator) -> Lines:
         out += [f"Weights, which may be packed at compile time: {codes(op.constants)}.", ""]
     workload = example(op)
     params = dict([part.split("=") for part in workload.partition("(")[2][:-1].split(",")])
-    return [*out, f"??? example \"The program of `{workload}`\"", "", "    ```python", *["    " + line for line in str(op.build(**params)).splitlines()], "    ```", ""]
+    return [
+        *out,
+        f'??? example "The program of `{workload}`"',
+        "",
+        "    ```python",
+        *["    " + line for line in str(op.build(**params)).splitlines()],
+        "    ```",
+        "",
+    ]
 
 
 def example(op: Operator) -> str:
-    """A workload of the operator: the first one of a suite."""
+    """A workload of the operator: the first one of the suites; operators that no suite has are elementwise or reductions."""
     found = [w for name in SUITES for w in SUITES.get(name) if w.startswith(f"{op.name}(")]
-    return found[0] if found else f"{op.name}({EXAMPLES.get(op.name, 'shape=64x64')})"
+    return found[0] if found else f"{op.name}(shape=64x64)"
 
 
 def graph_operators() -> Lines:
     """The operators of graph functions."""
-    out = ["# Graph operators", "", "The operators that importers and graph scripts use. `kind` decides what can be fused; a *view* needs no code; *wide* operators compute", "16-bit floats in float32.", ""]
+    out = [
+        "# Graph operators",
+        "",
+        "The operators that importers and graph scripts use. The kind decides what can be fused. A *view* needs no code, and *wide*",
+        "operators compute 16-bit floats in float32. `element` is an element of the result, with default attributes.",
+        "",
+    ]
     modules: dict[str, list[GraphOperator]] = {}
     for name in GRAPH_OPERATORS:
         modules.setdefault(source(GRAPH_OPERATORS, name)[0], []).append(GRAPH_OPERATORS.get(name))
     for module, found in modules.items():
-        out += [f"## {_capital(module.rpartition('.')[2])}", "", module_doc(module), ""]
-        out += table(["operator", "kind", "notes"], [[anchored(o.usage(), o.name), o.kind, _notes(o)] for o in found])
+        out += [f"## {capital(module.rpartition('.')[2])}", "", module_doc(module), ""]
+        rows = [[anchored(o.usage(), o.name), code(formula(o)), o.kind, _notes(o)] for o in found]
+        out += table(["operator", "element", "kind", "notes"], rows)
     return out
+
+
+def formula(op: GraphOperator) -> str:
+    """The element of the result as script, for elementwise operators without required attributes; empty if it is long."""
+    operands = [op.operand_name(i) for i in range(op.arity[0])]
+    undecided = {inspect.Parameter.empty, None}.intersection(op.attributes.values())
+    if op.kind not in ("elementwise", "broadcast") or undecided:
+        return ""
+    for dtype in ("float32", "bool"):
+        inputs = [tensor_expression.placeholder((4,), "bool" if name == "condition" else dtype, name) for name in operands]
+        try:
+            made = op.apply(inputs, op.bind({}))
+        except ScriptError:
+            continue
+        if made[0] in inputs:
+            return operands[0]
+        text = str(tensor_expression.create_prim_func([*inputs, *made])).splitlines()[-1]
+        text = re.sub(r"\[v_\w+\]", "", text).partition(" = ")[2]
+        text = re.sub(r"T\.float32\(([^()]+)\)", r"\1", text)
+        return text if len(text) <= LONGEST_FORMULA else ""
+    return ""
 
 
 def _notes(op: GraphOperator) -> str:
@@ -321,8 +319,16 @@ def _notes(op: GraphOperator) -> str:
 
 def passes() -> Lines:
     """The passes of lowering and of graphs."""
-    out = ["# Passes", "", "`tunesmith opt PROGRAM -p 'simplify,version_loops{most=8}'` runs passes on a program; the names of pipelines stand for their passes.", ""]
-    out += table(["pipeline", "passes"], [[code(name), ", ".join([f"[`{p.name}`](#{p.name})" for p in pipeline.passes])] for name, pipeline in PIPELINES.items()])
+    out = [
+        "# Passes",
+        "",
+        "`tunesmith opt PROGRAM -p 'simplify,version_loops{most=8}'` runs passes. The name of a pipeline is short for its passes.",
+        "",
+    ]
+    out += table(
+        ["pipeline", "passes"],
+        [[code(name), ", ".join([f"[`{p.name}`](#{p.name})" for p in pipeline.passes])] for name, pipeline in PIPELINES.items()],
+    )
     out += ["## Lowering passes", ""]
     for p in PASSES.values():
         out += _pass(p)
@@ -337,9 +343,9 @@ def _pass(p: Pass) -> Lines:
     stages = f"stage {code(p.needs)}" if p.needs == p.gives else f"stages {code(p.needs)} to {code(p.gives)}"
     used = codes([name for name, pipeline in PIPELINES.items() if p.name in [q.name for q in pipeline.passes]])
     options = ", ".join([f"`{k}` (default `{v}`)" for k, v in p.defaults.items()]) or "none"
-    facts = [f"{_capital(stages)}; pipelines: {used or 'none'}; options: {options}.", ""]
+    facts = [f"{capital(stages)}; pipelines: {used or 'none'}; options: {options}.", ""]
     out = [f"### {p.name} {{ #{p.name} }}", "", *facts]
-    return out + documented(module, show_root_heading="false", members=f"[{p.name}]", heading_level=4, show_root_toc_entry="false")
+    return out + module_and_object(module, p.name)
 
 
 def _graph_pass(name: str) -> Lines:
@@ -347,26 +353,50 @@ def _graph_pass(name: str) -> Lines:
         module = importlib.import_module(f"tunesmith.graph.passes.{name}").__name__
     except ModuleNotFoundError:
         return ["A combination of other passes, see `graph/passes/pipelines.py`.", ""]
-    return documented(module, show_root_heading="false", members=f"[{name}]", heading_level=4, show_root_toc_entry="false")
+    return module_and_object(module, name)
 
 
 def targets() -> Lines:
     """Targets: backends, kinds, attributes."""
-    out = ["# Targets", "", "A target is text such as `llvm -mcpu=znver5 -num-cores=2`, a tag such as `nvidia/h200`, or JSON; see", f"{link('tunesmith.ir.target.target.Target')}.", "", "## Backends", ""]
+    out = [
+        "# Targets",
+        "",
+        "A target is text such as `llvm -mcpu=znver5 -num-cores=2`, a tag such as `nvidia/h200`, or JSON; see",
+        f"{link('tunesmith.ir.target.target.Target')}.",
+        "",
+        "## Backends",
+        "",
+    ]
     out += table(["kind", "pipeline", "sketch rules", "fallback rule", "models"], [_backend(BACKENDS.get(name)) for name in BACKENDS])
     out += documented("tunesmith.codegen.backends.backend.Backend")
     out += ["## Attributes", "", "Identity attributes key records; the others are facts that guide choices.", ""]
-    rows = [[anchored(a.flag, a.name), a.type.__name__, codes(a.kinds) if a.kinds != KINDS else "all", "yes" if a.identity else "", a.doc] for a in ATTRIBUTES.values()]
+    rows = [
+        [anchored(a.flag, a.name), a.type.__name__, codes(a.kinds) if a.kinds != KINDS else "all", "yes" if a.identity else "", a.doc]
+        for a in ATTRIBUTES.values()
+    ]
     out += table(["attribute", "type", "kinds", "identity", "meaning"], rows)
     out += [f"TVM's spellings are accepted, too: {', '.join([f'`{a}` for `{b}`' for a, b in ALIASES.items()])}.", ""]
-    out += ["## Tags and processors", "", f"Tags: {codes(known_tags())}.", "", f"Processors with known facts (`-mcpu`): {codes(sorted(CPUS))}.", ""]
+    out += [
+        "## Tags and processors",
+        "",
+        f"Tags: {codes(known_tags())}.",
+        "",
+        f"Processors with known facts (`-mcpu`): {codes(sorted(CPUS))}.",
+        "",
+    ]
     return out
 
 
 def _backend(b: Backend) -> list[str]:
     pipeline = next((name for name, p in PIPELINES.items() if p is b.pipeline), "")
     rules = ", ".join([f"[`{r}`](sketch-rules.md#{r})" for r in b.rules])
-    return [anchored(b.kind, b.kind), code(pipeline), rules, f"[`{b.fallback_rule}`](sketch-rules.md#{b.fallback_rule})", "yes" if b.models else "no"]
+    return [
+        anchored(b.kind, b.kind),
+        code(pipeline),
+        rules,
+        f"[`{b.fallback_rule}`](sketch-rules.md#{b.fallback_rule})",
+        "yes" if b.models else "no",
+    ]
 
 
 # ---- search ----------------------------------------------------------------------------------------------------------
@@ -388,14 +418,14 @@ def registered(registry: Registry[Any], intro: str, lead: Callable[[str], str]) 
 
 def samplers() -> Lines:
     """The registered samplers."""
-    intro = f"`tunesmith tune --sampler NAME`, or `path.py:Class` for a class of your own ([guide](../samplers.md)). The default is `{tunesmith.Search().sampler}`."
+    intro = f"`tunesmith tune --sampler NAME`, or `path.py:Class` ([guide](../samplers.md)). The default is `{Search().sampler}`."
     interface = ["## The interface", "", *documented("tunesmith.search.samplers.sampler.Sampler")]
     return ["# Samplers", "", *registered(SAMPLERS, intro, lambda n: f"`--sampler {n}`"), *interface]
 
 
 def cost_models() -> Lines:
     """The registered cost models."""
-    intro = f"`tunesmith tune --model NAME`, a saved model, or `path.py:Class` ([guide](../cost-models.md)). The default is `{tunesmith.Search().model}`."
+    intro = f"`tunesmith tune --model NAME|FILE`, or `path.py:Class` ([guide](../cost-models.md)). The default is `{Search().model}`."
     interface = ["## The interface", "", *documented("tunesmith.costmodel.models.model.CostModel")]
     return ["# Cost models", "", *registered(COST_MODELS, intro, lambda n: f"`--model {n}`"), *interface]
 

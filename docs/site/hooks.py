@@ -1,4 +1,4 @@
-"""Build steps of the site: add generated pages, insert figures, and resolve links to files outside of docs."""
+"""Build steps of the site: add the generated pages, and insert the figures."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[2]
-FIGURES = Path(__file__).resolve().parents[1] / "figures"
-_FIGURE = re.compile(r"^!\[[^\]]*\]\(figures/([\w-]+)\.svg\)$", re.MULTILINE)
+_DRAWN = re.compile(r"^!\[[^\]]*\]\((figures/[\w-]+\.svg)\)$", re.MULTILINE)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -28,11 +27,6 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Replace images of figures by their SVG, which takes the colours of the page."""
-    return _FIGURE.sub(lambda m: figure(m[1]), markdown)
-
-
-def figure(name: str) -> str:
-    """The SVG of a figure: generated from the layout, or a file."""
-    svg = layers_figure(ROOT / "pyproject.toml") if name == "layers" else (FIGURES / f"{name}.svg").read_text(encoding="utf-8")
-    return "\n".join([line.strip() for line in svg.splitlines() if line.strip()])
+    """Put the SVG of figures into the page, whose colours they take."""
+    markdown = markdown.replace("<!-- figure: layers -->", layers_figure(ROOT / "pyproject.toml"))
+    return _DRAWN.sub(lambda m: (ROOT / "docs" / m[1]).read_text(encoding="utf-8").strip(), markdown)

@@ -27,7 +27,8 @@ def layers_figure(pyproject: Path) -> str:
         for i, package in enumerate(packages):
             shapes += _box(NUMBER + i * (width + GAP), y, width - 1, package, layout[package]["holds"])
     height = len(layers) * (ROW + GAP)
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" class="figure" viewBox="0 0 {WIDTH} {height}" role="img" font-size="12" fill="currentColor">'
+    view = f'class="figure" viewBox="0 0 {WIDTH} {height}" role="img" font-size="12" fill="currentColor"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {view}>'
     return "\n".join([head, "<title>The layers of the package, the highest on top</title>", *shapes, "</svg>"])
 
 
