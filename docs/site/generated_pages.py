@@ -220,7 +220,7 @@ def schedule() -> Lines:
         for name in names:
             out += [f'<span id="{name}"></span>', "", *documented(f"{PRIMITIVES[name].function.__module__}.{name}")]
     out += ["## Schedule and trace", ""]
-    out += documented("tunesmith.schedule.state.ScheduleState", members="[__init__]")
+    out += documented("tunesmith.schedule.state.ScheduleState", members="false")
     out += documented("tunesmith.schedule.schedule.Schedule", members="[mod, limit]")
     for path in ("schedule.replay", "schedule.concretize", "trace.Trace"):
         out += documented(f"tunesmith.schedule.{path}")
