@@ -48,7 +48,7 @@ $(VENV)/.installed-for-gpu-check: pyproject.toml constraints.txt | $(BIN)/pip
 	@touch $@
 
 site: $(VENV)/.installed-docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 	@echo "$(CURDIR)/build/site/index.html"
 
 lint: $(VENV)/.installed-dev
