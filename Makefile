@@ -2,6 +2,7 @@
 # make tune   sets up .venv, tunes two real operators and prints them beside the vendor libraries
 # make gpu-check  sets up .venv for an NVIDIA GPU and says whether everything is right on it, and how fast, in less than 8 minutes;
 #                 `make gpu-check GPU_PYTHON=python3` takes an interpreter that has everything, and installs nothing
+# make site   sets up .venv, builds the documentation site and prints its path
 # make lint   the checks of `make test` that run no code of the project
 # make clean  removes what the others built, except .venv, logs and runs
 
@@ -26,7 +27,7 @@ GPU_PYTHON ?=
 # Most tests start processes, and each would compile all it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: test tune gpu-check lint clean
+.PHONY: test tune gpu-check site lint clean
 
 test: lint
 	$(BIN)/pytest -n $(JOBS) --dist worksteal
@@ -45,6 +46,10 @@ $(VENV)/.installed-for-gpu-check: pyproject.toml constraints.txt | $(BIN)/pip
 	@$(BIN)/python -c 'import sys, torch; sys.exit(not torch.version.cuda)' 2>/dev/null || $(BIN)/pip uninstall --quiet --yes torch 2>/dev/null
 	$(BIN)/pip install --quiet --disable-pip-version-check -c $(VENV)/constraints-gpu.txt -e '.[cuda,torch]' pytest hypothesis
 	@touch $@
+
+site: $(VENV)/.installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+	@echo "$(CURDIR)/build/site/index.html"
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -23,6 +23,7 @@ class Intrinsic:
         name: as spelled in scripts, `T.<name>`.
         arity: number of arguments.
         numpy: semantics on numpy scalars or arrays, elementwise; reductions fold the last axis.
+        meaning: one sentence for readers; the arguments are x, y, z.
         flops: floating point operations counted per evaluation, for features and rates.
         expanded: lowering replaces it by arithmetic (vector_math), so code generators do not implement it.
         reduces: maps a vector to a scalar.
@@ -33,6 +34,7 @@ class Intrinsic:
     name: str
     arity: int
     numpy: Callable[..., Any]
+    meaning: str
     flops: int = 1
     expanded: bool = False
     reduces: bool = False
@@ -87,41 +89,48 @@ def _sigmoid(x: Any) -> Any:
 
 
 _ALL = (
-    Intrinsic("exp", 1, np.exp, 12, expanded=True),
-    Intrinsic("exp2", 1, np.exp2, 10, expanded=True),
-    Intrinsic("log", 1, np.log, 14, expanded=True),
-    Intrinsic("log2", 1, np.log2, 14, expanded=True),
-    Intrinsic("tanh", 1, np.tanh, 18, expanded=True),
-    Intrinsic("erf", 1, _erf, 20, expanded=True),
-    Intrinsic("sigmoid", 1, _sigmoid, 14, expanded=True),
-    Intrinsic("sin", 1, np.sin, 14, expanded=True),
-    Intrinsic("cos", 1, np.cos, 14, expanded=True),
-    Intrinsic("rsqrt", 1, lambda x: (1.0 / np.sqrt(x)).astype(np.asarray(x).dtype)[()], 2, expanded=True),
-    Intrinsic("sqrt", 1, np.sqrt),
-    Intrinsic("abs", 1, np.abs),
-    Intrinsic("floor", 1, np.floor),
-    Intrinsic("ceil", 1, np.ceil),
-    Intrinsic("trunc", 1, np.trunc),
-    Intrinsic("round", 1, np.rint),
-    Intrinsic("copysign", 2, np.copysign),
-    Intrinsic("isnan", 1, np.isnan),
-    Intrinsic("fma", 3, _fma, 2),
-    Intrinsic("ldexp", 2, _ldexp),
-    Intrinsic("reinterpret", 1, lambda x: x, 0),
-    Intrinsic("reduce_add", 1, lambda v: np.add.reduce(v, axis=-1), 4, reduces=True),
-    Intrinsic("reduce_max", 1, lambda v: np.maximum.reduce(v, axis=-1), 4, reduces=True),
-    Intrinsic("reduce_min", 1, lambda v: np.minimum.reduce(v, axis=-1), 4, reduces=True),
-    Intrinsic("prefetch", 1, lambda x: None, 0, effect=True),
-    Intrinsic("prefetch_l2", 1, lambda x: None, 0, effect=True),
-    Intrinsic("barrier", 0, lambda: None, 0, effect=True),
-    *[Intrinsic(f"shuffle_xor_{n}", 1, lambda x: x, 1, shuffle=n) for n in (1, 2, 4, 8, 16)],
+    Intrinsic("exp", 1, np.exp, "e to the power of x.", 12, expanded=True),
+    Intrinsic("exp2", 1, np.exp2, "2 to the power of x.", 10, expanded=True),
+    Intrinsic("log", 1, np.log, "The natural logarithm.", 14, expanded=True),
+    Intrinsic("log2", 1, np.log2, "The logarithm to base 2.", 14, expanded=True),
+    Intrinsic("tanh", 1, np.tanh, "The hyperbolic tangent.", 18, expanded=True),
+    Intrinsic("erf", 1, _erf, "The error function.", 20, expanded=True),
+    Intrinsic("sigmoid", 1, _sigmoid, "1 / (1 + exp(-x)).", 14, expanded=True),
+    Intrinsic("sin", 1, np.sin, "The sine of x in radians.", 14, expanded=True),
+    Intrinsic("cos", 1, np.cos, "The cosine of x in radians.", 14, expanded=True),
+    Intrinsic("rsqrt", 1, lambda x: (1.0 / np.sqrt(x)).astype(np.asarray(x).dtype)[()], "1 / sqrt(x).", 2, expanded=True),
+    Intrinsic("sqrt", 1, np.sqrt, "The square root."),
+    Intrinsic("abs", 1, np.abs, "The absolute value."),
+    Intrinsic("floor", 1, np.floor, "The largest integer <= x."),
+    Intrinsic("ceil", 1, np.ceil, "The smallest integer >= x."),
+    Intrinsic("trunc", 1, np.trunc, "x rounded towards 0."),
+    Intrinsic("round", 1, np.rint, "x rounded to the nearest integer, half to even."),
+    Intrinsic("copysign", 2, np.copysign, "The magnitude of x with the sign of y."),
+    Intrinsic("isnan", 1, np.isnan, "Whether x is NaN."),
+    Intrinsic("fma", 3, _fma, "x * y + z, rounded once.", 2),
+    Intrinsic("ldexp", 2, _ldexp, "x * 2**y, for a float y with an integer value."),
+    Intrinsic("reinterpret", 1, lambda x: x, "The bits of x as another dtype, which is passed as dtype=.", 0),
+    Intrinsic("reduce_add", 1, lambda v: np.add.reduce(v, axis=-1), "The sum of the lanes of a vector.", 4, reduces=True),
+    Intrinsic("reduce_max", 1, lambda v: np.maximum.reduce(v, axis=-1), "The maximum of the lanes of a vector.", 4, reduces=True),
+    Intrinsic("reduce_min", 1, lambda v: np.minimum.reduce(v, axis=-1), "The minimum of the lanes of a vector.", 4, reduces=True),
+    Intrinsic("prefetch", 1, lambda x: None, "Fetch the address of the load x into the caches.", 0, effect=True),
+    Intrinsic("prefetch_l2", 1, lambda x: None, "Fetch the address of the load x into the second-level cache only.", 0, effect=True),
+    Intrinsic(
+        "barrier",
+        0,
+        lambda: None,
+        "Synchronize all threads of a thread block, and make their writes visible to each other.",
+        0,
+        effect=True,
+    ),
+    *[
+        Intrinsic(f"shuffle_xor_{n}", 1, lambda x: x, f"The value of x in the thread with this thread's number ^ {n}.", shuffle=n)
+        for n in (1, 2, 4, 8, 16)
+    ],
 )
 PREFETCHES = ("prefetch", "prefetch_l2")
 INTRINSICS: dict[str, Intrinsic] = {i.name: i for i in _ALL}
-"""`round` rounds half to even; `ldexp(x, n)` is x * 2**n for a float n with an integer value; `reinterpret` keeps the bits and changes the
-dtype of the Call; `prefetch` takes the BufferLoad whose address is fetched, `prefetch_l2` fetches into the L2 cache only.  `barrier`
-synchronizes all threads of a thread block and makes their writes visible to each other.  A shuffle must be executed by all threads of a
-warp together."""
+"""All intrinsics by name.  A shuffle must be executed by all threads of a warp together."""
 
 
 def intrinsic(name: str) -> Intrinsic:

@@ -111,6 +111,17 @@ class Registry(Generic[T]):
             self._search_entry_points()
             return sorted(self._sources)
 
+    def path(self, name: str) -> str | None:
+        """The dotted path of a name that is imported on first lookup; None for a name registered with its value.  Imports nothing.
+
+        Raises:
+            UserError: the name is unknown.
+        """
+        with self._lock:
+            if name not in self:
+                raise UserError(self._unknown(name))
+            return self._paths.get(name)
+
     def __contains__(self, name: object) -> bool:
         with self._lock:
             if name not in self._sources:

@@ -55,6 +55,8 @@ CHEAPER = {"budget=128": "budget=2, search=tunesmith.Search(batch=2), workers=0,
 @pytest.mark.parametrize(
     ("path", "replace"),
     [
+        ("docs/index.md", {"budget=64": "budget=2, search=tunesmith.Search(batch=2, leaders=0), workers=0, progress=False", "512": "64"}),
+        ("docs/concepts.md", {}),
         ("docs/tour.md", {}),
         ("docs/ray.md", {}),
         ("docs/gpu.md", {}),
@@ -79,7 +81,7 @@ CHEAPER = {"budget=128": "budget=2, search=tunesmith.Search(batch=2), workers=0,
             },
         ),
     ],
-    ids=["tour", "ray", "gpu", "readme", "tuning", "datasets", "cost-models", "experiments", "models", "samplers"],
+    ids=["index", "concepts", "tour", "ray", "gpu", "readme", "tuning", "datasets", "cost-models", "experiments", "models", "samplers"],
 )
 def test_the_code_runs_and_prints_the_quoted_output(
     path: str, replace: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

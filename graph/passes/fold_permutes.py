@@ -18,9 +18,9 @@ MAX_CHANNELS = 4
 def fold_permutes(mod: IRModule) -> IRModule:
     """Apply these rewrites, for matmuls of operands with equal batch extents:
 
-    matmul(permute_dims(x), y)          ->  einsum(x, y)             also for the second operand, and for both
-    permute_dims(matmul(x, y))          ->  einsum(x, y)             if the product has no other use; also for an einsum
-    conv2d(permute_dims(x), w)          ->  conv2d(x, w, image_layout="NCHW")     for NHWC and up to `MAX_CHANNELS` channels
+        matmul(permute_dims(x), y)          ->  einsum(x, y)             also for the second operand, and for both
+        permute_dims(matmul(x, y))          ->  einsum(x, y)             if the product has no other use; also for an einsum
+        conv2d(permute_dims(x), w)          ->  conv2d(x, w, image_layout="NCHW")     for NHWC and up to `MAX_CHANNELS` channels
 
     Transformer attention then needs no copies of queries, keys, values and results, and the first layer of an image network reads its
     input in the original layout.

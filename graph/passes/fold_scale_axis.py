@@ -20,8 +20,8 @@ from tunesmith.ir.poly import ONE
 def fold_scale_axis(mod: IRModule) -> IRModule:
     """Apply these rewrites if the result of the contraction has no other use and `s` is a constant along its channels:
 
-    conv2d(x, w) * s          ->  conv2d(x, w * s)           also conv2d_transpose, and matmul with a matrix w
-    (y + b) * s               ->  y * s + b * s              for such a contraction y and a constant b
+        conv2d(x, w) * s          ->  conv2d(x, w * s)           also conv2d_transpose, and matmul with a matrix w
+        (y + b) * s               ->  y * s + b * s              for such a contraction y and a constant b
 
     Products of constants are computed immediately, so that further factors can be folded.
     """

@@ -18,11 +18,12 @@ from tunesmith.ir.poly import ZERO, poly
 def simplify_inference(mod: IRModule) -> IRModule:
     """Rewrite calls by the rules in `RULES`:
 
-    batch_norm(x, gamma, beta, mean, var)    x * scale + shift, with scale and shift computed from the four (folded later if constant)
-    split(x)                                 a strided_slice for each result, so that each can be fused with its users
-    expand_dims, squeeze                     reshape, the only view that other passes handle
-    reshape of reshape, permute_dims of permute_dims    one
-    identity, and cast, reshape, permute_dims, broadcast_to and pad without effect    the operand
+    - `batch_norm(x, gamma, beta, mean, var)` becomes `x * scale + shift`, with scale and shift computed from the four (folded later if
+      constant);
+    - `split(x)` becomes a `strided_slice` for each result, so that each can be fused with its users;
+    - `expand_dims` and `squeeze` become `reshape`, the only view that other passes handle;
+    - `reshape` of `reshape` and `permute_dims` of `permute_dims` become one;
+    - `identity`, and `cast`, `reshape`, `permute_dims`, `broadcast_to` and `pad` without effect become the operand.
     """
     return mod.update({name: _Simplify()(f) for name, f in mod.items() if isinstance(f, GraphFunc)})
 

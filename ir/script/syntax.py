@@ -72,12 +72,16 @@ class Word:
 
     Attributes:
         signature: parameters and result, for editors (`stub.py`); types are names of that stub.
+        usage: an example, one line of a script.
+        meaning: what the name does.
     """
 
-    def __init__(self, name: str, signature: str, doc: str) -> None:
+    def __init__(self, name: str, signature: str, usage: str, meaning: str) -> None:
         self.__name__ = name
+        self.__doc__ = f"{usage}: {meaning}"
         self.signature = signature
-        self.__doc__ = doc
+        self.usage = usage
+        self.meaning = meaning
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise ScriptError(f"T.{self.__name__} may be used only in functions decorated with @T.prim_func, which are parsed and not run")
@@ -97,13 +101,19 @@ class _Axis:
     """Iteration variables of a block: `vi, vk = T.axis.remap("SR", [i, k])`, `vi = T.axis.spatial(64, i * 8 + j)`."""
 
     spatial: Any = Word(
-        "axis.spatial", "(extent: Index, binding: Index) -> Poly", "vi = T.axis.spatial(extent, binding): a data-parallel axis."
+        "axis.spatial",
+        "(extent: Index, binding: Index) -> Poly",
+        "vi = T.axis.spatial(64, i * 8 + j)",
+        "A data-parallel iteration variable: extent, binding.",
     )
-    reduce: Any = Word("axis.reduce", "(extent: Index, binding: Index) -> Poly", "vk = T.axis.reduce(extent, binding): a reduction axis.")
+    reduce: Any = Word(
+        "axis.reduce", "(extent: Index, binding: Index) -> Poly", "vk = T.axis.reduce(64, k)", "A reduction variable: extent, binding."
+    )
     remap: Any = Word(
         "axis.remap",
         "(kinds: str, bindings: Sequence[Index]) -> Any",
-        'vi, vk = T.axis.remap("SR", [i, k]): axes bound to loops, with their extents; one letter for each loop.',
+        'vi, vk = T.axis.remap("SR", [i, k])',
+        "Iteration variables bound to loops, with their extents; S is spatial, R reduce.",
     )
     S: Any = spatial
     R: Any = reduce
@@ -113,64 +123,92 @@ axis = _Axis()
 
 # Declarations.
 _BUFFER = '(shape: Shape, dtype: str = "float32", scope: str = "global", pad: Index = 0, name: str = "") -> Buffer'
-Buffer: Any = Annotation("Buffer", _BUFFER, 'A: T.Buffer((m, n), "float32", scope="global"): a buffer parameter.')
+Buffer: Any = Annotation(
+    "Buffer", _BUFFER, 'A: T.Buffer((m, n), "float32", scope="global")', "A buffer parameter: shape, dtype, memory scope."
+)
 param: Any = Annotation(
-    "param", "(name: str, domain: Sequence[int]) -> Poly", 't = T.param("t", [1, 2, 4]): a tunable integer, at the top of a function.'
+    "param",
+    "(name: str, domain: Sequence[int]) -> Poly",
+    't = T.param("t", [1, 2, 4])',
+    "A tunable integer and its domain, at the top of a function.",
 )
-alloc_buffer: Any = Word("alloc_buffer", _BUFFER, 'X = T.alloc_buffer((m, n), "float32"): a buffer for the duration of the call.')
+alloc_buffer: Any = Word(
+    "alloc_buffer", _BUFFER, 'X = T.alloc_buffer((m, n), "float32")', "A buffer for the duration of the call, at the top of a function."
+)
 allocate: Any = Word(
-    "allocate", _BUFFER, 'x = T.allocate((4,), "float32"): a buffer with a lifetime to the end of the body; or `with ... as x`.'
+    "allocate",
+    _BUFFER,
+    'x = T.allocate((4,), "float32")',
+    "A buffer with a lifetime to the end of the body; or `with T.allocate(...) as x`.",
 )
-func_attr: Any = Word("func_attr", "(attributes: Annotations) -> None", 'T.func_attr({"key": value}): attributes of the function.')
+func_attr: Any = Word("func_attr", "(attributes: Annotations) -> None", 'T.func_attr({"key": "value"})', "Attributes of the function.")
 
 # Loops.
 _LOOP = "(start: Index, stop: Index = ..., *, annotations: Annotations = ...) -> Iterator[Poly]"
-grid: Any = Word("grid", "(*extents: Index) -> Iterator[tuple[Poly, ...]]", "for i, j in T.grid(m, n): nested serial loops.")
-serial: Any = Word("serial", _LOOP, "for i in T.serial(n): or (start, stop); annotations={...}.")
-parallel: Any = Word("parallel", _LOOP, "for i in T.parallel(n): iterations on several threads.")
-vectorized: Any = Word("vectorized", _LOOP, "for i in T.vectorized(n): iterations in vector lanes.")
-unroll: Any = Word("unroll", _LOOP, "for i in T.unroll(n): unrolled iterations.")
+grid: Any = Word("grid", "(*extents: Index) -> Iterator[tuple[Poly, ...]]", "for i, j in T.grid(m, n)", "Nested serial loops.")
+serial: Any = Word(
+    "serial",
+    _LOOP,
+    "for i in T.serial(n)",
+    "A serial loop. (start, stop) gives a range; loops other than T.grid also take annotations={...}.",
+)
+parallel: Any = Word("parallel", _LOOP, "for i in T.parallel(n)", "A loop whose iterations run on several threads.")
+vectorized: Any = Word("vectorized", _LOOP, "for i in T.vectorized(16)", "A loop whose iterations run in vector lanes.")
+unroll: Any = Word("unroll", _LOOP, "for i in T.unroll(4)", "A loop that is unrolled.")
 thread_binding: Any = Word(
     "thread_binding",
     "(stop: Index, thread: str, *, annotations: Annotations = ...) -> Iterator[Poly]",
-    'for i in T.thread_binding(n, "threadIdx.x"): a GPU thread axis.',
+    'for i in T.thread_binding(n, "threadIdx.x")',
+    "A loop bound to a GPU thread axis.",
 )
 
 # Blocks and statements.
 _CONTEXT = "() -> AbstractContextManager[None]"
-block: Any = Word("block", '(name: str = "") -> AbstractContextManager[None]', 'with T.block("C"): one tensor computation.')
-init: Any = Word("init", _CONTEXT, "with T.init(): runs when all reduction variables are 0.")
-where: Any = Word("where", "(condition: Expr) -> None", "T.where(i * 8 + j < n): predicate of the block.")
-block_attr: Any = Word("block_attr", "(attributes: Annotations) -> None", 'T.block_attr({"key": value}): annotations of the block.')
-evaluate: Any = Word("evaluate", "(value: Value) -> None", "T.evaluate(x): an expression evaluated for its effect.")
-seq: Any = Word("seq", _CONTEXT, "with T.seq(): a sequence as a single statement.")
+block: Any = Word(
+    "block",
+    '(name: str = "") -> AbstractContextManager[None]',
+    'with T.block("C")',
+    "One tensor computation; its name is unique in the function.",
+)
+init: Any = Word("init", _CONTEXT, "with T.init()", "Statements of a block that run when all reduction variables are 0.")
+where: Any = Word("where", "(condition: Expr) -> None", "T.where(i * 8 + j < n)", "The predicate of a block.")
+block_attr: Any = Word("block_attr", "(attributes: Annotations) -> None", 'T.block_attr({"key": "value"})', "Annotations of a block.")
+evaluate: Any = Word("evaluate", "(value: Value) -> None", "T.evaluate(T.prefetch(A[i]))", "An expression evaluated for its effect.")
+seq: Any = Word("seq", _CONTEXT, "with T.seq()", "A sequence as a single statement.")
 
 # Values.
-min: Any = Word("min", "(a: Value, b: Value, *more: Value) -> Expr", "The minimum; of two or more arguments for indices.")
-max: Any = Word("max", "(a: Value, b: Value, *more: Value) -> Expr", "The maximum; of two or more arguments for indices.")
-pow: Any = Word("pow", "(a: Value, b: Value) -> Expr", "T.pow(a, b).")
-ceildiv: Any = Word("ceildiv", "(a: Index, b: Index) -> Poly", "T.ceildiv(i, n): the index ceil(i / n).")
 _SELECT = "(cond: Expr, a: Value, b: Value) -> Expr"
-select: Any = Word("select", _SELECT, "T.select(cond, a, b): only the chosen side is evaluated.")
-if_then_else: Any = Word("if_then_else", _SELECT, "The same as T.select.")
-cast: Any = Word("cast", "(dtype: str, value: Value) -> Expr", 'T.cast("float32", x).')
-Broadcast: Any = Word("Broadcast", "(value: Value, lanes: int) -> Expr", "T.Broadcast(x, lanes): a scalar in every lane.")
+min: Any = Word("min", "(a: Value, b: Value, *more: Value) -> Expr", "T.min(a, b)", "The minimum; of two or more arguments for indices.")
+max: Any = Word("max", "(a: Value, b: Value, *more: Value) -> Expr", "T.max(a, b)", "The maximum; of two or more arguments for indices.")
+pow: Any = Word("pow", "(a: Value, b: Value) -> Expr", "T.pow(a, b)", "`a` to the power of `b`; also `a ** b`.")
+ceildiv: Any = Word("ceildiv", "(a: Index, b: Index) -> Poly", "T.ceildiv(i, n)", "The index ceil(i / n).")
+select: Any = Word("select", _SELECT, "T.select(cond, a, b)", "`a` where the condition holds, else `b`; only the chosen side is evaluated.")
+if_then_else: Any = Word("if_then_else", _SELECT, "T.if_then_else(cond, a, b)", "The same as `T.select`; also `a if cond else b`.")
+cast: Any = Word("cast", "(dtype: str, value: Value) -> Expr", 'T.cast("float32", x)', "The value converted to a dtype.")
+Broadcast: Any = Word(
+    "Broadcast", "(value: Value, lanes: int) -> Expr", "T.Broadcast(x, 8)", "A vector with a scalar in every lane: value, lanes."
+)
 Ramp: Any = Word(
-    "Ramp", "(base: Index, stride: Index, lanes: int) -> Expr", "T.Ramp(base, stride, lanes): the index vector base + lane * stride."
+    "Ramp",
+    "(base: Index, stride: Index, lanes: int) -> Expr",
+    "T.Ramp(base, 1, 8)",
+    "The index vector base + lane * stride: base, stride, lanes.",
 )
 lt0: Any = Word(
     "lt0",
     "(index: Index, lanes: int = 1, stride: Index = ...) -> Expr",
-    "T.lt0(index, lanes=1, stride=...): index + lane * stride < 0, for each lane.",
+    "T.lt0(index, lanes=8, stride=1)",
+    "index + lane * stride < 0, for each lane; by default one lane.",
 )
-index: Any = Word("index", "(value: Index) -> Poly", "T.index(3): a number as an index expression, in a value position.")
+index: Any = Word("index", "(value: Index) -> Poly", "T.index(3)", "A number as an index expression, in a value position.")
 lookup: Any = Word(
     "lookup",
     "(value: Expr, extent: Index, body: Callable[[Poly], Value]) -> Expr",
-    "T.lookup(value, extent, lambda v: X[v]): an indirect index v, the int64 value, with 0 <= v < extent.",
+    "T.lookup(I[i], 64, lambda v: X[v])",
+    "An indirect index `v`: the int64 value, its extent, with 0 <= v < extent, and the expression that uses it.",
 )
-const: Any = Word("const", "(value: float | str, dtype: str) -> Expr", 'T.const(0.0, "float32x4"): a literal of any dtype.')
-binary: Any = Word("binary", "(op: str, a: Value, b: Value) -> Expr", 'T.binary("add", a, b): index arithmetic that is not folded.')
+const: Any = Word("const", "(value: float | str, dtype: str) -> Expr", 'T.const(0.0, "float32x4")', "A literal of any dtype.")
+binary: Any = Word("binary", "(op: str, a: Value, b: Value) -> Expr", 'T.binary("add", a, b)', "Index arithmetic that is not folded.")
 
 _PARAMETER = 'declare the parameter itself as a buffer, A: T.Buffer((m, n), "float32")'
 _ELSEWHERE = {
@@ -183,17 +221,23 @@ _ELSEWHERE = {
 """Names of TVMScript that are not supported, and their replacements."""
 
 _dtypes: dict[str, Any] = {
-    n: Annotation(n, "(value: Value | str = ...) -> Expr", f"T.{n}(1): a literal or a cast; T.int64 types a symbolic size.")
+    n: Annotation(
+        n,
+        "(value: Value | str = ...) -> Expr",
+        f"T.{n}(x)",
+        "A literal, or a cast of a value; `n: T.int64` is a dynamic size." if n == "int64" else "A literal, or a cast of a value.",
+    )
     for n in SCALARS
 }
-_intrinsics: dict[str, Any] = {
-    n: Word(
-        n,
-        f"({', '.join([f'x{k}: Value' for k in range(i.arity)])}{', ' if i.arity else ''}*, dtype: str = ...) -> Expr",
-        f"Intrinsic of {i.arity} argument{'' if i.arity == 1 else 's'}.",
-    )
-    for n, i in INTRINSICS.items()
-}
+
+
+def _intrinsic(name: str, arity: int, meaning: str) -> Word:
+    operands = "xyz"[:arity]
+    signature = f"({''.join([f'{x}: Value, ' for x in operands])}*, dtype: str = ...) -> Expr"
+    return Word(name, signature, f"T.{name}({', '.join(operands)})", meaning)
+
+
+_intrinsics: dict[str, Any] = {n: _intrinsic(n, i.arity, i.meaning) for n, i in INTRINSICS.items()}
 
 __all__ = ["T", "ir_module", "prim_func", *[n for n, v in list(globals().items()) if isinstance(v, (Word, _Axis))], *SCALARS, *INTRINSICS]
 

@@ -20,7 +20,7 @@ def prim_func(func: None = None, *, name: str | None = None) -> Callable[[Callab
 def ir_module(cls: type) -> IRModule: ...
 
 class Buffer(AbstractContextManager[Buffer]):
-    """A: T.Buffer((m, n), "float32", scope="global"): a buffer parameter."""
+    """A: T.Buffer((m, n), "float32", scope="global"): A buffer parameter: shape, dtype, memory scope."""
 
     def __init__(self, shape: Shape, dtype: str = "float32", scope: str = "global", pad: Index = 0, name: str = "") -> None: ...
     def __exit__(self, *args: object) -> None: ...
@@ -32,243 +32,243 @@ class Buffer(AbstractContextManager[Buffer]):
 class _Axis:
     @staticmethod
     def spatial(extent: Index, binding: Index) -> Poly:
-        """vi = T.axis.spatial(extent, binding): a data-parallel axis."""
+        """vi = T.axis.spatial(64, i * 8 + j): A data-parallel iteration variable: extent, binding."""
     @staticmethod
     def reduce(extent: Index, binding: Index) -> Poly:
-        """vk = T.axis.reduce(extent, binding): a reduction axis."""
+        """vk = T.axis.reduce(64, k): A reduction variable: extent, binding."""
     @staticmethod
     def remap(kinds: str, bindings: Sequence[Index]) -> Any:
-        """vi, vk = T.axis.remap("SR", [i, k]): axes bound to loops, with their extents; one letter for each loop."""
+        """vi, vk = T.axis.remap("SR", [i, k]): Iteration variables bound to loops, with their extents; S is spatial, R reduce."""
     @staticmethod
     def S(extent: Index, binding: Index) -> Poly:
-        """vi = T.axis.spatial(extent, binding): a data-parallel axis."""
+        """vi = T.axis.spatial(64, i * 8 + j): A data-parallel iteration variable: extent, binding."""
     @staticmethod
     def R(extent: Index, binding: Index) -> Poly:
-        """vk = T.axis.reduce(extent, binding): a reduction axis."""
+        """vk = T.axis.reduce(64, k): A reduction variable: extent, binding."""
 
 axis: _Axis
 
 def param(name: str, domain: Sequence[int]) -> Poly:
-    """t = T.param("t", [1, 2, 4]): a tunable integer, at the top of a function."""
+    """t = T.param("t", [1, 2, 4]): A tunable integer and its domain, at the top of a function."""
 
 def alloc_buffer(shape: Shape, dtype: str = "float32", scope: str = "global", pad: Index = 0, name: str = "") -> Buffer:
-    """X = T.alloc_buffer((m, n), "float32"): a buffer for the duration of the call."""
+    """X = T.alloc_buffer((m, n), "float32"): A buffer for the duration of the call, at the top of a function."""
 
 def allocate(shape: Shape, dtype: str = "float32", scope: str = "global", pad: Index = 0, name: str = "") -> Buffer:
-    """x = T.allocate((4,), "float32"): a buffer with a lifetime to the end of the body; or `with ... as x`."""
+    """x = T.allocate((4,), "float32"): A buffer with a lifetime to the end of the body; or `with T.allocate(...) as x`."""
 
 def func_attr(attributes: Annotations) -> None:
-    """T.func_attr({"key": value}): attributes of the function."""
+    """T.func_attr({"key": "value"}): Attributes of the function."""
 
 def grid(*extents: Index) -> Iterator[tuple[Poly, ...]]:
-    """for i, j in T.grid(m, n): nested serial loops."""
+    """for i, j in T.grid(m, n): Nested serial loops."""
 
 def serial(start: Index, stop: Index = ..., *, annotations: Annotations = ...) -> Iterator[Poly]:
-    """for i in T.serial(n): or (start, stop); annotations={...}."""
+    """for i in T.serial(n): A serial loop. (start, stop) gives a range; loops other than T.grid also take annotations={...}."""
 
 def parallel(start: Index, stop: Index = ..., *, annotations: Annotations = ...) -> Iterator[Poly]:
-    """for i in T.parallel(n): iterations on several threads."""
+    """for i in T.parallel(n): A loop whose iterations run on several threads."""
 
 def vectorized(start: Index, stop: Index = ..., *, annotations: Annotations = ...) -> Iterator[Poly]:
-    """for i in T.vectorized(n): iterations in vector lanes."""
+    """for i in T.vectorized(16): A loop whose iterations run in vector lanes."""
 
 def unroll(start: Index, stop: Index = ..., *, annotations: Annotations = ...) -> Iterator[Poly]:
-    """for i in T.unroll(n): unrolled iterations."""
+    """for i in T.unroll(4): A loop that is unrolled."""
 
 def thread_binding(stop: Index, thread: str, *, annotations: Annotations = ...) -> Iterator[Poly]:
-    """for i in T.thread_binding(n, "threadIdx.x"): a GPU thread axis."""
+    """for i in T.thread_binding(n, "threadIdx.x"): A loop bound to a GPU thread axis."""
 
 def block(name: str = "") -> AbstractContextManager[None]:
-    """with T.block("C"): one tensor computation."""
+    """with T.block("C"): One tensor computation; its name is unique in the function."""
 
 def init() -> AbstractContextManager[None]:
-    """with T.init(): runs when all reduction variables are 0."""
+    """with T.init(): Statements of a block that run when all reduction variables are 0."""
 
 def where(condition: Expr) -> None:
-    """T.where(i * 8 + j < n): predicate of the block."""
+    """T.where(i * 8 + j < n): The predicate of a block."""
 
 def block_attr(attributes: Annotations) -> None:
-    """T.block_attr({"key": value}): annotations of the block."""
+    """T.block_attr({"key": "value"}): Annotations of a block."""
 
 def evaluate(value: Value) -> None:
-    """T.evaluate(x): an expression evaluated for its effect."""
+    """T.evaluate(T.prefetch(A[i])): An expression evaluated for its effect."""
 
 def seq() -> AbstractContextManager[None]:
-    """with T.seq(): a sequence as a single statement."""
+    """with T.seq(): A sequence as a single statement."""
 
 def min(a: Value, b: Value, *more: Value) -> Expr:
-    """The minimum; of two or more arguments for indices."""
+    """T.min(a, b): The minimum; of two or more arguments for indices."""
 
 def max(a: Value, b: Value, *more: Value) -> Expr:
-    """The maximum; of two or more arguments for indices."""
+    """T.max(a, b): The maximum; of two or more arguments for indices."""
 
 def pow(a: Value, b: Value) -> Expr:
-    """T.pow(a, b)."""
+    """T.pow(a, b): `a` to the power of `b`; also `a ** b`."""
 
 def ceildiv(a: Index, b: Index) -> Poly:
-    """T.ceildiv(i, n): the index ceil(i / n)."""
+    """T.ceildiv(i, n): The index ceil(i / n)."""
 
 def select(cond: Expr, a: Value, b: Value) -> Expr:
-    """T.select(cond, a, b): only the chosen side is evaluated."""
+    """T.select(cond, a, b): `a` where the condition holds, else `b`; only the chosen side is evaluated."""
 
 def if_then_else(cond: Expr, a: Value, b: Value) -> Expr:
-    """The same as T.select."""
+    """T.if_then_else(cond, a, b): The same as `T.select`; also `a if cond else b`."""
 
 def cast(dtype: str, value: Value) -> Expr:
-    """T.cast("float32", x)."""
+    """T.cast("float32", x): The value converted to a dtype."""
 
 def Broadcast(value: Value, lanes: int) -> Expr:
-    """T.Broadcast(x, lanes): a scalar in every lane."""
+    """T.Broadcast(x, 8): A vector with a scalar in every lane: value, lanes."""
 
 def Ramp(base: Index, stride: Index, lanes: int) -> Expr:
-    """T.Ramp(base, stride, lanes): the index vector base + lane * stride."""
+    """T.Ramp(base, 1, 8): The index vector base + lane * stride: base, stride, lanes."""
 
 def lt0(index: Index, lanes: int = 1, stride: Index = ...) -> Expr:
-    """T.lt0(index, lanes=1, stride=...): index + lane * stride < 0, for each lane."""
+    """T.lt0(index, lanes=8, stride=1): index + lane * stride < 0, for each lane; by default one lane."""
 
 def index(value: Index) -> Poly:
-    """T.index(3): a number as an index expression, in a value position."""
+    """T.index(3): A number as an index expression, in a value position."""
 
 def lookup(value: Expr, extent: Index, body: Callable[[Poly], Value]) -> Expr:
-    """T.lookup(value, extent, lambda v: X[v]): an indirect index v, the int64 value, with 0 <= v < extent."""
+    """T.lookup(I[i], 64, lambda v: X[v]): An indirect index `v`: the int64 value, its extent, with 0 <= v < extent, and the expression that uses it."""
 
 def const(value: float | str, dtype: str) -> Expr:
-    """T.const(0.0, "float32x4"): a literal of any dtype."""
+    """T.const(0.0, "float32x4"): A literal of any dtype."""
 
 def binary(op: str, a: Value, b: Value) -> Expr:
-    """T.binary("add", a, b): index arithmetic that is not folded."""
+    """T.binary("add", a, b): Index arithmetic that is not folded."""
 
 def bool(value: Value | str = ...) -> Expr:
-    """T.bool(1): a literal or a cast; T.int64 types a symbolic size."""
+    """T.bool(x): A literal, or a cast of a value."""
 
 def int8(value: Value | str = ...) -> Expr:
-    """T.int8(1): a literal or a cast; T.int64 types a symbolic size."""
+    """T.int8(x): A literal, or a cast of a value."""
 
 def int16(value: Value | str = ...) -> Expr:
-    """T.int16(1): a literal or a cast; T.int64 types a symbolic size."""
+    """T.int16(x): A literal, or a cast of a value."""
 
 def int32(value: Value | str = ...) -> Expr:
-    """T.int32(1): a literal or a cast; T.int64 types a symbolic size."""
+    """T.int32(x): A literal, or a cast of a value."""
 
 def int64(value: Value | str = ...) -> Expr:
-    """T.int64(1): a literal or a cast; T.int64 types a symbolic size."""
+    """T.int64(x): A literal, or a cast of a value; `n: T.int64` is a dynamic size."""
 
 def uint8(value: Value | str = ...) -> Expr:
-    """T.uint8(1): a literal or a cast; T.int64 types a symbolic size."""
+    """T.uint8(x): A literal, or a cast of a value."""
 
 def uint16(value: Value | str = ...) -> Expr:
-    """T.uint16(1): a literal or a cast; T.int64 types a symbolic size."""
+    """T.uint16(x): A literal, or a cast of a value."""
 
 def uint32(value: Value | str = ...) -> Expr:
-    """T.uint32(1): a literal or a cast; T.int64 types a symbolic size."""
+    """T.uint32(x): A literal, or a cast of a value."""
 
 def uint64(value: Value | str = ...) -> Expr:
-    """T.uint64(1): a literal or a cast; T.int64 types a symbolic size."""
+    """T.uint64(x): A literal, or a cast of a value."""
 
 def float16(value: Value | str = ...) -> Expr:
-    """T.float16(1): a literal or a cast; T.int64 types a symbolic size."""
+    """T.float16(x): A literal, or a cast of a value."""
 
 def bfloat16(value: Value | str = ...) -> Expr:
-    """T.bfloat16(1): a literal or a cast; T.int64 types a symbolic size."""
+    """T.bfloat16(x): A literal, or a cast of a value."""
 
 def float32(value: Value | str = ...) -> Expr:
-    """T.float32(1): a literal or a cast; T.int64 types a symbolic size."""
+    """T.float32(x): A literal, or a cast of a value."""
 
 def float64(value: Value | str = ...) -> Expr:
-    """T.float64(1): a literal or a cast; T.int64 types a symbolic size."""
+    """T.float64(x): A literal, or a cast of a value."""
 
-def exp(x0: Value, *, dtype: str = ...) -> Expr:
-    """Intrinsic of 1 argument."""
+def exp(x: Value, *, dtype: str = ...) -> Expr:
+    """T.exp(x): e to the power of x."""
 
-def exp2(x0: Value, *, dtype: str = ...) -> Expr:
-    """Intrinsic of 1 argument."""
+def exp2(x: Value, *, dtype: str = ...) -> Expr:
+    """T.exp2(x): 2 to the power of x."""
 
-def log(x0: Value, *, dtype: str = ...) -> Expr:
-    """Intrinsic of 1 argument."""
+def log(x: Value, *, dtype: str = ...) -> Expr:
+    """T.log(x): The natural logarithm."""
 
-def log2(x0: Value, *, dtype: str = ...) -> Expr:
-    """Intrinsic of 1 argument."""
+def log2(x: Value, *, dtype: str = ...) -> Expr:
+    """T.log2(x): The logarithm to base 2."""
 
-def tanh(x0: Value, *, dtype: str = ...) -> Expr:
-    """Intrinsic of 1 argument."""
+def tanh(x: Value, *, dtype: str = ...) -> Expr:
+    """T.tanh(x): The hyperbolic tangent."""
 
-def erf(x0: Value, *, dtype: str = ...) -> Expr:
-    """Intrinsic of 1 argument."""
+def erf(x: Value, *, dtype: str = ...) -> Expr:
+    """T.erf(x): The error function."""
 
-def sigmoid(x0: Value, *, dtype: str = ...) -> Expr:
-    """Intrinsic of 1 argument."""
+def sigmoid(x: Value, *, dtype: str = ...) -> Expr:
+    """T.sigmoid(x): 1 / (1 + exp(-x))."""
 
-def sin(x0: Value, *, dtype: str = ...) -> Expr:
-    """Intrinsic of 1 argument."""
+def sin(x: Value, *, dtype: str = ...) -> Expr:
+    """T.sin(x): The sine of x in radians."""
 
-def cos(x0: Value, *, dtype: str = ...) -> Expr:
-    """Intrinsic of 1 argument."""
+def cos(x: Value, *, dtype: str = ...) -> Expr:
+    """T.cos(x): The cosine of x in radians."""
 
-def rsqrt(x0: Value, *, dtype: str = ...) -> Expr:
-    """Intrinsic of 1 argument."""
+def rsqrt(x: Value, *, dtype: str = ...) -> Expr:
+    """T.rsqrt(x): 1 / sqrt(x)."""
 
-def sqrt(x0: Value, *, dtype: str = ...) -> Expr:
-    """Intrinsic of 1 argument."""
+def sqrt(x: Value, *, dtype: str = ...) -> Expr:
+    """T.sqrt(x): The square root."""
 
-def abs(x0: Value, *, dtype: str = ...) -> Expr:
-    """Intrinsic of 1 argument."""
+def abs(x: Value, *, dtype: str = ...) -> Expr:
+    """T.abs(x): The absolute value."""
 
-def floor(x0: Value, *, dtype: str = ...) -> Expr:
-    """Intrinsic of 1 argument."""
+def floor(x: Value, *, dtype: str = ...) -> Expr:
+    """T.floor(x): The largest integer <= x."""
 
-def ceil(x0: Value, *, dtype: str = ...) -> Expr:
-    """Intrinsic of 1 argument."""
+def ceil(x: Value, *, dtype: str = ...) -> Expr:
+    """T.ceil(x): The smallest integer >= x."""
 
-def trunc(x0: Value, *, dtype: str = ...) -> Expr:
-    """Intrinsic of 1 argument."""
+def trunc(x: Value, *, dtype: str = ...) -> Expr:
+    """T.trunc(x): x rounded towards 0."""
 
-def round(x0: Value, *, dtype: str = ...) -> Expr:
-    """Intrinsic of 1 argument."""
+def round(x: Value, *, dtype: str = ...) -> Expr:
+    """T.round(x): x rounded to the nearest integer, half to even."""
 
-def copysign(x0: Value, x1: Value, *, dtype: str = ...) -> Expr:
-    """Intrinsic of 2 arguments."""
+def copysign(x: Value, y: Value, *, dtype: str = ...) -> Expr:
+    """T.copysign(x, y): The magnitude of x with the sign of y."""
 
-def isnan(x0: Value, *, dtype: str = ...) -> Expr:
-    """Intrinsic of 1 argument."""
+def isnan(x: Value, *, dtype: str = ...) -> Expr:
+    """T.isnan(x): Whether x is NaN."""
 
-def fma(x0: Value, x1: Value, x2: Value, *, dtype: str = ...) -> Expr:
-    """Intrinsic of 3 arguments."""
+def fma(x: Value, y: Value, z: Value, *, dtype: str = ...) -> Expr:
+    """T.fma(x, y, z): x * y + z, rounded once."""
 
-def ldexp(x0: Value, x1: Value, *, dtype: str = ...) -> Expr:
-    """Intrinsic of 2 arguments."""
+def ldexp(x: Value, y: Value, *, dtype: str = ...) -> Expr:
+    """T.ldexp(x, y): x * 2**y, for a float y with an integer value."""
 
-def reinterpret(x0: Value, *, dtype: str = ...) -> Expr:
-    """Intrinsic of 1 argument."""
+def reinterpret(x: Value, *, dtype: str = ...) -> Expr:
+    """T.reinterpret(x): The bits of x as another dtype, which is passed as dtype=."""
 
-def reduce_add(x0: Value, *, dtype: str = ...) -> Expr:
-    """Intrinsic of 1 argument."""
+def reduce_add(x: Value, *, dtype: str = ...) -> Expr:
+    """T.reduce_add(x): The sum of the lanes of a vector."""
 
-def reduce_max(x0: Value, *, dtype: str = ...) -> Expr:
-    """Intrinsic of 1 argument."""
+def reduce_max(x: Value, *, dtype: str = ...) -> Expr:
+    """T.reduce_max(x): The maximum of the lanes of a vector."""
 
-def reduce_min(x0: Value, *, dtype: str = ...) -> Expr:
-    """Intrinsic of 1 argument."""
+def reduce_min(x: Value, *, dtype: str = ...) -> Expr:
+    """T.reduce_min(x): The minimum of the lanes of a vector."""
 
-def prefetch(x0: Value, *, dtype: str = ...) -> Expr:
-    """Intrinsic of 1 argument."""
+def prefetch(x: Value, *, dtype: str = ...) -> Expr:
+    """T.prefetch(x): Fetch the address of the load x into the caches."""
 
-def prefetch_l2(x0: Value, *, dtype: str = ...) -> Expr:
-    """Intrinsic of 1 argument."""
+def prefetch_l2(x: Value, *, dtype: str = ...) -> Expr:
+    """T.prefetch_l2(x): Fetch the address of the load x into the second-level cache only."""
 
 def barrier(*, dtype: str = ...) -> Expr:
-    """Intrinsic of 0 arguments."""
+    """T.barrier(): Synchronize all threads of a thread block, and make their writes visible to each other."""
 
-def shuffle_xor_1(x0: Value, *, dtype: str = ...) -> Expr:
-    """Intrinsic of 1 argument."""
+def shuffle_xor_1(x: Value, *, dtype: str = ...) -> Expr:
+    """T.shuffle_xor_1(x): The value of x in the thread with this thread's number ^ 1."""
 
-def shuffle_xor_2(x0: Value, *, dtype: str = ...) -> Expr:
-    """Intrinsic of 1 argument."""
+def shuffle_xor_2(x: Value, *, dtype: str = ...) -> Expr:
+    """T.shuffle_xor_2(x): The value of x in the thread with this thread's number ^ 2."""
 
-def shuffle_xor_4(x0: Value, *, dtype: str = ...) -> Expr:
-    """Intrinsic of 1 argument."""
+def shuffle_xor_4(x: Value, *, dtype: str = ...) -> Expr:
+    """T.shuffle_xor_4(x): The value of x in the thread with this thread's number ^ 4."""
 
-def shuffle_xor_8(x0: Value, *, dtype: str = ...) -> Expr:
-    """Intrinsic of 1 argument."""
+def shuffle_xor_8(x: Value, *, dtype: str = ...) -> Expr:
+    """T.shuffle_xor_8(x): The value of x in the thread with this thread's number ^ 8."""
 
-def shuffle_xor_16(x0: Value, *, dtype: str = ...) -> Expr:
-    """Intrinsic of 1 argument."""
+def shuffle_xor_16(x: Value, *, dtype: str = ...) -> Expr:
+    """T.shuffle_xor_16(x): The value of x in the thread with this thread's number ^ 16."""

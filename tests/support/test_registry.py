@@ -124,3 +124,12 @@ def test_an_entry_point_may_not_replace_a_name(monkeypatch: pytest.MonkeyPatch, 
     for _ in range(2):
         with pytest.raises(UserError, match="registered twice: int .*, and json:loads from the package plugin-under-test"):
             registry.names()
+
+
+def test_the_path_of_a_lazy_name_is_known_without_an_import() -> None:
+    registry: Registry[object] = Registry("answer", {"all": "package_that_does_not_exist:ALL"})
+    registry.register("none", 0)
+    assert registry.path("all") == "package_that_does_not_exist:ALL"
+    assert registry.path("none") is None
+    with pytest.raises(UserError, match="unknown answer 'al'"):
+        registry.path("al")
