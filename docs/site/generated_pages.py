@@ -340,7 +340,7 @@ def passes() -> Lines:
 
 def _pass(p: Pass) -> Lines:
     module = p.run.__module__
-    stages = f"stage {code(p.needs)}" if p.needs == p.gives else f"stages {code(p.needs)} to {code(p.gives)}"
+    stages = f"stage {code(p.requires)}" if p.requires == p.provides else f"stages {code(p.requires)} to {code(p.provides)}"
     used = codes([name for name, pipeline in PIPELINES.items() if p.name in [q.name for q in pipeline.passes]])
     options = ", ".join([f"`{k}` (default `{v}`)" for k, v in p.defaults.items()]) or "none"
     facts = [f"{capital(stages)}; pipelines: {used or 'none'}; options: {options}.", ""]
