@@ -167,15 +167,33 @@ def _tensors(
     return [*inputs, activate(out, "relu" if relu else "none")]
 
 
+def convolved(
+    x: np.ndarray, w: np.ndarray, stride: Pair = 1, pad: Sides = 0, dilation: Pair = 1, groups: int = 1, layout: str = "NHWC"
+) -> np.ndarray:
+    """The convolution in numpy, in float64 and NHWC; arguments are those of `conv2d`.
+
+    It is computed tap by tap: a shifted view of the padded image times a matrix for each group.
+    """
+    nhwc, (sh, sw), (top, left, bottom, right), (dh, dw) = layout == "NHWC", _pair(stride), _sides(pad), _pair(dilation)
+    filters = np.expand_dims(w, 2 if nhwc else 1) if w.ndim == 3 else w
+    filters = (filters if nhwc else filters.transpose(2, 3, 1, 0)).astype(np.float64)
+    image = np.pad((x if nhwc else x.transpose(0, 2, 3, 1)).astype(np.float64), ((0, 0), (top, bottom), (left, right), (0, 0)))
+    (kh, kw, inner, co), (n, height, width, _ci) = filters.shape, image.shape
+    groups = groups if w.ndim == 4 else co
+    oh, ow = (height - dh * (kh - 1) - 1) // sh + 1, (width - dw * (kw - 1) - 1) // sw + 1
+    filters = filters.reshape(kh, kw, inner, groups, co // groups).transpose(0, 1, 3, 2, 4)
+    total = np.zeros((groups, n * oh * ow, co // groups))
+    for i, j in np.ndindex(kh, kw):
+        view = image[:, i * dh : i * dh + (oh - 1) * sh + 1 : sh, j * dw : j * dw + (ow - 1) * sw + 1 : sw]
+        total += view.reshape(n * oh * ow, groups, inner).swapaxes(0, 1) @ filters[i, j]
+    return total.swapaxes(0, 1).reshape(n, oh, ow, co)
+
+
 def _reference(
     x: np.ndarray,
     w: np.ndarray,
     /,
     *more: np.ndarray,
-    ci: int,
-    co: int,
-    kh: int,
-    kw: int,
     stride: int,
     pad: int,
     dilation: int,
@@ -186,20 +204,8 @@ def _reference(
     residual: int,
     **_: object,
 ) -> list[np.ndarray]:
-    """Compute the convolution tap by tap: a shifted view of the padded image times a matrix for each group."""
     nhwc, rest = layout == "NHWC", list(more)
-    image = np.pad((x if nhwc else x.transpose(0, 2, 3, 1)).astype(np.float64), ((0, 0), (pad, pad), (pad, pad), (0, 0)))
-    filters = w.reshape((kh, kw, ci // groups, co)) if nhwc else w.reshape((co, ci // groups, kh, kw)).transpose(2, 3, 1, 0)
-    filters = filters.astype(np.float64).reshape(kh, kw, ci // groups, groups, co // groups).transpose(0, 1, 3, 2, 4)
-    n, height, width, _ci = image.shape
-    oh, ow = (height - dilation * (kh - 1) - 1) // stride + 1, (width - dilation * (kw - 1) - 1) // stride + 1
-    total = np.zeros((groups, n * oh * ow, co // groups))
-    for i in range(kh):
-        for j in range(kw):
-            top, left = i * dilation, j * dilation
-            view = image[:, top : top + (oh - 1) * stride + 1 : stride, left : left + (ow - 1) * stride + 1 : stride]
-            total += view.reshape(n * oh * ow, groups, ci // groups).swapaxes(0, 1) @ filters[i, j]
-    out = total.swapaxes(0, 1).reshape(n, oh, ow, co)
+    out = convolved(x, w, stride, pad, dilation, groups, layout)
     if bias:
         out += rest.pop(0)
     if residual:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tunesmith.graph.ir.operator import FUSABLE, GraphOperator
-from tunesmith.graph.operators.axes import axis_of, loop_names
+from tunesmith.graph.operators.axes import axis_of
 from tunesmith.ir.expr import Expr, call, const, select
 from tunesmith.ir.poly import ZERO, Poly, ceildiv, maximum, minimum
 from tunesmith.ops import tensor_expression as te
@@ -199,7 +199,7 @@ def _lrn(x: Tensor, *, size: int, alpha: float, beta: float, bias: float) -> Ten
         inside = te.all(*([c >= 0] if low else []), *([c < x.shape[1]] if size > 1 else []))
         return te.sum(te.if_then_else(inside, value * value, 0.0), axis=r)
 
-    total = te.compute(x.shape, squares, "S", axes=loop_names(len(x.shape)))
+    total = te.compute(x.shape, squares, "S", axes=te.default_loops(len(x.shape)))
     # The base is positive, so the power is an exponential.
     return te.compute(x.shape, lambda *i: x[i] * call("exp", call("log", total[i] * (alpha / size) + bias) * -beta), "lrn")
 
@@ -219,7 +219,7 @@ def _cumsum(x: Tensor, *, axis: int, exclusive: bool = False, reverse: bool = Fa
     a = axis_of(axis, len(x.shape))
     if x.dtype == "bool":
         raise ScriptError("bool elements cannot be added; cast them to an integer type")
-    names = loop_names(len(x.shape))
+    names = te.default_loops(len(x.shape))
     r = te.reduce_axis(x.shape[a], "r")
 
     def element(*i: Poly) -> Expr:
