@@ -382,13 +382,75 @@ def test_weights_outside_the_folder_are_refused(tmp_path: Path, location: str) -
     (tmp_path / "weights.bin").write_bytes(bytes(16))
     (folder / "link.bin").symlink_to(tmp_path / "weights.bin")
     proto = model([node("Add", "x w")], {"x": (4,)}, ["y"], {"w": np.zeros(4, np.float32)})
-    weights = proto.graph.initializer[0]
-    weights.ClearField("raw_data")
-    weights.data_location = TensorProto.EXTERNAL
-    weights.external_data.add(key="location", value=location)
+    _external(proto.graph.initializer[0], location)
     (folder / "model.onnx").write_bytes(proto.SerializeToString())
     with pytest.raises(ModelImportError, match="outside the model's folder"):
         from_onnx(folder / "model.onnx")
+
+
+def _external(tensor: Any, location: str) -> Any:
+    """The tensor with its elements at `location`."""
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value=location)
+    return tensor
+
+
+def _model_with_nested_weights(location: str, place: str) -> Any:
+    """y = x + w, where w is external and in a sub-graph, a function, or a sub-graph of a function."""
+    w = _external(numpy_helper.from_array(np.arange(4, dtype=np.float32), "w"), location)
+    value = [helper.make_tensor_value_info("b", FLOAT, None)]
+    in_graph = helper.make_graph([node("Add", "x w", "b")], "then", [], value, [w])
+    constant = helper.make_node("Constant", [], ["w"], value=w)
+    in_attribute = helper.make_graph([constant, node("Add", "x w", "b")], "then", [], value)
+    graph = in_attribute if "attribute" in place else in_graph
+    truth = helper.make_node("Constant", [], ["c"], value=numpy_helper.from_array(np.array(True)))
+    branch = helper.make_node("If", ["c"], ["y"], then_branch=graph, else_branch=graph, name="choice")
+    if not place.startswith("function"):
+        return model([truth, branch], {"x": (4,)}, ["y"])
+    inside = [constant, node("Add", "x w", "y")] if place == "function" else [truth, branch]
+    function = helper.make_function("mine", "Shifted", ["x"], ["y"], inside, [helper.make_opsetid("", 20)])
+    call = helper.make_node("Shifted", ["x"], ["y"], domain="mine")
+    return model([call], {"x": (4,)}, ["y"], functions=[function], domains=["mine"])
+
+
+PLACES = ["sub-graph", "sub-graph, attribute", "function", "function, sub-graph", "function, sub-graph, attribute"]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_weights_of_nested_graphs_are_read_from_the_folder_only(tmp_path: Path, place: str) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for path in (folder, tmp_path):
+        (path / "weights.bin").write_bytes(np.arange(4, dtype=np.float32).tobytes())
+    path = folder / "model.onnx"
+    path.write_bytes(_model_with_nested_weights("weights.bin", place).SerializeToString())
+    made = interpret.run(imported(path), [np.ones(4, np.float32)])[0]
+    np.testing.assert_array_equal(made, [1, 2, 3, 4])
+    path.write_bytes(_model_with_nested_weights("../weights.bin", place).SerializeToString())
+    with pytest.raises(ModelImportError, match="the weights of 'w' are at '../weights.bin', outside the model's folder"):
+        from_onnx(path)
+    with pytest.raises(ModelImportError, match="whose folder is unknown"):
+        from_onnx(path.read_bytes())
+
+
+def test_defaults_of_functions_and_sparse_weights_are_checked(tmp_path: Path) -> None:
+    weights = _external(numpy_helper.from_array(np.zeros(4, np.float32), "w"), "../weights.bin")
+    plain = node("Relu", "x")
+    with_default = model([plain], {"x": (4,)}, ["y"])
+    default = helper.make_function(
+        "mine", "F", ["x"], ["y"], [plain], [helper.make_opsetid("", 20)], attribute_protos=[helper.make_attribute("t", weights)]
+    )
+    with_default.functions.append(default)
+    sparse = model([plain], {"x": (4,)}, ["y"])
+    sparse.graph.sparse_initializer.add(values=weights, dims=[4])
+    in_attribute = model(
+        [helper.make_node("Constant", [], ["k"], sparse_value=onnx.SparseTensorProto(values=weights, dims=[4])), plain], {"x": (4,)}, ["y"]
+    )
+    for proto in (with_default, sparse, in_attribute):
+        (tmp_path / "model.onnx").write_bytes(proto.SerializeToString())
+        with pytest.raises(ModelImportError, match="outside the model's folder"):
+            from_onnx(tmp_path / "model.onnx")
 
 
 def test_missing_weights_are_named(tmp_path: Path) -> None:
