@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -41,11 +41,13 @@ def binary(function: str, a: Tensor, b: Tensor, name: str = "Y", axes: tuple[str
     if lead < 0 or any(e not in (1, f) for e, f in zip(b.shape, a.shape[lead:], strict=True)):
         raise ScriptError(f"binary {name}: {b!r} cannot be broadcast to the shape of {a!r}")
 
-    def element(*index: Poly) -> Expr:
-        at = [ZERO if e == 1 and f != 1 else i for e, f, i in zip(b.shape, a.shape[lead:], index[lead:], strict=True)]
-        return BINARY[function][0](a[index], b[tuple(at)])
+    return te.compute(a.shape, lambda *index: BINARY[function][0](a[index], element_of(b, a.shape, index)), name, axes=axes)
 
-    return te.compute(a.shape, element, name, axes=axes)
+
+def element_of(x: Tensor, shape: Sequence[Poly], index: Sequence[Poly]) -> Expr:
+    """The element at `index` of `x` broadcast to `shape`."""
+    lead = len(shape) - len(x.shape)
+    return x[tuple([ZERO if e == 1 and f != 1 else i for e, f, i in zip(x.shape, shape[lead:], index[lead:], strict=True)])]
 
 
 def _normalised(params: dict[str, Value]) -> dict[str, Value]:

@@ -6,6 +6,8 @@ inline it.
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 
 from tunesmith.ir.expr import Expr
@@ -17,8 +19,10 @@ from tunesmith.ops.parameter import FLOATS, IntParameter, Value, WordParameter, 
 from tunesmith.ops.tensor_expression import Tensor
 from tunesmith.support.errors import ScriptError, UserError
 
-_LOOPS = {"NHWC": ("n", "h", "w", "c"), "NCHW": ("n", "c", "h", "w")}
+IMAGE_LOOPS = {"NHWC": ("n", "h", "w", "c"), "NCHW": ("n", "c", "h", "w")}
+"""The loops over an image in each layout."""
 
+E = TypeVar("E", int, Poly)
 
 Pair = int | tuple[int, int]
 """One number for both height and width, or (height, width)."""
@@ -27,9 +31,14 @@ Sides = int | tuple[int, int, int, int]
 """One number for all four sides, or (top, left, bottom, right)."""
 
 
+def windows(extent: E, kernel: E, stride: int, dilation: int) -> E:
+    """The number of windows of `kernel` taps along a dimension of a padded image."""
+    return (extent - dilation * (kernel - 1) - 1) // stride + 1
+
+
 def pad_image(x: Tensor, pad: Sides, layout: str) -> Tensor:
     """The stage Pad: `x` with `pad` rows and columns of zeros on each side, or (top, left, bottom, right) of them."""
-    names = _LOOPS[layout]
+    names = IMAGE_LOOPS[layout]
     top, left, bottom, right = _sides(pad)
     edges = {names.index("h"): (top, bottom), names.index("w"): (left, right)}
     shape = [e + sum(edges.get(d, ())) for d, e in enumerate(x.shape)]
@@ -93,8 +102,7 @@ def conv2d(
     if (ci != co) if flat else w.shape[2 if nhwc else 1] * groups != ci or co != co // groups * groups:
         raise ScriptError(f"conv2d: the channels of {x!r} and {w!r} do not fit together with {groups} groups")
     (sh, sw), (top, left, bottom, right), (dh, dw) = _pair(stride), _sides(pad), _pair(dilation)
-    oh = (height + (top + bottom) - dh * (kh - 1) - 1) // sh + 1
-    ow = (width + (left + right) - dw * (kw - 1) - 1) // sw + 1
+    oh, ow = windows(height + (top + bottom), kh, sh, dh), windows(width + (left + right), kw, sw, dw)
     padded = pad_image(x, pad, image_layout) if top or left or bottom or right else x
     rh, rw = te.reduce_axis(kh, "rh"), te.reduce_axis(kw, "rw")
 
@@ -115,8 +123,8 @@ def conv2d(
 
     element = filtered if flat or (groups > 1 and ci == groups and co == groups) else direct
     if nhwc:
-        return te.compute((n, oh, ow, co), element, "C", axes=_LOOPS[layout])
-    return te.compute((n, co, oh, ow), lambda b, c, h, v: element(b, h, v, c), "C", axes=_LOOPS[layout])
+        return te.compute((n, oh, ow, co), element, "C", axes=IMAGE_LOOPS[layout])
+    return te.compute((n, co, oh, ow), lambda b, c, h, v: element(b, h, v, c), "C", axes=IMAGE_LOOPS[layout])
 
 
 def _is_depthwise(ci: int, co: int, groups: int) -> bool:
@@ -167,15 +175,33 @@ def _tensors(
     return [*inputs, activate(out, "relu" if relu else "none")]
 
 
+def convolved(
+    x: np.ndarray, w: np.ndarray, stride: Pair = 1, pad: Sides = 0, dilation: Pair = 1, groups: int = 1, layout: str = "NHWC"
+) -> np.ndarray:
+    """The convolution in numpy, in float64 and NHWC; arguments are those of `conv2d`.
+
+    It is computed tap by tap: a shifted view of the padded image times a matrix for each group.
+    """
+    nhwc, (sh, sw), (top, left, bottom, right), (dh, dw) = layout == "NHWC", _pair(stride), _sides(pad), _pair(dilation)
+    filters = np.expand_dims(w, 2 if nhwc else 1) if w.ndim == 3 else w
+    filters = (filters if nhwc else filters.transpose(2, 3, 1, 0)).astype(np.float64)
+    image = np.pad((x if nhwc else x.transpose(0, 2, 3, 1)).astype(np.float64), ((0, 0), (top, bottom), (left, right), (0, 0)))
+    (kh, kw, inner, co), (n, height, width, _ci) = filters.shape, image.shape
+    groups = groups if w.ndim == 4 else co
+    oh, ow = windows(height, kh, sh, dh), windows(width, kw, sw, dw)
+    filters = filters.reshape(kh, kw, inner, groups, co // groups).transpose(0, 1, 3, 2, 4)
+    total = np.zeros((groups, n * oh * ow, co // groups))
+    for i, j in np.ndindex(kh, kw):
+        view = image[:, i * dh : i * dh + (oh - 1) * sh + 1 : sh, j * dw : j * dw + (ow - 1) * sw + 1 : sw]
+        total += view.reshape(n * oh * ow, groups, inner).swapaxes(0, 1) @ filters[i, j]
+    return total.swapaxes(0, 1).reshape(n, oh, ow, co)
+
+
 def _reference(
     x: np.ndarray,
     w: np.ndarray,
     /,
     *more: np.ndarray,
-    ci: int,
-    co: int,
-    kh: int,
-    kw: int,
     stride: int,
     pad: int,
     dilation: int,
@@ -186,20 +212,8 @@ def _reference(
     residual: int,
     **_: object,
 ) -> list[np.ndarray]:
-    """Compute the convolution tap by tap: a shifted view of the padded image times a matrix for each group."""
     nhwc, rest = layout == "NHWC", list(more)
-    image = np.pad((x if nhwc else x.transpose(0, 2, 3, 1)).astype(np.float64), ((0, 0), (pad, pad), (pad, pad), (0, 0)))
-    filters = w.reshape((kh, kw, ci // groups, co)) if nhwc else w.reshape((co, ci // groups, kh, kw)).transpose(2, 3, 1, 0)
-    filters = filters.astype(np.float64).reshape(kh, kw, ci // groups, groups, co // groups).transpose(0, 1, 3, 2, 4)
-    n, height, width, _ci = image.shape
-    oh, ow = (height - dilation * (kh - 1) - 1) // stride + 1, (width - dilation * (kw - 1) - 1) // stride + 1
-    total = np.zeros((groups, n * oh * ow, co // groups))
-    for i in range(kh):
-        for j in range(kw):
-            top, left = i * dilation, j * dilation
-            view = image[:, top : top + (oh - 1) * stride + 1 : stride, left : left + (ow - 1) * stride + 1 : stride]
-            total += view.reshape(n * oh * ow, groups, ci // groups).swapaxes(0, 1) @ filters[i, j]
-    out = total.swapaxes(0, 1).reshape(n, oh, ow, co)
+    out = convolved(x, w, stride, pad, dilation, groups, layout)
     if bias:
         out += rest.pop(0)
     if residual:
@@ -224,7 +238,7 @@ def _flops(
     groups: int,
     **_: object,
 ) -> int:
-    oh, ow = ((size + 2 * pad - dilation * (k - 1) - 1) // stride + 1 for size, k in ((h, kh), (w, kw)))
+    oh, ow = (windows(size + 2 * pad, k, stride, dilation) for size, k in ((h, kh), (w, kw)))
     return 2 * n * oh * ow * co * kh * kw * (ci // groups)
 
 

@@ -9,6 +9,7 @@ from tunesmith.ir.poly import Poly
 from tunesmith.ops import tensor_expression as te
 from tunesmith.ops.operator import Operator
 from tunesmith.ops.parameter import FLOATS, IntParameter, flag
+from tunesmith.ops.reduction import accumulator
 from tunesmith.ops.tensor_expression import Tensor
 from tunesmith.support.errors import ScriptError
 
@@ -48,9 +49,13 @@ def _tensors(*, m: int, n: int, k: int, ta: int, tb: int, dtype: str, b: int | N
     return [left, right, matmul(left, right, bool(ta), bool(tb))]
 
 
+def matmul_reference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """numpy.matmul; floats are accumulated in float64 and rounded once, integers in their own type."""
+    return np.asarray(a.astype(accumulator(a)) @ b.astype(accumulator(b))).astype(a.dtype)
+
+
 def _reference(a: np.ndarray, b: np.ndarray, /, *, ta: int, tb: int, **_: object) -> list[np.ndarray]:
-    x, y = a.astype(np.float64), b.astype(np.float64)
-    return [((x.swapaxes(-1, -2) if ta else x) @ (y.swapaxes(-1, -2) if tb else y)).astype(a.dtype)]
+    return [matmul_reference(a.swapaxes(-1, -2) if ta else a, b.swapaxes(-1, -2) if tb else b)]
 
 
 def _flops(*, m: int, n: int, k: int, b: int = 1, **_: object) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -15,7 +15,37 @@ from tunesmith.ops.parameter import FLOATS, AxesParameter, ShapeParameter, Value
 from tunesmith.ops.tensor_expression import Tensor
 from tunesmith.support.errors import ScriptError, UserError
 
-_REDUCE: dict[str, Callable[[Expr, list[Poly]], Expr]] = {"sum": te.sum, "max": te.max, "min": te.min}
+Combine = Callable[[Expr, list[Poly]], Expr]
+"""A reduction of `te`: of a formula, over axes."""
+
+_REDUCE: dict[str, Combine] = {"sum": te.sum, "max": te.max, "min": te.min}
+
+
+def reduced(
+    x: Tensor,
+    axes: Sequence[int],
+    combine: Combine,
+    name: str = "Y",
+    *,
+    value: Callable[[Expr], Expr] = lambda e: e,
+    keepdims: bool = False,
+) -> Tensor:
+    """The stage that combines `value` of the elements over `axes`, sorted positions from 0; () reduces nothing.
+
+    The other axes remain, in order; `keepdims` keeps the reduced ones too, with extent 1.
+    """
+    rank = len(x.shape)
+    loops = te.default_loops(rank)
+    over = {d: te.reduce_axis(x.shape[d], loops[d]) for d in axes}
+    remaining = [d for d in range(rank) if keepdims or d not in over]
+
+    def element(*index: Poly) -> Expr:
+        at = {**dict(zip(remaining, index, strict=True)), **over}
+        found = value(x[tuple([at[d] for d in range(rank)])])
+        return combine(found, list(over.values())) if over else found
+
+    shape = [1 if d in over else x.shape[d] for d in remaining]
+    return te.compute(shape, element, name, axes=[f"{loops[d]}_one" if d in over else loops[d] for d in remaining])
 
 
 def reduce(function: str, x: Tensor, axes: tuple[int, ...], name: str = "Y") -> Tensor:
@@ -29,15 +59,7 @@ def reduce(function: str, x: Tensor, axes: tuple[int, ...], name: str = "Y") -> 
         raise ScriptError(f"reduce {name}: unknown function {function!r}; known are {', '.join(sorted(_REDUCE))}")
     if any(not 0 <= a < rank for a in axes) or len(set(axes)) != len(axes):
         raise ScriptError(f"reduce {name}: {axes} are not different axes of {x!r}")
-    loops = list("ijkl"[:rank]) if rank <= 4 else [f"i{d}" for d in range(rank)]
-    reduced = {d: te.reduce_axis(x.shape[d], loops[d]) for d in sorted(axes or range(rank))}
-    remaining = [d for d in range(rank) if d not in reduced]
-
-    def element(*index: Poly) -> Expr:
-        at = {**reduced, **dict(zip(remaining, index, strict=True))}
-        return _REDUCE[function](x[tuple([at[d] for d in range(rank)])], list(reduced.values()))
-
-    return te.compute([x.shape[d] for d in remaining], element, name, axes=[loops[d] for d in remaining])
+    return reduced(x, sorted(axes or range(rank)), _REDUCE[function], name)
 
 
 def divide_by_count(x: Tensor, count: Poly, name: str) -> Tensor:
@@ -66,7 +88,16 @@ def _mean(x: Tensor, axis: tuple[int, ...]) -> Tensor:
     return divide_by_count(total, product([x.shape[d] for d in axis or range(len(x.shape))]), "Y")
 
 
-_NUMPY: dict[str, Callable[..., np.ndarray]] = {"sum": np.sum, "mean": np.mean, "max": np.max, "min": np.min}
+def accumulator(x: np.ndarray) -> np.dtype:
+    """The type in which numpy references accumulate: float64 for floats, and the type itself for integers."""
+    return np.dtype(np.float64) if x.dtype.kind == "f" else x.dtype
+
+
+def reduce_reference(function: str, x: np.ndarray, axes: tuple[int, ...] | None, keepdims: bool = False) -> np.ndarray:
+    """A reduction of numpy by name over `axes`, None for all; sums, products and means are rounded once (see `accumulator`)."""
+    wide = {"dtype": accumulator(x)} if function in ("sum", "prod", "mean") else {}
+    with np.errstate(all="ignore"):
+        return np.asarray(getattr(np, function)(x, axis=axes, keepdims=keepdims, **wide)).astype(x.dtype)
 
 
 def _operator(function: str) -> Operator:
@@ -75,7 +106,7 @@ def _operator(function: str) -> Operator:
         return [x, _mean(x, axis) if function == "mean" else reduce(function, x, axis)]
 
     def reference(x: np.ndarray, /, *, axis: tuple[int, ...], **_: object) -> list[np.ndarray]:
-        return [np.asarray(_NUMPY[function](x.astype(np.float64), axis=axis or None)).astype(x.dtype)]
+        return [reduce_reference(function, x, axis or None)]
 
     def flops(*, shape: tuple[int, ...], **_: object) -> int:
         return math.prod(shape)

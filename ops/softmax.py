@@ -1,10 +1,13 @@
-"""Define softmax of rows in four stages that avoid overflow: maximum, exponentials, their sum, quotients."""
+"""Define softmax in four stages that avoid overflow: maximum, exponentials, their sum, quotients."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
 from tunesmith.ir.expr import call
+from tunesmith.ir.poly import Poly
 from tunesmith.ops import tensor_expression as te
 from tunesmith.ops.operator import Operator
 from tunesmith.ops.parameter import FLOATS, IntParameter
@@ -13,15 +16,32 @@ from tunesmith.ops.tensor_expression import Tensor
 from tunesmith.support.errors import ScriptError
 
 
-def softmax(x: Tensor) -> Tensor:
-    """Softmax along the last axis, in the stages M (max), E = exp(x - M), S (sum of E) and Y = E / S."""
-    last = len(x.shape) - 1
-    if last < 0:
+def without(index: Sequence[Poly], axis: int) -> tuple[Poly, ...]:
+    """An index without the position along `axis`."""
+    return (*index[:axis], *index[axis + 1 :])
+
+
+def exponentials(x: Tensor, axis: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The stages M (max), E = exp(x - M) and S (sum of E) along an axis, a position from 0."""
+    top = reduce("max", x, (axis,), "M")
+    powers = te.compute(x.shape, lambda *i: call("exp", x[i] - top[without(i, axis)]), "E")
+    return top, powers, reduce("sum", powers, (axis,), "S")
+
+
+def softmax(x: Tensor, axis: int = -1) -> Tensor:
+    """Softmax along an axis, in the stages M (max), E = exp(x - M), S (sum of E) and Y = E / S."""
+    rank = len(x.shape)
+    if not rank:
         raise ScriptError(f"softmax: {x!r} has no axis")
-    top = reduce("max", x, (last,), "M")
-    powers = te.compute(x.shape, lambda *i: call("exp", x[i] - top[i[:-1]]), "E")
-    total = reduce("sum", powers, (last,), "S")
-    return te.compute(x.shape, lambda *i: powers[i] / total[i[:-1]], "Y")
+    _top, powers, total = exponentials(x, axis % rank)
+    return te.compute(x.shape, lambda *i: powers[i] / total[without(i, axis % rank)], "Y")
+
+
+def softmax_reference(x: np.ndarray, axis: int = -1) -> np.ndarray:
+    """Softmax along an axis in numpy, computed in float64 and rounded once."""
+    wide = x.astype(np.float64)
+    powers = np.exp(wide - wide.max(axis, keepdims=True))
+    return np.asarray((powers / powers.sum(axis, keepdims=True)).astype(x.dtype))
 
 
 def _tensors(*, m: int, n: int, dtype: str) -> list[Tensor]:
@@ -30,9 +50,7 @@ def _tensors(*, m: int, n: int, dtype: str) -> list[Tensor]:
 
 
 def _reference(x: np.ndarray, /, **_: object) -> list[np.ndarray]:
-    wide = x.astype(np.float64)
-    powers = np.exp(wide - wide.max(axis=-1, keepdims=True))
-    return [(powers / powers.sum(axis=-1, keepdims=True)).astype(x.dtype)]
+    return [softmax_reference(x)]
 
 
 def _flops(*, m: int, n: int, **_: object) -> int:

@@ -134,6 +134,11 @@ def placeholder(shape: Index | Iterable[Index], dtype: str = "float32", name: st
     return Tensor(name, _shape(shape, f"placeholder {name}"), dtype)
 
 
+def default_loops(rank: int) -> list[str]:
+    """The names of the spatial loops of a `compute` that takes `*indices`: i, j, k, l, or i0, i1, ... for more than four."""
+    return list("ijkl"[:rank]) if rank <= 4 else [f"i{d}" for d in range(rank)]
+
+
 def reduce_axis(extent: Index | tuple[Index, Index], name: str = "r") -> Poly:
     """An axis to reduce over, for use in the formula and as `axis=` of a reduction.
 
@@ -298,7 +303,7 @@ def _axis_names(fcompute: Callable[..., Value], rank: int, name: str, given: Seq
             raise ScriptError(f"compute {name}: the shape has {rank} dimensions, and axes= has {len(given)} names")
         return list(given)
     if variadic:
-        return list("ijkl"[:rank]) if rank <= 4 else [f"i{d}" for d in range(rank)]
+        return default_loops(rank)
     return named
 
 

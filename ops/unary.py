@@ -34,13 +34,20 @@ def negative(x: Expr) -> Expr:
     return x * -1.0 if dt.is_float(x.dtype) else -x
 
 
+def magnitude(x: Expr) -> Expr:
+    """|x|; the minimum of an integer type is unchanged, as in numpy."""
+    if dt.is_float(x.dtype):
+        return call("abs", x)
+    return x if dt.is_unsigned(x.dtype) else maximum(x, -x)
+
+
 def _named(name: str) -> tuple[Formula, Numpy]:
     """An intrinsic and its numpy function, which the interpreter uses too."""
     return lambda x: call(name, x), intrinsic(name).numpy
 
 
 UNARY: dict[str, tuple[Formula, Numpy]] = {
-    "abs": _named("abs"),
+    "abs": (magnitude, np.abs),
     "erf": _named("erf"),
     "exp": _named("exp"),
     "gelu": (_gelu, _np_gelu),
@@ -52,7 +59,7 @@ UNARY: dict[str, tuple[Formula, Numpy]] = {
     "sqrt": _named("sqrt"),
     "tanh": _named("tanh"),
 }
-"""Each function for expressions and for float64 arrays."""
+"""Each function for expressions and for float64 arrays; abs, neg and relu also for integers."""
 
 _POSITIVE = ("log", "rsqrt", "sqrt")
 

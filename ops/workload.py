@@ -85,6 +85,15 @@ class Workload:
         Raises:
             RunError: number, shapes or types of the inputs are not those of the workload.
         """
+        self.check_inputs(inputs)
+        return self.operator.in_numpy(*inputs, **self.params)
+
+    def check_inputs(self, inputs: Sequence[np.ndarray]) -> None:
+        """Check the number, shapes and types of input arrays.
+
+        Raises:
+            RunError: they are not those of the workload.
+        """
         if len(inputs) != len(self.inputs):
             raise RunError(
                 f"{self.text}: the workload has {len(self.inputs)} inputs ({', '.join([t.name for t in self.inputs])}), got {len(inputs)}"
@@ -94,7 +103,6 @@ class Workload:
                 raise RunError(
                     f"{self.text}: the input {spec.name} is {spec.dtype} of shape {spec.shape}, got {array.dtype} of shape {array.shape}"
                 )
-        return self.operator.in_numpy(*inputs, **self.params)
 
     def _random(self, spec: TensorSpec, seed: int) -> np.ndarray:
         low = 0.5 if spec.name in self.operator.positive else -0.5

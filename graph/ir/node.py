@@ -8,7 +8,7 @@ nests tuples).  Extents are index expressions.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -200,6 +200,16 @@ def expressions(value: Attribute) -> list[Poly]:
 def regions(operation: Operation) -> tuple[Region, ...]:
     """The regions of an operation: two for `If`, else none."""
     return (operation.then, operation.otherwise) if isinstance(operation, If) else ()
+
+
+def with_branches(b: Binding, rewrite: Callable[[Region], Region]) -> Binding:
+    """The binding with both regions of its `if` rewritten; `b` itself if they are unchanged, or if it is no `if`."""
+    op = b.operation
+    if not isinstance(op, If):
+        return b
+    then, otherwise = rewrite(op.then), rewrite(op.otherwise)
+    same = then is op.then and otherwise is op.otherwise
+    return b if same else Binding(b.results, If(op.condition, then, otherwise))
 
 
 def all_bindings(region: Region) -> Iterator[Binding]:

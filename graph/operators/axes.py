@@ -22,8 +22,3 @@ def axes_of(axes: int | Sequence[int], rank: int) -> tuple[int, ...]:
     if len(set(positions)) != len(positions):
         raise ScriptError(f"axes {axes} contain an axis twice")
     return positions
-
-
-def loop_names(rank: int) -> list[str]:
-    """The default loop names of `te.compute` for a tensor of this rank."""
-    return list("ijkl"[:rank]) if rank <= 4 else [f"i{d}" for d in range(rank)]

@@ -1,4 +1,8 @@
-"""Define elementwise operators of several tensors with numpy broadcasting."""
+"""Define elementwise operators of several tensors with numpy broadcasting.
+
+Formulas and references of `ops.binary` are used, except for the quotient, which is also defined for integers.  Operators of `ops/`
+broadcast the second operand to the first only, because the first one gives the shape of the workload.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +15,9 @@ from tunesmith.graph.ir.operator import BROADCAST, GraphOperator
 from tunesmith.graph.operators import formulas
 from tunesmith.graph.operators.element_types import ALL, BOOLS, NUMBERS, require
 from tunesmith.ir.expr import Expr, compare, select
-from tunesmith.ir.poly import ONE, ZERO, Poly
+from tunesmith.ir.poly import ONE, Poly
 from tunesmith.ops import tensor_expression as te
-from tunesmith.ops.binary import BINARY
+from tunesmith.ops.binary import BINARY, element_of
 from tunesmith.ops.tensor_expression import Tensor
 from tunesmith.support.errors import ScriptError
 
@@ -37,12 +41,6 @@ def broadcast_shapes(*shapes: Sequence[Poly]) -> tuple[Poly, ...]:
             )
         out.append(other[0] if other else ONE)
     return tuple(out)
-
-
-def element_of(x: Tensor, shape: Sequence[Poly], index: Sequence[Poly]) -> Expr:
-    """The element at `index` of `x` broadcast to `shape`."""
-    lead = len(shape) - len(x.shape)
-    return x[tuple([ZERO if e == 1 and f != 1 else i for e, f, i in zip(x.shape, shape[lead:], index[lead:], strict=True)])]
 
 
 def combined(formula: Callable[..., Expr], *operands: Tensor) -> Tensor:

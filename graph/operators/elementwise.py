@@ -1,4 +1,8 @@
-"""Define unary elementwise operators, most of them by tables of formulas and numpy references."""
+"""Define unary elementwise operators, most of them by tables of formulas and numpy references.
+
+Formulas and references of `ops.unary` are used where there are any.  The operators differ from those of `ops/` in their types: some accept
+integers, and formulas of several operations are computed in float32 for 16-bit floats.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +17,9 @@ from tunesmith.graph.operators import formulas
 from tunesmith.graph.operators.element_types import ALL, BOOLS, FLOATS, NUMBERS, int_range, literal, require, scalar_type
 from tunesmith.ir.expr import Expr, Not, call, cast, maximum, minimum, select
 from tunesmith.ir.interpreter.memory import round_bfloat16
-from tunesmith.ir.intrinsics import intrinsic
 from tunesmith.ops import tensor_expression as te
 from tunesmith.ops.tensor_expression import Tensor
-from tunesmith.ops.unary import UNARY, negative
+from tunesmith.ops.unary import UNARY
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import ScriptError
 
@@ -45,10 +48,6 @@ def _whole(name: str) -> Formula:
     return lambda x: call(name, x) if dt.is_float(x.dtype) else x
 
 
-def _sigmoid(x: np.ndarray) -> np.ndarray:
-    return np.asarray(intrinsic("sigmoid").numpy(x))
-
-
 def _softplus(x: np.ndarray) -> np.ndarray:
     return np.asarray(np.logaddexp(0.0, x))
 
@@ -70,21 +69,21 @@ _ROUNDED: dict[str, tuple[Formula, Numpy]] = {
     "log1p": (in_single(formulas.log1p), np.log1p),
     "log2": (lambda x: call("log2", x), np.log2),
     "reciprocal": (lambda x: 1.0 / x, np.reciprocal),
-    "silu": (in_single(lambda x: x * call("sigmoid", x)), lambda x: x * _sigmoid(x)),
+    "silu": (in_single(lambda x: x * call("sigmoid", x)), lambda x: x * UNARY["sigmoid"][1](x)),
     "sin": (formulas.sine, np.sin),
     "softplus": (in_single(formulas.softplus), _softplus),
 }
 """Functions of floats: formula, and numpy reference in float64."""
 
 _EXACT: dict[str, tuple[str, Formula, Numpy]] = {
-    "abs": (NUMBERS, formulas.magnitude, np.abs),
+    "abs": (NUMBERS, *UNARY["abs"]),
     "ceil": (NUMBERS, _whole("ceil"), np.ceil),
     "floor": (NUMBERS, _whole("floor"), np.floor),
     "identity": (ALL, lambda x: x, np.array),
     "isnan": (FLOATS, lambda x: call("isnan", x, dtype="bool"), np.isnan),
     "logical_not": (BOOLS, Not, np.logical_not),
-    "neg": (NUMBERS, negative, np.negative),
-    "relu": (NUMBERS, lambda x: maximum(x, 0.0), lambda x: np.maximum(x, np.zeros((), x.dtype))),
+    "neg": (NUMBERS, *UNARY["neg"]),
+    "relu": (NUMBERS, *UNARY["relu"]),
     "round": (NUMBERS, _whole("round"), np.rint),
     "sign": (NUMBERS, formulas.sign, np.sign),
     "square": (NUMBERS, lambda x: x * x, np.square),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 
 from tunesmith.ir.expr import Binary, Expr, Not, call, cast, compare, const, equal, maximum, minimum, select
+from tunesmith.ops.unary import magnitude
 from tunesmith.support import dtype as dt
 
 _INV_PI = 1 / math.pi
@@ -30,13 +31,6 @@ def both(a: Expr, b: Expr) -> Expr:
 def either(a: Expr, b: Expr) -> Expr:
     """a or b."""
     return Binary("or", a, b)
-
-
-def magnitude(x: Expr) -> Expr:
-    """|x|; the minimum of an integer type is unchanged, as in numpy."""
-    if dt.is_float(x.dtype):
-        return call("abs", x)
-    return x if dt.is_unsigned(x.dtype) else maximum(x, -x)
 
 
 def sign(x: Expr) -> Expr:

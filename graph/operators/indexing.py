@@ -17,7 +17,7 @@ from contextvars import ContextVar
 import numpy as np
 
 from tunesmith.graph.ir.operator import FUSABLE, INJECTIVE, GraphOperator
-from tunesmith.graph.operators.axes import axis_of, loop_names
+from tunesmith.graph.operators.axes import axis_of
 from tunesmith.ir.expr import Expr, const, equal, maximum, minimum, select
 from tunesmith.ir.poly import Index, Poly, poly
 from tunesmith.ops import tensor_expression as te
@@ -95,7 +95,7 @@ def _take(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
         return _looked_up(x, [indices[i[a : a + many]]], [x.shape[a]], lambda v: (*i[:a], *v, *i[a + many :]))
 
     shape = (*x.shape[:a], *indices.shape, *x.shape[a + 1 :])
-    return te.compute(shape, element, "take", axes=loop_names(len(shape)))
+    return te.compute(shape, element, "take", axes=te.default_loops(len(shape)))
 
 
 def _take_reference(x: np.ndarray, indices: np.ndarray, *, axis: int) -> np.ndarray:
@@ -114,7 +114,7 @@ def _gather_elements(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
     def element(*i: Poly) -> Expr:
         return _looked_up(x, [indices[i]], [x.shape[a]], lambda v: (*i[:a], *v, *i[a + 1 :]))
 
-    return te.compute(indices.shape, element, "gather_elements", axes=loop_names(len(indices.shape)))
+    return te.compute(indices.shape, element, "gather_elements", axes=te.default_loops(len(indices.shape)))
 
 
 def _check_extents(x: Tensor, indices: Tensor, a: int) -> None:
@@ -155,7 +155,7 @@ def _gather_nd(x: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Tensor:
         return _looked_up(x, loaded, extents, lambda v: (*i[:batch_dims], *v, *i[many:]))
 
     shape = (*indices.shape[:-1], *x.shape[end:])
-    return te.compute(shape, element, "gather_nd", axes=loop_names(len(shape)))
+    return te.compute(shape, element, "gather_nd", axes=te.default_loops(len(shape)))
 
 
 def _gather_nd_reference(x: np.ndarray, indices: np.ndarray, *, batch_dims: int = 0) -> np.ndarray:
@@ -188,7 +188,7 @@ def _scattered(
         raise ScriptError(f"{x!r} and {updates!r} have different element types")
     if x.dtype == "bool" and reduction != "none":
         raise ScriptError(f"bool elements cannot be combined by {reduction!r}")
-    loops = loop_names(len(x.shape))
+    loops = te.default_loops(len(x.shape))
     axes = [te.reduce_axis(e, f"r{d}" if len(extents) > 1 else "r") for d, e in enumerate(extents)]
     if reduction == "none":
         return _overwritten(x, updates, axes, matching, loops)
@@ -331,7 +331,7 @@ def _index_put_rows(x: Tensor, indices: Tensor, values: Tensor, *, axis: int) ->
             made = select(_is_at(indices[r], x.shape[a], i[a]), values[(*i[:a], r, *i[a + 1 :])], made)
         return made
 
-    return te.compute(x.shape, element, "index_put_rows", axes=loop_names(len(x.shape)))
+    return te.compute(x.shape, element, "index_put_rows", axes=te.default_loops(len(x.shape)))
 
 
 def _index_put_rows_reference(x: np.ndarray, indices: np.ndarray, values: np.ndarray, *, axis: int) -> np.ndarray:
@@ -355,7 +355,7 @@ def _one_hot(indices: Tensor, on: Tensor, off: Tensor, *, depth: Index, axis: in
         index = indices[(*i[:a], *i[a + 1 :])]
         return select(_is_at(index, extent, i[a]) if strict else equal(_wrapped(index, extent), i[a]), on[()], off[()])
 
-    return te.compute((*indices.shape[:a], extent, *indices.shape[a:]), element, "one_hot", axes=loop_names(len(indices.shape) + 1))
+    return te.compute((*indices.shape[:a], extent, *indices.shape[a:]), element, "one_hot", axes=te.default_loops(len(indices.shape) + 1))
 
 
 def _one_hot_reference(
@@ -379,7 +379,7 @@ def _trilu(x: Tensor, *, upper: bool, k: Index = 0) -> Tensor:
         beyond = i[-1] - i[-2] - k
         return select(beyond >= 0 if upper else beyond <= 0, x[i], const(0, x.dtype))
 
-    return te.compute(x.shape, element, "trilu", axes=loop_names(len(x.shape)))
+    return te.compute(x.shape, element, "trilu", axes=te.default_loops(len(x.shape)))
 
 
 def _trilu_reference(x: np.ndarray, *, upper: bool, k: int = 0) -> np.ndarray:

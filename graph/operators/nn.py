@@ -1,6 +1,8 @@
 """Define contractions: matrix products, einsum, convolutions and transposed convolutions.
 
-Simple cases have the same stages and loops as the workloads of `ops/`, so that records of workloads apply to graphs.
+Matrix products and convolutions are those of `ops/`, with the same stages, loops and numpy reference, so that records of workloads apply
+to graphs.  A graph's matmul also takes vectors and broadcasts batches, as numpy does, and never a transposed operand, which is a
+`permute_dims` there; these forms have a stage of their own.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ from tunesmith.ir.poly import ZERO, Poly, ceildiv, minimum, mod
 from tunesmith.ops import conv2d as convolution
 from tunesmith.ops import tensor_expression as te
 from tunesmith.ops.matmul import matmul as plain_matmul
+from tunesmith.ops.matmul import matmul_reference
+from tunesmith.ops.reduction import accumulator
 from tunesmith.ops.tensor_expression import Tensor
 from tunesmith.support.errors import ScriptError
 
@@ -61,12 +65,7 @@ def _matmul(a: Tensor, b: Tensor) -> Tensor:
     return te.compute((*batch, *rows, *columns), element, "C", axes=[*names, *(["i"] if rows else []), *(["j"] if columns else [])])
 
 
-def _matmul_reference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    wide = (np.float64,) if a.dtype.kind == "f" else (a.dtype,)
-    return np.asarray(a.astype(*wide) @ b.astype(*wide)).astype(a.dtype)
-
-
-MATMUL = GraphOperator("matmul", FUSABLE, _matmul, _matmul_reference, wide=True)
+MATMUL = GraphOperator("matmul", FUSABLE, _matmul, matmul_reference, wide=True)
 """numpy.matmul: vectors, matrices, and batches of matrices with broadcasting."""
 
 
@@ -112,8 +111,7 @@ def _einsum(a: Tensor, b: Tensor, *, equation: str) -> Tensor:
 
 
 def _einsum_reference(a: np.ndarray, b: np.ndarray, *, equation: str) -> np.ndarray:
-    wide = np.dtype(np.float64) if a.dtype.kind == "f" else a.dtype
-    return np.asarray(np.einsum(equation, a.astype(wide), b.astype(wide))).astype(a.dtype)
+    return np.asarray(np.einsum(equation, a.astype(accumulator(a)), b.astype(accumulator(b)))).astype(a.dtype)
 
 
 EINSUM = GraphOperator("einsum", FUSABLE, _einsum, _einsum_reference, wide=True)
@@ -163,23 +161,10 @@ def _conv2d_reference(
     layout: str = "NCHW",
     image_layout: str = "",
 ) -> np.ndarray:
-    """Sum over filter taps, in float64: a shifted view of the padded image times a matrix for each group."""
     if (image_layout or layout) != layout:
         x = x.transpose((0, 2, 3, 1) if layout == "NHWC" else (0, 3, 1, 2))
-    nhwc, (top, left, bottom, right), (sh, sw), (dh, dw) = layout == "NHWC", padding, strides, dilation
-    filters = np.expand_dims(w, 2 if nhwc else 1) if w.ndim == 3 else w
-    filters = (filters if nhwc else filters.transpose(2, 3, 1, 0)).astype(np.float64)
-    image = np.pad((x if nhwc else x.transpose(0, 2, 3, 1)).astype(np.float64), ((0, 0), (top, bottom), (left, right), (0, 0)))
-    (kh, kw, inner, co), (n, height, width, _ci) = filters.shape, image.shape
-    groups = groups if w.ndim == 4 else co
-    oh, ow = (height - dh * (kh - 1) - 1) // sh + 1, (width - dw * (kw - 1) - 1) // sw + 1
-    filters = filters.reshape(kh, kw, inner, groups, co // groups).transpose(0, 1, 3, 2, 4)
-    total = np.zeros((groups, n * oh * ow, co // groups))
-    for i, j in np.ndindex(kh, kw):
-        view = image[:, i * dh : i * dh + (oh - 1) * sh + 1 : sh, j * dw : j * dw + (ow - 1) * sw + 1 : sw]
-        total += view.reshape(n * oh * ow, groups, inner).swapaxes(0, 1) @ filters[i, j]
-    out = total.swapaxes(0, 1).reshape(n, oh, ow, co)
-    return (out if nhwc else out.transpose(0, 3, 1, 2)).astype(x.dtype)
+    out = convolution.convolved(x, w, strides, padding, dilation, groups, layout)
+    return (out if layout == "NHWC" else out.transpose(0, 3, 1, 2)).astype(x.dtype)
 
 
 CONV2D = GraphOperator("conv2d", FUSABLE, _conv2d, _conv2d_reference, wide=True)

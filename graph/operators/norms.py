@@ -1,22 +1,23 @@
 """Define normalisation operators: softmax, and normalisation by mean and variance of rows, groups and channels.
 
-Statistics are separate stages, so that each is computed once; variances are computed in two passes, which avoids cancellation.
+Softmax is that of `ops/`, and all means and variances are stages of `ops.moments`.  `ops.layer_norm` is for rows with gamma and beta; here
+any axes are normalised, and both scales are optional.  Rows give the program of the workload.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from tunesmith.graph.ir.operator import BROADCAST, FUSABLE, GraphOperator
-from tunesmith.graph.operators.axes import axes_of, axis_of, loop_names
+from tunesmith.graph.operators.axes import axes_of, axis_of
 from tunesmith.ir.expr import Expr, call, const
-from tunesmith.ir.poly import Poly, mod, product
-from tunesmith.ops import layer_norm as plain_layer_norm
-from tunesmith.ops import softmax as plain_softmax
+from tunesmith.ir.poly import Poly, mod
 from tunesmith.ops import tensor_expression as te
-from tunesmith.ops.reduction import divide_by_count, number, reduce
+from tunesmith.ops.moments import Sets, deviations, reciprocal_root, sets_along, standardised
+from tunesmith.ops.softmax import exponentials, softmax_reference, without
+from tunesmith.ops.softmax import softmax as plain_softmax
 from tunesmith.ops.tensor_expression import Tensor
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import ScriptError
@@ -28,41 +29,23 @@ def _floats(x: Tensor, *others: Tensor | None) -> None:
             raise ScriptError(f"all operands must have one floating point type, got {t.dtype}")
 
 
-def _without(index: Sequence[Poly], axis: int) -> tuple[Poly, ...]:
-    return (*index[:axis], *index[axis + 1 :])
-
-
 # ---- softmax -----------------------------------------------------------------------------------------------------------
 
 
 def _softmax(x: Tensor, *, axis: int = -1) -> Tensor:
     _floats(x)
-    a = axis_of(axis, len(x.shape))
-    if a == len(x.shape) - 1:
-        return plain_softmax.softmax(x)
-    top = reduce("max", x, (a,), "M")
-    powers = te.compute(x.shape, lambda *i: call("exp", x[i] - top[_without(i, a)]), "E")
-    total = reduce("sum", powers, (a,), "S")
-    return te.compute(x.shape, lambda *i: powers[i] / total[_without(i, a)], "Y")
+    return plain_softmax(x, axis_of(axis, len(x.shape)))
 
 
-def _softmax_reference(x: np.ndarray, *, axis: int = -1) -> np.ndarray:
-    wide = x.astype(np.float64)
-    powers = np.exp(wide - wide.max(axis, keepdims=True))
-    return (powers / powers.sum(axis, keepdims=True)).astype(x.dtype)
-
-
-SOFTMAX = GraphOperator("softmax", FUSABLE, _softmax, _softmax_reference, wide=True)
+SOFTMAX = GraphOperator("softmax", FUSABLE, _softmax, softmax_reference, wide=True)
 
 
 def _log_softmax(x: Tensor, *, axis: int = -1) -> Tensor:
     _floats(x)
     a = axis_of(axis, len(x.shape))
-    top = reduce("max", x, (a,), "M")
-    powers = te.compute(x.shape, lambda *i: call("exp", x[i] - top[_without(i, a)]), "E")
-    total = reduce("sum", powers, (a,), "S")
+    top, _powers, total = exponentials(x, a)
     log = te.compute(total.shape, lambda *i: call("log", total[i]), "L", axes=[v.name for v in total.axes])
-    return te.compute(x.shape, lambda *i: x[i] - top[_without(i, a)] - log[_without(i, a)], "Y")
+    return te.compute(x.shape, lambda *i: x[i] - top[without(i, a)] - log[without(i, a)], "Y")
 
 
 def _log_softmax_reference(x: np.ndarray, *, axis: int = -1) -> np.ndarray:
@@ -76,37 +59,6 @@ LOG_SOFTMAX = GraphOperator("log_softmax", FUSABLE, _log_softmax, _log_softmax_r
 
 # ---- means and variances -----------------------------------------------------------------------------------------------
 
-At = Callable[[Sequence[Poly]], tuple[Poly, ...]]
-
-
-def _deviations(x: Tensor, kept: Sequence[Poly], rows: Sequence[str], axes: Sequence[Poly], at: At, eps: float) -> tuple[Tensor, Tensor]:
-    """The stages M and R, mean and reciprocal standard deviation of each set of elements, after S and V; see `ops.layer_norm`.
-
-    Args:
-        x: the elements.
-        kept: shape of the statistics.
-        rows: loop names of the statistics.
-        axes: reduction axes of a set.
-        at: maps the position of a statistic, with the current values of `axes`, to the position of an element in `x`.
-        eps: added to the variance.
-    """
-    count = product([a.as_var().extent for a in axes])  # type: ignore[union-attr]
-    mean = divide_by_count(te.compute(kept, lambda *i: te.sum(x[at(i)], axis=axes), "S", axes=rows), count, "M")
-
-    def squared(*i: Poly) -> Expr:
-        return te.sum((x[at(i)] - mean[i]) * (x[at(i)] - mean[i]), axis=axes)
-
-    spread = te.compute(kept, squared, "V", axes=rows)
-    return mean, _reciprocal_root(spread, count, eps)
-
-
-def _reciprocal_root(total: Tensor, count: Poly, eps: float) -> Tensor:
-    """The stage R, 1 / sqrt(total / count + eps)."""
-    loops = [v.name for v in total.axes]
-    return te.compute(
-        total.shape, lambda *i: call("rsqrt", total[i] / number(count, total.dtype) + const(eps, total.dtype)), "R", axes=loops
-    )
-
 
 def _scaled(value: Expr, at: Sequence[Poly], gamma: Tensor | None, beta: Tensor | None) -> Expr:
     if gamma is not None:
@@ -114,41 +66,27 @@ def _scaled(value: Expr, at: Sequence[Poly], gamma: Tensor | None, beta: Tensor 
     return value if beta is None else value + beta[tuple(at)]
 
 
-def _rows(x: Tensor, axes: Sequence[int], *scales: Tensor | None) -> tuple[list[int], list[int], list[str], list[Poly], At]:
-    """Sets of elements along `axes`: reduced and kept dimensions, loop names of statistics, reduction axes, and position of an element."""
+def _along(x: Tensor, axes: Sequence[int], *scales: Tensor | None) -> tuple[list[int], list[int], Sets]:
+    """Positions of the axes that are normalised, and of the others, and the sets of elements along the former."""
     _floats(x, *scales)
     normed = sorted(axes_of(axes, len(x.shape)))
-    kept = [d for d in range(len(x.shape)) if d not in normed]
     for scale in scales:
         if scale is not None and scale.shape != tuple([x.shape[d] for d in normed]):
             raise ScriptError(f"{scale!r} must have the extents of the axes {normed} of {x!r}")
-    names = loop_names(len(x.shape))
-    reduced = {d: te.reduce_axis(x.shape[d], names[d]) for d in normed}
-
-    def at(i: Sequence[Poly]) -> tuple[Poly, ...]:
-        where = {**reduced, **dict(zip(kept, i, strict=True))}
-        return tuple([where[d] for d in range(len(x.shape))])
-
-    return normed, kept, [names[d] for d in kept], list(reduced.values()), at
+    return normed, [d for d in range(len(x.shape)) if d not in normed], sets_along(x, normed)
 
 
 def _layer_norm(
     x: Tensor, gamma: Tensor | None = None, beta: Tensor | None = None, *, axes: Sequence[int] = (-1,), eps: float = 1e-5
 ) -> Tensor:
-    normed, kept, rows, reduced, at = _rows(x, axes, gamma, beta)
-    if normed == [len(x.shape) - 1] and gamma is not None and beta is not None:
-        return plain_layer_norm.layer_norm(x, gamma, beta, eps)
-    mean, scale = _deviations(x, [x.shape[d] for d in kept], rows, reduced, at, eps)
+    normed, kept, sets = _along(x, axes, gamma, beta)
+    mean, scale = deviations(x, sets, eps)
 
     def element(*i: Poly) -> Expr:
         row = tuple([i[d] for d in kept])
         return _scaled((x[i] - mean[row]) * scale[row], [i[d] for d in normed], gamma, beta)
 
     return te.compute(x.shape, element, "Y")
-
-
-def _normal(wide: np.ndarray, axes: tuple[int, ...], eps: float) -> np.ndarray:
-    return (wide - wide.mean(axes, keepdims=True)) / np.sqrt(wide.var(axes, keepdims=True) + eps)
 
 
 def _spread(scale: np.ndarray, rank: int, axes: Sequence[int]) -> np.ndarray:
@@ -165,7 +103,7 @@ def _affine(normal: np.ndarray, gamma: np.ndarray | None, beta: np.ndarray | Non
 def _layer_norm_reference(
     x: np.ndarray, gamma: np.ndarray | None = None, beta: np.ndarray | None = None, *, axes: Sequence[int] = (-1,), eps: float = 1e-5
 ) -> np.ndarray:
-    return _affine(_normal(x.astype(np.float64), tuple(axes), eps), gamma, beta, axes, x.dtype)
+    return _affine(standardised(x.astype(np.float64), tuple(axes), eps), gamma, beta, axes, x.dtype)
 
 
 LAYER_NORM = GraphOperator("layer_norm", FUSABLE, _layer_norm, _layer_norm_reference, wide=True)
@@ -173,9 +111,8 @@ LAYER_NORM = GraphOperator("layer_norm", FUSABLE, _layer_norm, _layer_norm_refer
 
 
 def _rms_norm(x: Tensor, gamma: Tensor | None = None, *, axes: Sequence[int] = (-1,), eps: float) -> Tensor:
-    normed, kept, rows, reduced, at = _rows(x, axes, gamma)
-    squares = te.compute([x.shape[d] for d in kept], lambda *i: te.sum(x[at(i)] * x[at(i)], axis=reduced), "S", axes=rows)
-    scale = _reciprocal_root(squares, product([x.shape[d] for d in normed]), eps)
+    normed, kept, sets = _along(x, axes, gamma)
+    scale = reciprocal_root(sets.sum(lambda e, _: x[e] * x[e], "S"), sets.count, eps)
     return te.compute(x.shape, lambda *i: _scaled(x[i] * scale[tuple([i[d] for d in kept])], [i[d] for d in normed], gamma, None), "Y")
 
 
@@ -205,13 +142,14 @@ def _group_norm(
     _channels(x, c, gamma, beta)
     if groups < 1 or mod(x.shape[c], groups) != 0:
         raise ScriptError(f"the {x.shape[c]} channels of {x!r} cannot be divided into {groups} groups")
-    each, names = x.shape[c] // groups, loop_names(rank)
+    each, names = x.shape[c] // groups, te.default_loops(rank)
     reduced = {d: te.reduce_axis(each if d == c else x.shape[d], names[d]) for d in range(1, rank)}
 
     def at(i: Sequence[Poly]) -> tuple[Poly, ...]:
         return (i[0], *[i[1] * each + r if d == c else r for d, r in reduced.items()])
 
-    mean, scale = _deviations(x, (x.shape[0], x.shape[c] // each), (names[0], "g"), list(reduced.values()), at, eps)
+    groups_of = Sets((x.shape[0], x.shape[c] // each), (names[0], "g"), list(reduced.values()), at)
+    mean, scale = deviations(x, groups_of, eps)
 
     def element(*i: Poly) -> Expr:
         group = (i[0], i[c] // each)
@@ -225,7 +163,7 @@ def _group_norm_reference(
 ) -> np.ndarray:
     c = 1 if layout == "NCHW" else x.ndim - 1
     cut = x.astype(np.float64).reshape(*x.shape[:c], groups, x.shape[c] // groups, *x.shape[c + 1 :])
-    normal = _normal(cut, tuple([d for d in range(1, cut.ndim) if d != c]), eps)
+    normal = standardised(cut, tuple([d for d in range(1, cut.ndim) if d != c]), eps)
     return _affine(normal.reshape(x.shape), gamma, beta, (c,), x.dtype)
 
 
@@ -237,13 +175,12 @@ def _instance_norm(x: Tensor, gamma: Tensor | None = None, beta: Tensor | None =
     if len(x.shape) < 3:
         raise ScriptError(f"{x!r} must have at least 3 dimensions: batch, channels and positions")
     _channels(x, 1, gamma, beta)
-    _normed, _kept, rows, reduced, at = _rows(x, range(2, len(x.shape)))
-    mean, scale = _deviations(x, x.shape[:2], rows, reduced, at, eps)
+    mean, scale = deviations(x, sets_along(x, range(2, len(x.shape))), eps)
     return te.compute(x.shape, lambda *i: _scaled((x[i] - mean[i[:2]]) * scale[i[:2]], [i[1]], gamma, beta), "Y")
 
 
 def _instance_norm_reference(x: np.ndarray, gamma: np.ndarray | None = None, beta: np.ndarray | None = None, *, eps: float) -> np.ndarray:
-    return _affine(_normal(x.astype(np.float64), tuple(range(2, x.ndim)), eps), gamma, beta, (1,), x.dtype)
+    return _affine(standardised(x.astype(np.float64), tuple(range(2, x.ndim)), eps), gamma, beta, (1,), x.dtype)
 
 
 INSTANCE_NORM = GraphOperator("instance_norm", FUSABLE, _instance_norm, _instance_norm_reference, wide=True)

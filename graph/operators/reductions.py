@@ -1,4 +1,8 @@
-"""Define reductions over some or all axes: sum, prod, mean, max, min, argmax, argmin, all, any."""
+"""Define reductions over some or all axes: sum, prod, mean, max, min, argmax, argmin, all, any.
+
+Stages and numpy references are those of `ops.reduction`.  The operators differ from those of `ops/`: 16-bit floats are accumulated in
+float32, integers and bool have reductions, and no axes (`axes=()`) reduce nothing, where they are all axes in `ops/`.
+"""
 
 from __future__ import annotations
 
@@ -8,43 +12,23 @@ from typing import Any
 import numpy as np
 
 from tunesmith.graph.ir.operator import REDUCTION, GraphOperator
-from tunesmith.graph.operators.axes import axes_of, axis_of, loop_names
+from tunesmith.graph.operators.axes import axes_of, axis_of
 from tunesmith.graph.operators.element_types import BOOLS, FLOATS, NUMBERS, require
 from tunesmith.graph.operators.elementwise import mapped
 from tunesmith.graph.operators.formulas import either
 from tunesmith.ir.expr import Expr, call, cast, compare, equal, select
 from tunesmith.ir.poly import Poly, product
 from tunesmith.ops import tensor_expression as te
-from tunesmith.ops.reduction import divide_by_count
+from tunesmith.ops.reduction import Combine, divide_by_count, reduce_reference, reduced
 from tunesmith.ops.tensor_expression import Tensor
 from tunesmith.support import dtype as dt
 
 Axes = int | Sequence[int] | None
-Combine = Callable[[Expr, list[Poly]], Expr]
 
 
 def _positions(axes: Axes, rank: int) -> tuple[int, ...]:
     """Normalised axes, sorted; None means all axes."""
     return tuple(range(rank)) if axes is None else tuple(sorted(axes_of(axes, rank)))
-
-
-def reduced(x: Tensor, axes: tuple[int, ...], keepdims: bool, combine: Combine, value: Callable[[Expr], Expr], name: str) -> Tensor:
-    """The stage that combines `value` of the elements over normalised axes, which are kept with extent 1 if `keepdims`.
-
-    Loops have the names of `ops.reduction`, so that the programs are equal.
-    """
-    rank = len(x.shape)
-    loops = loop_names(rank)
-    over = {d: te.reduce_axis(x.shape[d], loops[d]) for d in axes}
-    remaining = [d for d in range(rank) if keepdims or d not in over]
-
-    def element(*index: Poly) -> Expr:
-        at = {**dict(zip(remaining, index, strict=True)), **over}
-        found = value(x[tuple([at[d] for d in range(rank)])])
-        return combine(found, list(over.values())) if over else found
-
-    shape = [1 if d in over else x.shape[d] for d in remaining]
-    return te.compute(shape, element, name, axes=[f"{loops[d]}_one" if d in over else loops[d] for d in remaining])
 
 
 def _wider(dtype: str) -> str:
@@ -58,7 +42,7 @@ def _accumulated(combine: Combine) -> Callable[..., Tensor]:
     def compute(x: Tensor, *, axes: Axes = None, keepdims: bool = False) -> Tensor:
         require(NUMBERS, x)
         over, wide = _positions(axes, len(x.shape)), _wider(x.dtype)
-        made = reduced(x, over, keepdims, combine, lambda e: cast(wide, e), "Y" if wide == x.dtype else "S")
+        made = reduced(x, over, combine, "Y" if wide == x.dtype else "S", value=lambda e: cast(wide, e), keepdims=keepdims)
         return made if wide == x.dtype else mapped(made, lambda e: cast(x.dtype, e))
 
     return compute
@@ -67,7 +51,7 @@ def _accumulated(combine: Combine) -> Callable[..., Tensor]:
 def _extreme(combine: Combine) -> Callable[..., Tensor]:
     def compute(x: Tensor, *, axes: Axes = None, keepdims: bool = False) -> Tensor:
         require(NUMBERS, x)
-        return reduced(x, _positions(axes, len(x.shape)), keepdims, combine, lambda e: e, "Y")
+        return reduced(x, _positions(axes, len(x.shape)), combine, keepdims=keepdims)
 
     return compute
 
@@ -75,7 +59,7 @@ def _extreme(combine: Combine) -> Callable[..., Tensor]:
 def _mean(x: Tensor, *, axes: Axes = None, keepdims: bool = False) -> Tensor:
     require(FLOATS, x)
     over, wide = _positions(axes, len(x.shape)), _wider(x.dtype)
-    total = reduced(x, over, keepdims, te.sum, lambda e: cast(wide, e), "S")
+    total = reduced(x, over, te.sum, "S", value=lambda e: cast(wide, e), keepdims=keepdims)
     quotient = divide_by_count(total, product([x.shape[d] for d in over]), "Y")
     return quotient if wide == x.dtype else mapped(quotient, lambda e: cast(x.dtype, e))
 
@@ -85,7 +69,7 @@ def _bool_reduction(combine: Combine) -> Callable[..., Tensor]:
 
     def compute(x: Tensor, *, axes: Axes = None, keepdims: bool = False) -> Tensor:
         require(BOOLS, x)
-        found = reduced(x, _positions(axes, len(x.shape)), keepdims, combine, lambda e: cast("int32", e), "S")
+        found = reduced(x, _positions(axes, len(x.shape)), combine, "S", value=lambda e: cast("int32", e), keepdims=keepdims)
         return mapped(found, lambda e: compare("ne", e, 0))
 
     return compute
@@ -98,8 +82,8 @@ def _arg_extreme(combine: Combine) -> Callable[..., Tensor]:
         require(NUMBERS, x)
         rank = len(x.shape)
         along = axis_of(axis, rank)
-        extreme = reduced(x, (along,), False, combine, lambda e: e, "M")
-        loops = loop_names(rank)
+        extreme = reduced(x, (along,), combine, "M")
+        loops = te.default_loops(rank)
         extent = x.shape[along]
         position = te.reduce_axis(extent, loops[along])
 
@@ -119,14 +103,10 @@ def _arg_extreme(combine: Combine) -> Callable[..., Tensor]:
 
 
 def _numpy(name: str) -> Callable[..., np.ndarray]:
-    """The numpy reference of a reduction over axes; floats are accumulated in float64, integers in their own type."""
-    reduce: Callable[..., Any] = getattr(np, name)
+    """The numpy reference of a reduction over axes."""
 
     def reference(x: np.ndarray, *, axes: Axes = None, keepdims: bool = False) -> np.ndarray:
-        over = _positions(axes, x.ndim)
-        wide = {"dtype": np.float64 if x.dtype.kind == "f" else x.dtype} if name in ("sum", "prod", "mean") else {}
-        with np.errstate(all="ignore"):
-            return np.asarray(reduce(x, axis=over, keepdims=keepdims, **wide)).astype(x.dtype)
+        return reduce_reference(name, x, _positions(axes, x.ndim), keepdims)
 
     return reference
 

@@ -9,15 +9,14 @@ from typing import Any
 import numpy as np
 
 from tunesmith.graph.ir.operator import FUSABLE, GraphOperator
-from tunesmith.graph.operators.axes import axis_of, loop_names
+from tunesmith.graph.operators.axes import axis_of
 from tunesmith.ir.expr import Expr, call, const, select
 from tunesmith.ir.poly import ZERO, Poly, ceildiv, maximum, minimum
 from tunesmith.ops import tensor_expression as te
+from tunesmith.ops.conv2d import IMAGE_LOOPS
 from tunesmith.ops.tensor_expression import Tensor
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import ScriptError
-
-_LOOPS = {"NCHW": ("n", "c", "h", "w"), "NHWC": ("n", "h", "w", "c")}
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ def _directions(
     x: Tensor, kernel: Sequence[int], strides: Sequence[int], padding: Sequence[int], dilation: Sequence[int], ceil_mode: bool, layout: str
 ) -> tuple[int, int, _Direction, _Direction]:
     """The dimensions of height and width, and their windows."""
-    if layout not in _LOOPS or len(x.shape) != 4:
+    if layout not in IMAGE_LOOPS or len(x.shape) != 4:
         raise ScriptError(f"layout {layout!r} must be NCHW or NHWC, and {x!r} must have 4 dimensions")
     if not len(kernel) == len(strides) == len(dilation) == 2 or len(padding) != 4:
         raise ScriptError(
@@ -72,7 +71,7 @@ def _directions(
         raise ScriptError(
             f"kernel {kernel}, strides {strides} and dilation {dilation} must be positive, padding {padding} must not be negative"
         )
-    h, w = _LOOPS[layout].index("h"), _LOOPS[layout].index("w")
+    h, w = IMAGE_LOOPS[layout].index("h"), IMAGE_LOOPS[layout].index("w")
     made = [_Direction(x.shape[d], kernel[k], strides[k], padding[k], padding[k + 2], dilation[k], ceil_mode) for k, d in enumerate((h, w))]
     return h, w, made[0], made[1]
 
@@ -91,7 +90,7 @@ def _pooled(x: Tensor, h: int, w: int, rows: _Direction, columns: _Direction, op
         value = te.if_then_else(te.all(*inside), value, outside) if inside else value
         return te.sum(value, axis=[rh, rw]) if op == "sum" else te.max(value, axis=[rh, rw])
 
-    return te.compute(shape, element, name, axes=_LOOPS[layout])
+    return te.compute(shape, element, name, axes=IMAGE_LOOPS[layout])
 
 
 def _max_pool2d(
@@ -131,7 +130,7 @@ def _avg_pool2d(
             return total[i] / const(rows.kernel * columns.kernel, x.dtype)
         return total[i] / te.cast(x.dtype, rows.elements(i[h], count_include_pad) * columns.elements(i[w], count_include_pad))
 
-    return te.compute(total.shape, element, "avg_pool2d", axes=_LOOPS[layout])
+    return te.compute(total.shape, element, "avg_pool2d", axes=IMAGE_LOOPS[layout])
 
 
 def _windows(
@@ -199,7 +198,7 @@ def _lrn(x: Tensor, *, size: int, alpha: float, beta: float, bias: float) -> Ten
         inside = te.all(*([c >= 0] if low else []), *([c < x.shape[1]] if size > 1 else []))
         return te.sum(te.if_then_else(inside, value * value, 0.0), axis=r)
 
-    total = te.compute(x.shape, squares, "S", axes=loop_names(len(x.shape)))
+    total = te.compute(x.shape, squares, "S", axes=te.default_loops(len(x.shape)))
     # The base is positive, so the power is an exponential.
     return te.compute(x.shape, lambda *i: x[i] * call("exp", call("log", total[i] * (alpha / size) + bias) * -beta), "lrn")
 
@@ -219,7 +218,7 @@ def _cumsum(x: Tensor, *, axis: int, exclusive: bool = False, reverse: bool = Fa
     a = axis_of(axis, len(x.shape))
     if x.dtype == "bool":
         raise ScriptError("bool elements cannot be added; cast them to an integer type")
-    names = loop_names(len(x.shape))
+    names = te.default_loops(len(x.shape))
     r = te.reduce_axis(x.shape[a], "r")
 
     def element(*i: Poly) -> Expr:

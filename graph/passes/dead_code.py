@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tunesmith.graph.ir.function import GraphFunc
-from tunesmith.graph.ir.node import Binding, CallFunction, If, Operand, Region, all_bindings, used
+from tunesmith.graph.ir.node import Binding, CallFunction, Operand, Region, all_bindings, used, with_branches
 from tunesmith.ir.function import IRModule
 
 
@@ -36,11 +36,7 @@ def _region(region: Region) -> Region:
     for b in reversed(region.bindings):
         if needed.isdisjoint(b.results):
             continue
-        op = b.operation
-        if isinstance(op, If):
-            then, otherwise = _region(op.then), _region(op.otherwise)
-            if then is not op.then or otherwise is not op.otherwise:
-                b = Binding(b.results, If(op.condition, then, otherwise))
+        b = with_branches(b, _region)
         needed.update(used(b.operation))
         kept.append(b)
     kept.reverse()

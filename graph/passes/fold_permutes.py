@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from string import ascii_lowercase
 
 from tunesmith.graph.ir.function import GraphFunc
-from tunesmith.graph.ir.node import Binding, Call, If, Operand, Region, used
+from tunesmith.graph.ir.node import Binding, Call, Operand, Region, used, with_branches
 from tunesmith.graph.operators.nn import terms_of
 from tunesmith.ir.function import IRModule
 
@@ -41,12 +41,9 @@ def _region(region: Region, outside: Mapping[Operand, Call]) -> Region:
     removed: set[Binding] = set()
     out: list[Binding] = []
     for b in region.bindings:
+        b = with_branches(b, lambda r: _region(r, calls))
         op = b.operation
-        if isinstance(op, If):
-            then, otherwise = _region(op.then, calls), _region(op.otherwise, calls)
-            if then is not op.then or otherwise is not op.otherwise:
-                b = Binding(b.results, If(op.condition, then, otherwise))
-        elif isinstance(op, Call) and op.operator == "matmul":
+        if isinstance(op, Call) and op.operator == "matmul":
             b = _fold_into_operands(b, op, calls)
         elif isinstance(op, Call) and op.operator == "conv2d":
             b = _fold_into_image(b, op, calls)

@@ -12,7 +12,7 @@ import numpy as np
 
 from tunesmith.graph.ir.builder import RegionBuilder
 from tunesmith.graph.ir.function import GraphFunc
-from tunesmith.graph.ir.node import Binding, Call, Constant, If, Operand, Region, Value, used
+from tunesmith.graph.ir.node import Binding, Call, Constant, Operand, Region, Value, used, with_branches
 from tunesmith.ir.function import IRModule
 from tunesmith.ir.poly import ONE
 
@@ -43,11 +43,8 @@ def _region(region: Region) -> Region:
     out: list[Binding] = []
     changed = False
     for b in region.bindings:
-        op = b.operation
-        if isinstance(op, If):
-            then, otherwise = _region(op.then), _region(op.otherwise)
-            if then is not op.then or otherwise is not op.otherwise:
-                b, changed = Binding(b.results, If(op.condition, then, otherwise)), True
+        old, b = b, with_branches(b, _region)
+        op, changed = b.operation, changed or b is not old
         found = _match(b, made, uses) if isinstance(op, Call) and op.operator == "multiply" else None
         if found is not None and found[0] not in removed:
             source, scale = found

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tunesmith.graph.ir.function import GraphFunc
-from tunesmith.graph.ir.node import PRIMITIVE, Binding, Call, Constant, If, Operand, Region, TensorType
+from tunesmith.graph.ir.node import PRIMITIVE, Binding, Call, Constant, Operand, Region, TensorType, with_branches
 from tunesmith.graph.ir.operator import BROADCAST, ELEMENTWISE, FUSABLE, GRAPH_OPERATORS, INJECTIVE, OPAQUE, REDUCTION, GraphOperator
 from tunesmith.graph.ir.outline import Outlined, users_of
 from tunesmith.graph.passes.fused_size import FusedSize
@@ -56,12 +56,8 @@ def _region(region: Region, made: Outlined, most: int) -> Region:
     out: list[Binding] = []
     for i, b in enumerate(region.bindings):
         op = b.operation
-        if isinstance(op, If):
-            then, otherwise = _region(op.then, made, most), _region(op.otherwise, made, most)
-            same = then is op.then and otherwise is op.otherwise
-            out.append(b if same else Binding(b.results, If(op.condition, then, otherwise)))
-        elif not isinstance(op, Call):
-            out.append(b)
+        if not isinstance(op, Call):
+            out.append(with_branches(b, lambda r: _region(r, made, most)))
         elif i in groups.members:
             members = [region.bindings[j] for j in groups.members[i]]
             is_view = len(members) == 1 and GRAPH_OPERATORS.get(op.operator).view

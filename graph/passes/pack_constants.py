@@ -9,7 +9,7 @@ import numpy as np
 from tunesmith.codegen.backends.backend import backend_of
 from tunesmith.codegen.build import build, check_runs_here
 from tunesmith.graph.ir.function import GraphFunc
-from tunesmith.graph.ir.node import Binding, CallFunction, Constant, If, Operand, Region, all_bindings
+from tunesmith.graph.ir.node import Binding, CallFunction, Constant, Operand, Region, all_bindings, with_branches
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.interpreter import interpret
@@ -47,12 +47,8 @@ def _region(region: Region, ready: dict[str, HoistedPacking], pack: _Packer) -> 
 
 def _binding(b: Binding, ready: dict[str, HoistedPacking], pack: _Packer) -> Binding:
     op = b.operation
-    if isinstance(op, If):
-        then, otherwise = _region(op.then, ready, pack), _region(op.otherwise, ready, pack)
-        same = then is op.then and otherwise is op.otherwise
-        return b if same else Binding(b.results, If(op.condition, then, otherwise))
     if not isinstance(op, CallFunction) or op.function not in ready:
-        return b
+        return with_branches(b, lambda r: _region(r, ready, pack))
     parts = ready[op.function]
     args: list[Operand] = list(op.args)
     for packer, at in zip(parts.packers, parts.positions, strict=True):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tunesmith.graph.ir.function import GraphFunc
-from tunesmith.graph.ir.node import Binding, If, Region
+from tunesmith.graph.ir.node import Binding, Region, with_branches
 from tunesmith.graph.ir.outline import Outlined
 from tunesmith.graph.ir.pattern import Pattern, chains
 from tunesmith.graph.offload.external_codegen import Codegen, ExternalCodegen, find_codegen
@@ -59,18 +59,9 @@ def _region(region: Region, pattern: Pattern, generator: ExternalCodegen, made: 
         if i in calls:
             out.append(calls[i])
         elif i not in taken:
-            out.append(_branches(b, pattern, generator, made))
+            out.append(with_branches(b, lambda r: _region(r, pattern, generator, made)))
     same = not calls and all(a is b for a, b in zip(out, region.bindings, strict=True))
     return region if same else Region(tuple(out), region.results)
-
-
-def _branches(b: Binding, pattern: Pattern, generator: ExternalCodegen, made: Outlined) -> Binding:
-    op = b.operation
-    if not isinstance(op, If):
-        return b
-    then, otherwise = [_region(r, pattern, generator, made) for r in (op.then, op.otherwise)]
-    same = then is op.then and otherwise is op.otherwise
-    return b if same else Binding(b.results, If(op.condition, then, otherwise))
 
 
 def _is_static(members: Sequence[Binding]) -> bool:

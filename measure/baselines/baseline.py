@@ -10,14 +10,15 @@ import importlib
 import importlib.util
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from tunesmith.measure.baselines.operators import OperatorCall, Param, operator_call
+from tunesmith.measure.baselines.operator_call import OperatorCall, operator_call
 from tunesmith.measure.records.environment import package_version
+from tunesmith.ops.workload import Workload
 from tunesmith.runtime.timing import TimingPolicy, interleaved
 from tunesmith.support.errors import RunError, UserError
 
@@ -87,23 +88,22 @@ class Baseline(ABC):
         """The installed version, for reports."""
         return package_version(self.package)
 
-    def prepare(self, op: str, params: Mapping[str, Param], inputs: Mapping[str, np.ndarray]) -> PreparedCall | None:
-        """Prepare an operator with these inputs, in the library's fastest variant.
+    def prepare(self, workload: Workload, inputs: Sequence[np.ndarray]) -> PreparedCall | None:
+        """Prepare a workload with these inputs, in the library's fastest variant.
 
         The inputs are copied or referenced, and must not change afterwards.
 
         Args:
-            op: name of an operator, see `operators`.
-            params: its parameters.
-            inputs: its inputs by name.
+            workload: an operator of `ops/` with parameters.
+            inputs: its inputs, in order.
 
         Returns:
-            The prepared call, which was run at least once; None if the baseline does not support the operator or the dtype.
+            The prepared call, which was run at least once; None if the baseline does not support the operator, its form or the dtype.
 
         Raises:
-            RunError: parameters and inputs do not match, or the library failed.
+            RunError: the inputs are not those of the workload, or the library failed.
         """
-        call = operator_call(op, params, inputs)
+        call = operator_call(workload, inputs)
         if call is None:
             return None
         try:

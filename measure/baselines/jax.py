@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tunesmith.measure.baselines.baseline import Baseline, PreparedCall
-from tunesmith.measure.baselines.operators import OperatorCall
+from tunesmith.measure.baselines.operator_call import OperatorCall
 
 _DTYPES = ("float32", "float16", "int32", "int8", "uint8")
 """64-bit dtypes are excluded, because JAX converts them to 32 bits by default."""
@@ -28,7 +28,7 @@ class JaxBaseline(Baseline):
 
     def variants(self, call: OperatorCall) -> Sequence[PreparedCall]:
         """One variant per operator; for convolutions one per layout."""
-        if call.dtype not in _DTYPES:
+        if call.dtype not in _DTYPES or not call.is_common:
             return []
         device = _cpu(self.threads)
         if call.name == "conv2d":
@@ -82,16 +82,15 @@ def _functions() -> dict[str, Callable[..., Any]]:
         y = jnp.matmul(x, w)
         if bias is not None:
             y = y + bias
-        activation = call.text("activation")
-        return jax.nn.relu(y) if activation == "relu" else jax.nn.gelu(y, approximate=False) if activation == "gelu" else y
+        return jax.nn.relu(y) if call.activation == "relu" else jax.nn.gelu(y, approximate=False) if call.activation == "gelu" else y
 
     def total(call: OperatorCall, x: Any) -> Any:
-        return jnp.sum(x, axis=None if call.text("axis") == "all" else call.number("axis"), dtype=x.dtype)
+        return jnp.sum(x, axis=call.axes("axis") or None, dtype=x.dtype)
 
     def layer_norm(call: OperatorCall, x: Any, gamma: Any, beta: Any) -> Any:
         mean = jnp.mean(x, axis=-1, keepdims=True)
         variance = jnp.var(x, axis=-1, keepdims=True)
-        return (x - mean) * jax.lax.rsqrt(variance + float(call.text("eps"))) * gamma + beta
+        return (x - mean) * jax.lax.rsqrt(variance + call.real("eps")) * gamma + beta
 
     return {
         "matmul": lambda call, a, b: jnp.matmul(a, b),

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tunesmith.measure.baselines.baseline import Baseline, PreparedCall
-from tunesmith.measure.baselines.operators import OperatorCall
+from tunesmith.measure.baselines.operator_call import OperatorCall
 
 _SYMBOLS = ("scipy_openblas_{}64_", "scipy_openblas_{}", "openblas_{}64_", "openblas_{}")
 """Symbol names of a function in the OpenBLAS builds that numpy ships."""
@@ -41,6 +41,8 @@ def _program(call: OperatorCall) -> Callable[[], np.ndarray] | None:
     """The operator as numpy functions with a preallocated output."""
     x = list(call.inputs.values())
     out = np.empty(call.output, call.dtype)
+    if not call.is_common:
+        return None
     if call.name in ("matmul", "batch_matmul"):
         return lambda: np.matmul(x[0], x[1], out=out)
     if call.name == "dense":
@@ -50,15 +52,15 @@ def _program(call: OperatorCall) -> Callable[[], np.ndarray] | None:
     if call.name == "relu":
         return lambda: np.maximum(x[0], 0, out=out)
     if call.name == "sum":
-        axis = None if call.text("axis") == "all" else call.number("axis")
-        return lambda: np.sum(x[0], axis=axis, dtype=out.dtype, out=out)
+        axes = call.axes("axis") or None
+        return lambda: np.sum(x[0], axis=axes, dtype=out.dtype, out=out)
     return None
 
 
 def _dense(call: OperatorCall, out: np.ndarray) -> Callable[[], np.ndarray] | None:
-    x, w = call.inputs["X"], call.inputs["W"]
+    x, w = call.inputs["A"], call.inputs["W"]
     bias = call.inputs.get("bias")
-    activation = call.text("activation")
+    activation = call.activation
     if activation == "gelu":  # numpy has no erf
         return None
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from tunesmith.measure.baselines.baseline import Baseline, PreparedCall
 from tunesmith.measure.baselines.onnx_model import CONTRIB, DATA_TYPES, Attribute, Node, encode_model
-from tunesmith.measure.baselines.operators import OperatorCall
+from tunesmith.measure.baselines.operator_call import OperatorCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class OnnxRuntimeBaseline(Baseline):
 
     def variants(self, call: OperatorCall) -> Sequence[PreparedCall]:
         """One variant per operator."""
-        if call.dtype not in DATA_TYPES:
+        if call.dtype not in DATA_TYPES or not call.is_common:
             return []
         model = self.model(call)
         if model is None:
@@ -66,7 +66,8 @@ class OnnxRuntimePrepackedBaseline(OnnxRuntimeBaseline):
 
 def _simple(call: OperatorCall) -> _Model | None:
     """Operators that consist of one node."""
-    inputs, constants = dict(call.inputs), {}
+    constants = call.constants
+    inputs = {name: array for name, array in call.inputs.items() if name not in constants}
     attributes: dict[str, Attribute] = {}
     if call.name in ("matmul", "batch_matmul"):
         op = "MatMul"
@@ -77,12 +78,10 @@ def _simple(call: OperatorCall) -> _Model | None:
     elif call.name == "softmax":
         op, attributes = "Softmax", {"axis": -1}
     elif call.name == "layer_norm":
-        op, attributes = "LayerNormalization", {"axis": -1, "epsilon": float(call.text("eps"))}
-        constants = {name: inputs.pop(name) for name in ("gamma", "beta")}
+        op, attributes = "LayerNormalization", {"axis": -1, "epsilon": call.real("eps")}
     elif call.name == "sum":
         op, attributes = "ReduceSum", {"keepdims": 0}
-        axis = call.text("axis")
-        constants = {"axes": np.array([0, 1] if axis == "all" else [int(axis)], np.int64)}
+        constants = {"axes": np.array(call.axes("axis") or range(call.inputs["X"].ndim), np.int64)}
     else:
         return None
     node = Node(op, [*inputs, *constants], ["Y"], attributes)
@@ -91,30 +90,26 @@ def _simple(call: OperatorCall) -> _Model | None:
 
 def _dense(call: OperatorCall) -> _Model:
     """Gemm, which onnxruntime fuses with a relu; for gelu onnxruntime's own fused node."""
-    constants = {name: call.inputs[name] for name in ("W", "bias") if name in call.inputs}
-    activation = call.text("activation")
+    constants, activation = call.constants, call.activation
     if activation != "gelu":
-        nodes = [Node("Gemm", ["X", *constants], ["Y" if activation == "none" else "product"])]
+        nodes = [Node("Gemm", ["A", *constants], ["Y" if activation == "none" else "product"])]
         if activation == "relu":
             nodes.append(Node("Relu", ["product"], ["Y"]))
     elif "bias" in constants:
-        nodes = [Node("MatMul", ["X", "W"], ["product"]), Node("BiasGelu", ["product", "bias"], ["Y"], domain=CONTRIB)]
+        nodes = [Node("MatMul", ["A", "W"], ["product"]), Node("BiasGelu", ["product", "bias"], ["Y"], domain=CONTRIB)]
     else:
-        nodes = [Node("MatMul", ["X", "W"], ["product"]), Node("Gelu", ["product"], ["Y"], domain=CONTRIB)]
-    return _Model(nodes, {"X": call.inputs["X"]}, constants, np.empty(call.output, call.dtype), "weights packed ahead")
+        nodes = [Node("MatMul", ["A", "W"], ["product"]), Node("Gelu", ["product"], ["Y"], domain=CONTRIB)]
+    return _Model(nodes, {"A": call.inputs["A"]}, constants, np.empty(call.output, call.dtype), "weights packed ahead")
 
 
 def _conv2d(call: OperatorCall) -> _Model:
     """Conv supports only NCHW: the input is transposed ahead, the output is a transposed view."""
     transposed = call.text("layout") == "NHWC"
-    x, w = call.inputs["X"], call.inputs["W"]
+    x, constants = call.inputs["X"], call.constants
     output = call.output
     if transposed:
-        x, w = np.ascontiguousarray(x.transpose(0, 3, 1, 2)), np.ascontiguousarray(w.transpose(3, 2, 0, 1))
+        x, constants["W"] = (np.ascontiguousarray(x.transpose(0, 3, 1, 2)), np.ascontiguousarray(constants["W"].transpose(3, 2, 0, 1)))
         output = (output[0], output[3], output[1], output[2])
-    constants = {"W": w}
-    if "bias" in call.inputs:
-        constants["bias"] = call.inputs["bias"]
     stride, pad, dilation, relu = (call.number(name) for name in ("stride", "pad", "dilation", "relu"))
     attributes: dict[str, Attribute] = {
         "kernel_shape": (call.number("kh"), call.number("kw")),

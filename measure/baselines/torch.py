@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tunesmith.measure.baselines.baseline import Baseline, PreparedCall
-from tunesmith.measure.baselines.operators import OperatorCall
+from tunesmith.measure.baselines.operator_call import OperatorCall
 
 _Run = Callable[[], Any]
 _DTYPES = ("float32", "float64", "float16", "int64", "int32", "int8", "uint8")
@@ -24,7 +24,7 @@ class TorchBaseline(Baseline):
 
     def variants(self, call: OperatorCall) -> Sequence[PreparedCall]:
         """All variants in torch for this operator and dtype."""
-        if call.dtype not in _DTYPES:
+        if call.dtype not in _DTYPES or not call.is_common:
             return []
         import torch
 
@@ -44,7 +44,7 @@ class TorchCudaBaseline(Baseline):
 
     def variants(self, call: OperatorCall) -> Sequence[PreparedCall]:
         """All variants in torch for this operator and dtype."""
-        if call.dtype not in _DTYPES:
+        if call.dtype not in _DTYPES or not call.is_common:
             return []
         _set_exact_float32()
         return [_on_gpu(v) for v in _variants(call, "cuda")]
@@ -63,7 +63,7 @@ class TorchCompileCudaBaseline(Baseline):
 
     def variants(self, call: OperatorCall) -> Sequence[PreparedCall]:
         """One variant per operator; for convolutions one per memory format."""
-        if call.dtype not in _DTYPES:
+        if call.dtype not in _DTYPES or not call.is_common:
             return []
         _set_exact_float32()
         return [_on_gpu(v) for v in _compiled_variants(call, "cuda")]
@@ -83,7 +83,7 @@ class TorchCompileBaseline(Baseline):
 
     def variants(self, call: OperatorCall) -> Sequence[PreparedCall]:
         """One variant per operator; for convolutions one per memory format."""
-        if call.dtype not in _DTYPES:
+        if call.dtype not in _DTYPES or not call.is_common:
             return []
         import torch
 
@@ -128,8 +128,9 @@ def _compiled_variants(call: OperatorCall, device: str) -> list[PreparedCall]:
 
     if call.name == "conv2d":
         formats = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
-        return [_compiled(call, name, memory, device) for name, memory in formats.items()]
-    return [_compiled(call, "compiled", None, device)]
+        return [_compiled(call, _conv2d_formula(call), name, memory, device) for name, memory in formats.items()]
+    function = _formula(call)
+    return [] if function is None else [_compiled(call, function, "compiled", None, device)]
 
 
 def _tensors(call: OperatorCall, device: str) -> dict[str, Any]:
@@ -161,12 +162,12 @@ def _eager(call: OperatorCall, device: str) -> _Run | None:
     if call.name == "softmax":
         return lambda: torch.softmax(t["X"], -1, out=out)
     if call.name == "sum":
-        if call.text("axis") == "all":
+        axes = call.axes("axis")
+        if not axes:
             return lambda: torch.sum(t["X"], dtype=out.dtype)
-        axis = call.number("axis")
-        return lambda: torch.sum(t["X"], axis, dtype=out.dtype, out=out)
+        return lambda: torch.sum(t["X"], axes, dtype=out.dtype, out=out)
     if call.name == "layer_norm":
-        shape, eps = (call.number("n"),), float(call.text("eps"))
+        shape, eps = (call.number("n"),), call.real("eps")
         return lambda: torch.nn.functional.layer_norm(t["X"], shape, t["gamma"], t["beta"], eps)
     return None
 
@@ -184,9 +185,9 @@ def _dense(call: OperatorCall, device: str) -> list[tuple[str, _Run]]:
     import torch
 
     t = _tensors(call, device)
-    x, w, bias = t["X"], t["W"], t.get("bias")
+    x, w, bias = t["A"], t["W"], t.get("bias")
     w_nk = w.t().contiguous()
-    activation = call.text("activation")
+    activation = call.activation
     activate = _activate(activation)
     out = torch.empty(call.output, dtype=x.dtype, device=device)
     linear = torch.nn.functional.linear
@@ -228,10 +229,7 @@ def _conv2d(call: OperatorCall, device: str) -> list[PreparedCall]:
     import torch
 
     stride, pad, dilation = ([call.number(name)] * 2 for name in ("stride", "pad", "dilation"))
-    groups, relu = call.number("groups"), call.number("relu")
-    activate = _activate("relu" if relu else "none")
-    output = _conv2d_array(call)
-    fused = "relu" if relu else "none"
+    groups, activate, output = call.number("groups"), _activate(call.activation), _conv2d_array(call)
     onednn = torch.ops.mkldnn
     has_packed = (
         device == "cpu" and call.dtype == "float32" and torch.backends.mkldnn.is_available() and hasattr(onednn, "_convolution_pointwise")
@@ -250,13 +248,13 @@ def _conv2d(call: OperatorCall, device: str) -> list[PreparedCall]:
         packed = reorder(w.contiguous().to_mkldnn(), pad, stride, dilation, groups, list(x.shape))
 
         def prepacked(x: Any = x, packed: Any = packed, bias: Any = bias) -> Any:
-            return onednn._convolution_pointwise(x, packed, bias, pad, stride, dilation, groups, fused, [], "")
+            return onednn._convolution_pointwise(x, packed, bias, pad, stride, dilation, groups, call.activation, [], "")
 
         variants.append(PreparedCall(f"oneDNN, weights packed ahead, {name}", prepacked, output))
     return variants
 
 
-def _compiled(call: OperatorCall, variant: str, memory: Any, device: str) -> PreparedCall:
+def _compiled(call: OperatorCall, function: Callable[..., Any], variant: str, memory: Any, device: str) -> PreparedCall:
     """The operator as a module with frozen constants, compiled for static shapes."""
     import torch
 
@@ -266,8 +264,7 @@ def _compiled(call: OperatorCall, variant: str, memory: Any, device: str) -> Pre
     else:
         x, w, bias = _conv2d_tensors(call, memory, device)
         t = {"X": x, "W": w, **({} if bias is None else {"bias": bias})}
-    names = [name for name in t if name in ("W", "bias", "gamma", "beta")]
-    module = _module(call, {name: t.pop(name) for name in names}).eval()
+    module = _module(function, {name: t.pop(name) for name in call.constants}).eval()
     torch._dynamo.reset()
     compiled = torch.compile(module, dynamic=False, options={"freezing": True})
     arguments = list(t.values())
@@ -279,10 +276,8 @@ def _compiled(call: OperatorCall, variant: str, memory: Any, device: str) -> Pre
     return PreparedCall(variant, run, output)
 
 
-def _module(call: OperatorCall, constants: dict[str, Any]) -> Any:
+def _module(function: Callable[..., Any], constants: dict[str, Any]) -> Any:
     import torch
-
-    function = _formula(call)
 
     class Operator(torch.nn.Module):
         def __init__(self) -> None:
@@ -296,8 +291,8 @@ def _module(call: OperatorCall, constants: dict[str, Any]) -> Any:
     return Operator()
 
 
-def _formula(call: OperatorCall) -> Callable[..., Any]:
-    """The operator in typical user code."""
+def _formula(call: OperatorCall) -> Callable[..., Any] | None:
+    """The operator in typical user code, except conv2d; None if torch has no function for it."""
     import torch
     import torch.nn.functional as F
 
@@ -307,15 +302,22 @@ def _formula(call: OperatorCall) -> Callable[..., Any]:
     if call.name == "softmax":
         return lambda X: torch.softmax(X, -1)
     if call.name == "sum":
-        axes = (0, 1) if call.text("axis") == "all" else call.number("axis")
+        axes = call.axes("axis") or tuple(range(call.inputs["X"].ndim))
         return lambda X: torch.sum(X, axes, dtype=X.dtype)
     if call.name == "layer_norm":
-        shape, eps = (call.number("n"),), float(call.text("eps"))
+        shape, eps = (call.number("n"),), call.real("eps")
         return lambda X, gamma, beta: F.layer_norm(X, shape, gamma, beta, eps)
     if call.name == "dense":
         known: dict[str, Callable[[Any], Any]] = {"relu": torch.relu, "gelu": F.gelu}
-        activation = known.get(call.text("activation"), lambda y: y)
-        return lambda X, W, bias=None: activation(F.linear(X, W.t(), bias))
+        activation = known.get(call.activation, lambda y: y)
+        return lambda A, W, bias=None: activation(F.linear(A, W.t(), bias))
+    return None
+
+
+def _conv2d_formula(call: OperatorCall) -> Callable[..., Any]:
+    """The same for conv2d."""
+    import torch
+
     stride, pad, dilation, groups, relu = (call.number(name) for name in ("stride", "pad", "dilation", "groups", "relu"))
 
     def conv2d(X: Any, W: Any, bias: Any = None) -> Any:

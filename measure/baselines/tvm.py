@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tunesmith.measure.baselines.baseline import Baseline, PreparedCall
-from tunesmith.measure.baselines.operators import OperatorCall
+from tunesmith.measure.baselines.operator_call import OperatorCall
 from tunesmith.support.temporary_folder import temporary_folder
 
 _ROWS, _LANES = 8, 64
@@ -48,7 +48,7 @@ class TvmBaseline(Baseline):
 
     def variants(self, call: OperatorCall) -> Sequence[PreparedCall]:
         """One variant each for matmul, batch_matmul, dense and conv2d in float32."""
-        if call.dtype != "float32" or call.name not in ("matmul", "batch_matmul", "dense", "conv2d"):
+        if call.dtype != "float32" or call.name not in ("matmul", "batch_matmul", "dense", "conv2d") or not call.is_common:
             return []
         import tvm
 
@@ -157,7 +157,7 @@ def _finish(
 
     arguments, result, after = list(inputs), product, []
     bias = te.placeholder(call.inputs["bias"].shape, name="bias") if "bias" in call.inputs else None
-    activation = call.params.get("activation", "relu" if call.params.get("relu") == "1" else "none")
+    activation = call.activation
 
     def element(*index: Any) -> Any:
         value = product(*index) if bias is None else product(*index) + bias(index[channel])

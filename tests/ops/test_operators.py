@@ -12,13 +12,13 @@ from tunesmith.ir.stmt import BufferStore, For
 from tunesmith.ir.visit import blocks_under, path_to_block
 from tunesmith.ops import tensor_expression as te
 from tunesmith.ops.binary import binary
-from tunesmith.ops.conv2d import conv2d
+from tunesmith.ops.conv2d import conv2d, convolved
 from tunesmith.ops.epilogue import bias_add
 from tunesmith.ops.layer_norm import layer_norm
-from tunesmith.ops.matmul import matmul
+from tunesmith.ops.matmul import matmul, matmul_reference
 from tunesmith.ops.operator import OPERATORS
-from tunesmith.ops.reduction import reduce
-from tunesmith.ops.softmax import softmax
+from tunesmith.ops.reduction import reduce, reduce_reference, reduced
+from tunesmith.ops.softmax import softmax, softmax_reference
 from tunesmith.ops.unary import UNARY, unary
 from tunesmith.ops.workload import workload
 from tunesmith.support.errors import ScriptError
@@ -256,3 +256,35 @@ IMAGE, FILTER = te.placeholder((1, 5, 5, 4), name="X"), te.placeholder((3, 3, 4,
 def test_tensors_that_do_not_fit_are_refused(make: object, message: str) -> None:
     with pytest.raises(ScriptError, match=message):
         make()  # type: ignore[operator]
+
+
+def test_references_for_arrays_of_any_axes_and_types() -> None:
+    """Graph operators use the references with axes and types that workloads do not have."""
+    data = np.arange(24, dtype=np.float64).reshape(2, 3, 4)
+    np.testing.assert_allclose(softmax_reference(data, 1).sum(1), 1, rtol=1e-12)
+    small = np.array([[100, 100]], np.int8)
+    assert reduce_reference("sum", small, (1,), True).tolist() == [[-56]]
+    assert reduce_reference("max", small, None) == 100
+    assert matmul_reference(small, small.T).dtype == np.int8
+    image, filters = np.ones((1, 4, 5, 1), np.float32), np.ones((2, 2, 1, 1), np.float32)
+    assert convolved(image, filters, stride=(2, 1), pad=(1, 0, 0, 2)).shape == (1, 2, 6, 1)
+
+
+def test_softmax_along_any_axis() -> None:
+    x = te.placeholder((2, 3, 4), "float64", "X")
+    data = np.arange(24, dtype=np.float64).reshape(2, 3, 4) % 5
+    for axis in (0, 1, -2, -1):
+        func = te.create_prim_func([x, softmax(x, axis)])
+        np.testing.assert_allclose(run(func, [data])[-1], softmax_reference(data, axis), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("axes", "keepdims", "shape"), [((), False, (2, 3)), ((1,), True, (2, 1)), ((0, 1), True, (1, 1)), ((0,), False, (3,))]
+)
+def test_reduced_keeps_axes_and_maps_elements(axes: tuple[int, ...], keepdims: bool, shape: tuple[int, ...]) -> None:
+    x = te.placeholder((2, 3), "float64", "X")
+    made = reduced(x, axes, te.sum, value=lambda e: e * e, keepdims=keepdims)
+    data = np.arange(6, dtype=np.float64).reshape(2, 3)
+    found = run(te.create_prim_func([x, made]), [data])[-1]
+    assert found.shape == shape
+    np.testing.assert_allclose(found, (data * data).sum(axes, keepdims=keepdims), rtol=1e-12)

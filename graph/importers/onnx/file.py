@@ -7,7 +7,7 @@ Files are untrusted: they may be truncated, refer to weights outside their folde
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 from os import PathLike
 from pathlib import Path
@@ -61,10 +61,12 @@ def load_onnx(model: str | PathLike[str] | bytes | Any) -> Any:
     except ValueError as error:  # the path contains a null byte or a lone surrogate
         raise ModelImportError(f"cannot read the ONNX file {str(path)!r}: {error}") from error
     proto = _parsed(onnx, content, f"the file {path}")
-    for tensor in _outside(proto):
+    outside = _outside(proto)
+    for tensor in outside:
         _check_inside(tensor, path)
     try:
-        onnx.external_data_helper.load_external_data_for_model(proto, str(path.parent.resolve()))
+        for tensor in outside:  # onnx's function for models skips sub-graphs of functions
+            onnx.external_data_helper.load_external_data_for_tensor(tensor, str(path.parent.resolve()))
     except Exception as error:  # onnx raises its own classes, OSError or ValueError
         raise ModelImportError(f"cannot read the weights of {path}: {error}") from error
     return proto
@@ -88,18 +90,30 @@ def _check_model(proto: Any, what: str) -> None:
 def _tensors(graph: Any) -> Iterator[Any]:
     """All tensors of a graph, including those in attributes and sub-graphs."""
     yield from graph.initializer
-    for node in graph.node:
-        for a in node.attribute:
-            if a.HasField("t"):
-                yield a.t
-            yield from a.tensors
-            for inner in [*([a.g] if a.HasField("g") else []), *a.graphs]:
-                yield from _tensors(inner)
+    yield from _dense_parts(graph.sparse_initializer)
+    yield from _attribute_tensors([a for node in graph.node for a in node.attribute])
+
+
+def _attribute_tensors(attributes: Iterable[Any]) -> Iterator[Any]:
+    for a in attributes:
+        if a.HasField("t"):
+            yield a.t
+        yield from a.tensors
+        yield from _dense_parts([*([a.sparse_tensor] if a.HasField("sparse_tensor") else []), *a.sparse_tensors])
+        for inner in [*([a.g] if a.HasField("g") else []), *a.graphs]:
+            yield from _tensors(inner)
+
+
+def _dense_parts(sparse: Iterable[Any]) -> Iterator[Any]:
+    """The values and the indices of sparse tensors."""
+    for s in sparse:
+        yield from (s.values, s.indices)
 
 
 def _outside(proto: Any) -> list[Any]:
-    found = [t for t in _tensors(proto.graph) if t.data_location == _WEIGHTS]
-    return found + [t for f in proto.functions for n in f.node for a in n.attribute if a.HasField("t") for t in [a.t] if t.data_location]
+    """All tensors of the graph and the functions of a model whose elements are in external files."""
+    in_functions = [a for f in proto.functions for a in (*[a for node in f.node for a in node.attribute], *f.attribute_proto)]
+    return [t for t in (*_tensors(proto.graph), *_attribute_tensors(in_functions)) if t.data_location == _WEIGHTS]
 
 
 def _check_no_outside_weights(proto: Any) -> None:

@@ -1,8 +1,7 @@
-"""Test baselines: every operator of every installed library against plain numpy, and errors."""
+"""Test baselines: every operator of every installed library against the reference of the operator, and errors."""
 
 from __future__ import annotations
 
-import math
 import subprocess
 import sys
 import time
@@ -11,118 +10,54 @@ import numpy as np
 import pytest
 
 from tunesmith.measure.baselines.baseline import Baseline, PreparedCall
-from tunesmith.measure.baselines.operators import OPERATORS, Param, operator_call
+from tunesmith.measure.baselines.operator_call import OperatorCall, operator_call
 from tunesmith.measure.baselines.registry import BASELINES, create_baseline
+from tunesmith.ops import tensor_expression as te
+from tunesmith.ops import workload as workloads
+from tunesmith.ops.operator import Operator
+from tunesmith.ops.parameter import IntParameter
+from tunesmith.ops.workload import workload
 from tunesmith.support.errors import RunError, UserError
-from tunesmith.support.seeds import stream
+from tunesmith.support.registry import Registry
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of other libraries are not checked
 
-CASES: list[tuple[str, dict[str, Param]]] = [
-    ("matmul", {"m": 33, "n": 48, "k": 20}),
-    ("batch_matmul", {"b": 3, "m": 8, "n": 16, "k": 5}),
-    ("dense", {"m": 6, "n": 32, "k": 10}),
-    ("dense", {"m": 6, "n": 32, "k": 10, "activation": "relu"}),
-    ("dense", {"m": 6, "n": 32, "k": 10, "activation": "gelu"}),
-    ("dense", {"m": 6, "n": 32, "k": 10, "activation": "gelu", "bias": 0}),
-    ("dense", {"m": 6, "n": 32, "k": 10, "activation": "relu", "bias": False}),
-    ("conv2d", {"n": 2, "h": 9, "w": 11, "ci": 6, "co": 8, "kh": 3, "kw": 3, "pad": 1, "bias": 1, "relu": 1}),
-    ("conv2d", {"n": 1, "h": 9, "w": 11, "ci": 6, "co": 8, "kh": 3, "kw": 2, "stride": 2, "layout": "NCHW"}),
-    ("conv2d", {"n": 1, "h": 9, "w": 9, "ci": 4, "co": 6, "kh": 3, "kw": 3, "dilation": 2, "groups": 2, "pad": 2, "bias": 1}),
-    ("conv2d", {"n": 1, "h": 8, "w": 8, "ci": 8, "co": 8, "kh": 3, "kw": 3, "groups": 8, "pad": 1, "layout": "NCHW", "relu": 1}),
-    ("conv2d", {"n": 1, "h": 7, "w": 7, "ci": 16, "co": 8, "kh": 1, "kw": 1}),
-    ("softmax", {"m": 7, "n": 50}),
-    ("sum", {"m": 7, "n": 50}),
-    ("sum", {"m": 7, "n": 50, "axis": 0}),
-    ("sum", {"m": 7, "n": 50, "axis": "all"}),
-    ("layer_norm", {"m": 7, "n": 50, "eps": "1e-3"}),
-    ("relu", {"m": 7, "n": 50}),
-    ("add", {"n": 1, "h": 4, "w": 5, "c": 6}),
+CONV = "n=1,h=9,w=11,ci=6,co=8"
+CASES = [
+    "matmul(m=33,n=48,k=20)",
+    "batch_matmul(b=3,m=8,n=16,k=5)",
+    "dense(m=6,n=32,k=10)",
+    "dense(m=6,n=32,k=10,activation=relu)",
+    "dense(m=6,n=32,k=10,activation=gelu)",
+    "dense(m=6,n=32,k=10,activation=gelu,bias=0)",
+    "dense(m=6,n=32,k=10,activation=relu,bias=0)",
+    "conv2d(n=2,h=9,w=11,ci=6,co=8,kh=3,kw=3,pad=1,bias=1,relu=1)",
+    f"conv2d({CONV},kh=3,kw=2,stride=2,layout=NCHW)",
+    f"conv2d({CONV},kh=3,kw=3,dilation=2,groups=2,pad=2,bias=1)",
+    "conv2d(n=1,h=8,w=8,ci=8,co=8,kh=3,kw=3,groups=8,pad=1,layout=NCHW,relu=1)",
+    "conv2d(n=1,h=8,w=8,ci=8,co=8,kh=3,kw=3,groups=8,pad=1)",
+    "conv2d(n=1,h=7,w=7,ci=16,co=8,kh=1,kw=1)",
+    "softmax(m=7,n=50)",
+    "sum(shape=7x50,axis=1)",
+    "sum(shape=7x50,axis=0)",
+    "sum(shape=7x50)",
+    "sum(shape=3x4x5,axis=0+2)",
+    "layer_norm(m=7,n=50,eps=1e-3)",
+    "relu(shape=7x50)",
+    "add(shape=1x4x5x6)",
+    "add(shape=4x5x6,other=5x1)",
 ]
-INPUTS: dict[str, tuple[str, ...]] = {
-    "matmul": ("A", "B"),
-    "batch_matmul": ("A", "B"),
-    "dense": ("X", "W", "bias"),
-    "conv2d": ("X", "W", "bias"),
-    "layer_norm": ("X", "gamma", "beta"),
-    "add": ("A", "B"),
-}
+RARE = [
+    "matmul(m=5,n=7,k=3,tb=1)",
+    "batch_matmul(b=2,m=5,n=7,k=3,ta=1)",
+    "dense(m=5,n=7,k=3,activation=tanh)",
+    f"conv2d({CONV},kh=3,kw=2,residual=1)",
+    "exp(shape=3)",
+    "mean(shape=3x4)",
+]
+"""Forms and operators that no baseline supports."""
 
 NUMPY_HAS = {"matmul", "batch_matmul", "dense", "sum", "relu", "add"}
-
-
-def _shape(op: str, params: dict[str, Param], name: str) -> tuple[int, ...]:
-    p = {key: int(value) for key, value in params.items() if str(value).isdigit()}
-    if op in ("relu", "add"):
-        return tuple(p.values())
-    if op == "conv2d":
-        groups = p.get("groups", 1)
-        if name == "bias":
-            return (p["co"],)
-        if params.get("layout") == "NCHW":
-            return (p["n"], p["ci"], p["h"], p["w"]) if name == "X" else (p["co"], p["ci"] // groups, p["kh"], p["kw"])
-        return (p["n"], p["h"], p["w"], p["ci"]) if name == "X" else (p["kh"], p["kw"], p["ci"] // groups, p["co"])
-    batch = (p["b"],) if "b" in p else ()
-    if name in ("bias", "gamma", "beta"):
-        return (p["n"],)
-    if op in ("softmax", "sum", "layer_norm"):
-        return (p["m"], p["n"])
-    return (*batch, p["m"], p["k"]) if name in ("A", "X") else (*batch, p["k"], p["n"])
-
-
-def _inputs(op: str, params: dict[str, Param], dtype: str = "float32") -> dict[str, np.ndarray]:
-    draw = stream(0, "test-peers", op)
-    names = [name for name in INPUTS.get(op, ("X",)) if name != "bias" or params.get("bias", op == "dense")]
-    return {name: draw.standard_normal(_shape(op, params, name)).astype(dtype) for name in names}
-
-
-def _reference(op: str, params: dict[str, Param], inputs: dict[str, np.ndarray]) -> np.ndarray:
-    """Reference result in float64, written for clarity."""
-    x = {name: value.astype(np.float64) for name, value in inputs.items()}
-    if op in ("matmul", "batch_matmul"):
-        return x["A"] @ x["B"]
-    if op == "dense":
-        y = x["X"] @ x["W"] + x.get("bias", 0)
-        erf = np.vectorize(math.erf)
-        return {"relu": np.maximum(y, 0), "gelu": y * 0.5 * (1 + erf(y / math.sqrt(2)))}.get(str(params.get("activation")), y)
-    if op == "softmax":
-        e = np.exp(x["X"] - x["X"].max(axis=1, keepdims=True))
-        return e / e.sum(axis=1, keepdims=True)
-    if op == "sum":
-        axis = params.get("axis", 1)
-        return np.asarray(x["X"].sum(axis=None if axis == "all" else int(axis)))
-    if op == "layer_norm":
-        mean, variance = x["X"].mean(axis=1, keepdims=True), x["X"].var(axis=1, keepdims=True)
-        return (x["X"] - mean) / np.sqrt(variance + float(params["eps"])) * x["gamma"] + x["beta"]
-    if op == "relu":
-        return np.maximum(x["X"], 0)
-    if op == "add":
-        return x["A"] + x["B"]
-    return _conv2d(params, x)
-
-
-def _conv2d(params: dict[str, Param], x: dict[str, np.ndarray]) -> np.ndarray:
-    nchw = params.get("layout") == "NCHW"
-    image = x["X"].transpose(0, 2, 3, 1) if nchw else x["X"]
-    kernel = x["W"].transpose(2, 3, 1, 0) if nchw else x["W"]
-    stride, pad, dilation, groups = (
-        int(params.get(name, default)) for name, default in (("stride", 1), ("pad", 0), ("dilation", 1), ("groups", 1))
-    )
-    image = np.pad(image, ((0, 0), (pad, pad), (pad, pad), (0, 0)))
-    kh, kw, ci, co = kernel.shape
-    high = (image.shape[1] - dilation * (kh - 1) - 1) // stride + 1
-    wide = (image.shape[2] - dilation * (kw - 1) - 1) // stride + 1
-    out = np.zeros((image.shape[0], high, wide, co))
-    for group in range(groups):
-        i, o = slice(group * ci, (group + 1) * ci), slice(group * co // groups, (group + 1) * co // groups)
-        for y in range(high):
-            for z in range(wide):
-                top, left = y * stride, z * stride
-                patch = image[:, top : top + dilation * (kh - 1) + 1 : dilation, left : left + dilation * (kw - 1) + 1 : dilation, i]
-                out[:, y, z, o] = np.tensordot(patch, kernel[..., o], axes=3)
-    out = out + x.get("bias", 0)
-    out = np.maximum(out, 0) if params.get("relu") else out
-    return out.transpose(0, 3, 1, 2) if nchw else out
 
 
 def _baseline(name: str) -> Baseline:
@@ -138,27 +73,30 @@ FAST = [name for name in BASELINES if name not in ("torch_compile", "tvm_tuned")
 @pytest.mark.parametrize("name", FAST)
 def test_outputs_are_correct(name: str) -> None:
     baseline = _baseline(name)
-    assert sum(_check(baseline, op, params) for op, params in CASES) >= 2
+    assert sum(_check(baseline, text) for text in CASES) >= 2
 
 
 def test_outputs_of_torch_compile_are_correct() -> None:
     baseline = _baseline("torch_compile")
-    for number in (4, 7, 16):  # compiling takes seconds each
-        assert _check(baseline, *CASES[number])
+    for text in (CASES[4], CASES[7], "layer_norm(m=7,n=50,eps=1e-3)"):  # compiling takes seconds each
+        assert _check(baseline, text)
+    exp = workload("exp(shape=3)")
+    assert baseline.prepare(exp, exp.random_inputs()) is None
 
 
-def _check(baseline: Baseline, op: str, params: dict[str, Param]) -> bool:
-    """True if the baseline supports the operator; its result is checked twice."""
-    inputs = _inputs(op, params)
-    prepared = baseline.prepare(op, params, inputs)
+def _check(baseline: Baseline, text: str) -> bool:
+    """True if the baseline supports the workload; its result is checked twice."""
+    case = workload(text)
+    inputs = case.random_inputs()
+    prepared = baseline.prepare(case, inputs)
     if prepared is None:
         return False
-    expected = _reference(op, params, inputs)
+    (expected,) = case.reference(inputs)
     for _ in range(2):
         got = prepared()
         assert isinstance(got, np.ndarray)
-        assert (got.dtype, got.shape) == (np.float32, expected.shape), f"{baseline.name} {op} {params}"
-        np.testing.assert_allclose(got, expected, rtol=2e-4, atol=2e-4, err_msg=f"{baseline.name} {prepared.variant} {op} {params}")
+        assert (got.dtype, got.shape) == (np.float32, expected.shape), f"{baseline.name} {text}"
+        np.testing.assert_allclose(got, expected, rtol=2e-4, atol=2e-4, err_msg=f"{baseline.name} {prepared.variant} {text}")
     assert prepared.variant
     return True
 
@@ -167,38 +105,48 @@ def _check(baseline: Baseline, op: str, params: dict[str, Param]) -> bool:
 def test_every_variant_is_correct(name: str) -> None:
     """All variants are checked, not only the fastest."""
     baseline = _baseline(name)
-    for op, params in CASES:
-        inputs = _inputs(op, params)
-        call = operator_call(op, params, inputs)
+    for text in CASES:
+        case = workload(text)
+        inputs = case.random_inputs()
+        call = operator_call(case, inputs)
         assert call is not None
         variants = baseline.variants(call)
         assert len({variant.variant for variant in variants}) == len(variants)
         for variant in variants:
             message = f"{name} {variant.variant} {call}"
-            np.testing.assert_allclose(variant(), _reference(op, params, inputs), rtol=2e-4, atol=2e-4, err_msg=message)
+            np.testing.assert_allclose(variant(), case.reference(inputs)[0], rtol=2e-4, atol=2e-4, err_msg=message)
 
 
 @pytest.mark.parametrize("name", FAST)
 def test_other_dtypes_are_correct_or_unsupported(name: str) -> None:
     baseline = _baseline(name)
-    for dtype in ("float64", "int32", "float16"):
-        for op, params in (CASES[0], ("relu", {"m": 3, "n": 4}), ("softmax", {"m": 3, "n": 4}), ("sum", {"m": 3, "n": 4})):
-            inputs = {key: np.round(value * 4).astype(dtype) for key, value in _inputs(op, params).items()}
-            prepared = baseline.prepare(op, {**params, "dtype": dtype}, inputs)
+    for dtype in ("float64", "float16"):
+        for operator in ("matmul(m=33,n=48,k=20", "relu(shape=3x4", "softmax(m=3,n=4", "sum(shape=3x4,axis=1"):
+            case = workload(f"{operator},dtype={dtype})")
+            inputs = case.random_inputs()
+            prepared = baseline.prepare(case, inputs)
             if prepared is not None:
                 got = prepared()
                 assert got.dtype == dtype
-                np.testing.assert_allclose(got, _reference(op, params, inputs), rtol=1e-2, atol=1e-2)
+                np.testing.assert_allclose(got, case.reference(inputs)[0], rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_rare_forms_and_other_operators_are_not_supported(name: str) -> None:
+    baseline = _baseline(name)
+    for text in RARE:
+        case = workload(text)
+        assert baseline.prepare(case, case.random_inputs()) is None, text
 
 
 def test_operators_supported_by_numpy() -> None:
     baseline = create_baseline("openblas", 1)
     assert baseline.available() is None or "built on" in str(baseline.available())
     assert baseline.version() == np.__version__
-    for op, params in CASES:
-        prepared = baseline.prepare(op, params, _inputs(op, params))
-        assert (prepared is not None) == (op in NUMPY_HAS and params.get("activation") != "gelu")
-    assert baseline.prepare("fft", {"n": 4}, {}) is None
+    for text in CASES:
+        case = workload(text)
+        prepared = baseline.prepare(case, case.random_inputs())
+        assert (prepared is not None) == (case.name in NUMPY_HAS and case.params.get("activation") != "gelu")
 
 
 def test_prepared_call_runs_once_and_returns_an_array() -> None:
@@ -206,6 +154,9 @@ def test_prepared_call_runs_once_and_returns_an_array() -> None:
     call = PreparedCall("v", lambda: ran.append("run"), lambda _: np.zeros(len(ran)))
     assert call().shape == (1,)
     assert ran == ["run"]
+
+
+ONE = workload("relu(shape=1,dtype=float64)")
 
 
 class _Fake(Baseline):
@@ -232,18 +183,18 @@ class _Fake(Baseline):
 
 
 def test_fastest_variant_with_the_dtype_is_used() -> None:
-    prepared = _Fake(1).prepare("relu", {"n": 1}, {"X": np.zeros(1)})
+    prepared = _Fake(1).prepare(ONE, [np.zeros(1)])
     assert prepared is not None and prepared.variant == "1 ms"
 
 
 def test_error_names_library_and_operator() -> None:
-    with pytest.raises(RunError, match=r"baseline fake failed on relu\(n=1\): ValueError: out of luck"):
-        _Fake(3).prepare("relu", {"n": 1}, {"X": np.zeros(1)})
+    with pytest.raises(RunError, match=r"baseline fake failed on relu\(shape=1,dtype=float64\): ValueError: out of luck"):
+        _Fake(3).prepare(ONE, [np.zeros(1)])
 
 
 def test_result_of_wrong_shape_is_an_error() -> None:
-    with pytest.raises(RunError, match=r"30 ms: the result of relu\(n=1\) has shape \(1, 1\), not \(1,\)"):
-        _Fake(2).prepare("relu", {"n": 1}, {"X": np.zeros(1)})
+    with pytest.raises(RunError, match=r"30 ms: the result of relu\(shape=1,dtype=float64\) has shape \(1, 1\), not \(1,\)"):
+        _Fake(2).prepare(ONE, [np.zeros(1)])
 
 
 def test_missing_library_is_reported() -> None:
@@ -258,46 +209,40 @@ def test_refusals() -> None:
         create_baseline("openblas", 0)
 
 
-A, B = np.zeros((2, 3), np.float32), np.zeros((3, 4), np.float32)
-CONV: dict[str, Param] = {"n": 1, "h": 4, "w": 4, "ci": 3, "co": 4, "kh": 3, "kw": 3}
-REFUSED: list[tuple[str, dict[str, Param], dict[str, np.ndarray], str]] = [
-    ("matmul", {"m": 2, "n": 4}, {}, "matmul: parameter k is missing. It takes matmul(m, n, k)"),
-    ("matmul", {"m": 2, "n": 4, "k": 3, "q": 1}, {}, "parameter q is unknown"),
-    ("matmul", {"m": 2, "n": 4, "k": 0}, {}, "parameter k: expected an integer of at least 1, got 0"),
-    ("matmul", {"m": 2, "n": 4, "k": "3"}, {}, "parameter k: expected an integer of at least 1, got '3'"),
-    ("matmul", {"m": 2, "n": 4, "k": 3}, {"A": A}, "matmul(m=2, n=4, k=3): input B is missing; it needs A, B"),
-    ("matmul", {"m": 2, "n": 4, "k": 3}, {"A": A, "B": A}, "input B has shape (2, 3), expected (3, 4)"),
-    (
-        "matmul",
-        {"m": 2, "n": 4, "k": 3},
-        {"A": A, "B": B.astype("float64")},
-        "the inputs have dtypes float32, float64, expected a common dtype",
-    ),
-    ("dense", {"m": 2, "n": 4, "k": 3, "activation": "tanh"}, {}, "parameter activation: expected none or relu or gelu, got 'tanh'"),
-    ("conv2d", {**CONV, "layout": "NC"}, {}, "parameter layout: expected NHWC or NCHW, got 'NC'"),
-    ("conv2d", {**CONV, "pad": -1}, {}, "parameter pad: expected an integer of at least 0, got -1"),
-    ("conv2d", {**CONV, "groups": 2}, {}, "groups must divide ci and co"),
-    (
-        "conv2d",
-        {**CONV, "dilation": 2},
-        {"X": np.zeros((1, 4, 4, 3)), "W": np.zeros((3, 3, 3, 4))},
-        "the kernel does not fit into the padded input",
-    ),
-    ("sum", {"m": 2, "n": 3, "axis": 2}, {}, "parameter axis: expected 0 or 1 or all, got 2"),
-    ("layer_norm", {"m": 2, "n": 3, "eps": "tiny"}, {}, "parameter eps: expected the text of a number of at least 0, got 'tiny'"),
-    ("relu", {"m": 2, "n": 2}, {"X": A}, "input X has shape (2, 3), expected (2, 2)"),
-]
+def test_inputs_of_another_workload_are_refused() -> None:
+    with pytest.raises(RunError, match=r"the input X is float64 of shape \(1,\), got float64 of shape \(2,\)"):
+        _Fake(1).prepare(ONE, [np.zeros(2)])
 
 
-@pytest.mark.parametrize(("op", "params", "inputs", "message"), REFUSED)
-def test_invalid_requests_are_rejected(op: str, params: dict[str, Param], inputs: dict[str, np.ndarray], message: str) -> None:
-    with pytest.raises(RunError) as caught:
-        create_baseline("openblas", 1).prepare(op, params, inputs)
-    assert message in str(caught.value)
+class _Cubes(Baseline):
+    """A library with a function for an operator that is defined here."""
+
+    name = "cubes"
+    package = "numpy"
+
+    def variants(self, call: OperatorCall) -> list[PreparedCall]:
+        if call.name != "cube":
+            return []
+        (x,) = call.inputs.values()
+        return [PreparedCall("power", lambda: x ** call.number("power"), np.asarray)]
 
 
-def test_cases_cover_all_operators() -> None:
-    assert {op for op, _ in CASES} == set(OPERATORS)
+def test_a_new_operator_needs_no_table_of_baselines(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tensors(*, n: int, power: int) -> list[te.Tensor]:
+        x = te.placeholder(n, name="X")
+        return [x, te.compute(n, lambda i: x[i] * x[i] * x[i], "Y")]
+
+    registry: Registry[Operator] = Registry("operator")
+    registry.register(
+        "cube", Operator("cube", (IntParameter("n"), IntParameter("power", 3)), tensors, lambda x, **_: [x**3], lambda n, **_: 2 * n)
+    )
+    monkeypatch.setattr(workloads, "OPERATORS", registry)
+    case = workload("cube(n=5)")
+    inputs = case.random_inputs()
+    prepared = _Cubes(1).prepare(case, inputs)
+    assert prepared is not None
+    np.testing.assert_allclose(prepared(), case.reference(inputs)[0], rtol=1e-6)
+    assert create_baseline("openblas", 1).prepare(case, inputs) is None
 
 
 def test_registry_imports_no_library() -> None:

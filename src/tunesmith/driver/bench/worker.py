@@ -14,7 +14,6 @@ from functools import partial
 from itertools import repeat
 
 from tunesmith.codegen.artifact import Code
-from tunesmith.driver.bench.baseline_calls import baseline_call
 from tunesmith.measure.baselines.baseline import Baseline
 from tunesmith.measure.baselines.registry import create_baseline
 from tunesmith.measure.evaluator.argument_data import ArgumentTable, poison
@@ -206,8 +205,7 @@ class BaselineSystem(System):
         self, w: Workload, inputs: Sequence[Array], reference: Sequence[Array], setting: Setting
     ) -> tuple[str, Call, Sequence[Array]] | None:
         """See `System.ready`."""
-        request = baseline_call(w, inputs)
-        made = None if request is None else self._baseline.prepare(request.op, request.params, request.inputs)
+        made = self._baseline.prepare(w, inputs)
         self._finish = None if made is None else made.finish
         return None if made is None else (made.variant, made.run, [made()])
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 import tunesmith  # noqa: E402
-from tunesmith.graph.importers.onnx import file as files  # noqa: E402
 from tunesmith.graph.importers.onnx.errors import OnnxImportError  # noqa: E402
 from tunesmith.graph.importers.onnx.importer import from_onnx  # noqa: E402
 from tunesmith.graph.importers.onnx.node import ONNX_OPERATORS, OnnxNode  # noqa: E402
@@ -25,7 +23,7 @@ from tunesmith.graph.ir.function import GraphFunc  # noqa: E402
 from tunesmith.graph.ir.node import Call, If, all_bindings, constants  # noqa: E402
 from tunesmith.graph.ir.verify import verify  # noqa: E402
 from tunesmith.ir.poly import Var, poly  # noqa: E402
-from tunesmith.support.errors import MissingExtraError, ModelImportError, RunError  # noqa: E402
+from tunesmith.support.errors import ModelImportError, RunError  # noqa: E402
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 Dims = Sequence[int | str]
@@ -355,58 +353,6 @@ def test_invalid_models_are_refused(change: Callable[[Any], Any], message: str) 
     change(proto)
     with pytest.raises(ModelImportError, match=message):
         from_onnx(proto)
-
-
-def test_files(tmp_path: Path) -> None:
-    path = tmp_path / "model.onnx"
-    proto = model([node("MatMul", "x w")], {"x": (2, 64)}, ["y"], {"w": draw(64, 64)})
-    onnx.save(proto, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
-    assert constants(imported(path).body)[0].data.shape == (64, 64)
-    with pytest.raises(ModelImportError, match="whose folder is unknown"):
-        from_onnx(path.read_bytes())
-    content = proto.SerializeToString()
-    with pytest.raises(ModelImportError, match=r"the bytes is not an ONNX model, or it is truncated \(\d+ bytes\)"):
-        from_onnx(content[: len(content) // 2])
-    with pytest.raises(ModelImportError, match="cannot read the ONNX file"):
-        from_onnx(tmp_path / "none.onnx")
-    with pytest.raises(ModelImportError, match="not an ONNX model"):
-        from_onnx(b"")
-    with pytest.raises(ModelImportError, match="got int"):
-        from_onnx(3)
-
-
-@pytest.mark.parametrize("location", ["../weights.bin", "/etc/passwd", "link.bin", ""])
-def test_weights_outside_the_folder_are_refused(tmp_path: Path, location: str) -> None:
-    folder = tmp_path / "model"
-    folder.mkdir()
-    (tmp_path / "weights.bin").write_bytes(bytes(16))
-    (folder / "link.bin").symlink_to(tmp_path / "weights.bin")
-    proto = model([node("Add", "x w")], {"x": (4,)}, ["y"], {"w": np.zeros(4, np.float32)})
-    weights = proto.graph.initializer[0]
-    weights.ClearField("raw_data")
-    weights.data_location = TensorProto.EXTERNAL
-    weights.external_data.add(key="location", value=location)
-    (folder / "model.onnx").write_bytes(proto.SerializeToString())
-    with pytest.raises(ModelImportError, match="outside the model's folder"):
-        from_onnx(folder / "model.onnx")
-
-
-def test_missing_weights_are_named(tmp_path: Path) -> None:
-    path = tmp_path / "model.onnx"
-    proto = model([node("Add", "x w")], {"x": (4,)}, ["y"], {"w": np.zeros(4, np.float32)})
-    onnx.save(proto, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
-    (tmp_path / "weights.bin").unlink()
-    with pytest.raises(ModelImportError, match="the weights of 'w' should be in .*weights.bin"):
-        from_onnx(path)
-
-
-def test_missing_package_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> Any:
-        raise ImportError(name)
-
-    monkeypatch.setattr(files, "import_module", missing)
-    with pytest.raises(MissingExtraError, match=r"pip install 'tunesmith\[onnx\]'"):
-        from_onnx(b"")
 
 
 def test_from_onnx_is_exported() -> None:
