@@ -6,6 +6,7 @@ Every expression has a `dtype`.  Operators build expressions.  `==` is identity,
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import TYPE_CHECKING, Any, Union
 
@@ -74,10 +75,6 @@ class Expr(Node, Symbolic):
     def as_expr(self) -> Expr:
         """This expression."""
         return self
-
-    def index_operation(self, op: str, a: Expr, b: Expr) -> Expr | None:
-        """`a op b` in the normal form of index arithmetic, where this expression is `a` or `b`; None if there is none."""
-        return None
 
     def __bool__(self) -> bool:
         raise ScriptError(
@@ -292,8 +289,19 @@ def compare(op: str, a: Value, b: Value) -> Expr:
 
 
 def _index_operation(op: str, x: Expr, y: Expr) -> Expr | None:
-    done = x.index_operation(op, x, y)
-    return y.index_operation(op, x, y) if done is None else done
+    if x.dtype != dt.INDEX:
+        return None
+    done = index_operation(x, op, x, y)
+    return index_operation(y, op, x, y) if done is None else done
+
+
+@functools.singledispatch
+def index_operation(operand: Expr, op: str, a: Expr, b: Expr) -> Expr | None:
+    """`a op b` in the normal form of index arithmetic, where `operand` is `a` or `b`; None if it has none.
+
+    A generic function: poly.py implements it for its own class and for literals.
+    """
+    return None
 
 
 def conjunction(conds: tuple[Expr, ...]) -> Expr:

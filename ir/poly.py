@@ -19,7 +19,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Union, final
 
-from tunesmith.ir.expr import COMPARISONS, Binary, Const, Expr, IsNegative, Not, Symbolic
+from tunesmith.ir.expr import COMPARISONS, Binary, Const, Expr, IsNegative, Not, Symbolic, index_operation
 from tunesmith.support.dtype import INDEX
 from tunesmith.support.errors import InternalError, ScriptError
 
@@ -159,13 +159,6 @@ class Poly(Expr):
         """The variable if the polynomial is exactly one variable, else None."""
         a = self.as_atom()
         return a if isinstance(a, Var) else None
-
-    def index_operation(self, op: str, a: Expr, b: Expr) -> Expr | None:
-        """`a op b` in normal form; None if an operand is neither a polynomial nor a literal, or the operator is not of indices."""
-        x, y = _operand(a), _operand(b)
-        if x is None or y is None:
-            return None
-        return _compare(op, x, y) if op in COMPARISONS else _binary(op, x, y)
 
     def map_children(self, f: Callable[[Any], Any]) -> Poly:
         return self
@@ -579,6 +572,15 @@ _EVAL: Mapping[str, Callable[[list[int]], int]] = {
 
 
 # ---- operators on expressions of index type ---------------------------------------------------------------------------
+
+
+@index_operation.register(Poly)
+@index_operation.register(Const)
+def _(operand: Expr, op: str, a: Expr, b: Expr) -> Expr | None:
+    x, y = _operand(a), _operand(b)
+    if x is None or y is None:
+        return None
+    return _compare(op, x, y) if op in COMPARISONS else _binary(op, x, y)
 
 
 def _operand(x: Expr) -> Poly | None:

@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 
 from tunesmith.ir import poly as index
+from tunesmith.ir import structural
+from tunesmith.ir.expr import Binary, binary, compare, const
 from tunesmith.ir.poly import Op, Param, Poly, Var, evaluate, poly, substitute
+from tunesmith.support import dtype as dt
 from tunesmith.support.seeds import stream
 
 Tree = tuple[object, ...]
@@ -169,3 +172,15 @@ def test_large_coefficients_stay_exact() -> None:
     p = index.floordiv(poly(x) * (2**70) + 5, 3)
     for n in np.arange(5):
         assert evaluate(p, {x: int(n)}) == (int(n) * 2**70 + 5) // 3
+
+
+def test_arithmetic_of_two_literals_of_index_type_is_in_normal_form() -> None:
+    """Digests of functions, the keys of their records, depend on it."""
+    ten, three = const(10, dt.INDEX), const(3, dt.INDEX)
+    folded = {"add": 13, "sub": 7, "mul": 30, "floordiv": 3, "mod": 1, "min": 3, "max": 10}
+    for op, number in folded.items():
+        assert structural.equal(binary(op, ten, three), poly(number)), op
+    truths = {"lt": False, "le": False, "gt": True, "ge": True}
+    for op, truth in truths.items():
+        assert structural.equal(compare(op, ten, three), const(truth, "bool")), op
+    assert isinstance(binary("sub", const(10, "int32"), const(3, "int32")), Binary)
