@@ -1,8 +1,7 @@
-"""Test baselines: every operator of every installed library against plain numpy, and errors."""
+"""Test baselines: choice of variants, and errors; `testing.baseline_conformance` compares every library with numpy."""
 
 from __future__ import annotations
 
-import math
 import subprocess
 import sys
 import time
@@ -11,193 +10,23 @@ import numpy as np
 import pytest
 
 from tunesmith.measure.baselines.baseline import Baseline, PreparedCall
-from tunesmith.measure.baselines.operators import OPERATORS, Param, operator_call
-from tunesmith.measure.baselines.registry import BASELINES, create_baseline
+from tunesmith.measure.baselines.operators import Param
+from tunesmith.measure.baselines.registry import create_baseline
 from tunesmith.support.errors import RunError, UserError
-from tunesmith.support.seeds import stream
+from tunesmith.testing.baseline_conformance import CASES
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of other libraries are not checked
 
-CASES: list[tuple[str, dict[str, Param]]] = [
-    ("matmul", {"m": 33, "n": 48, "k": 20}),
-    ("batch_matmul", {"b": 3, "m": 8, "n": 16, "k": 5}),
-    ("dense", {"m": 6, "n": 32, "k": 10}),
-    ("dense", {"m": 6, "n": 32, "k": 10, "activation": "relu"}),
-    ("dense", {"m": 6, "n": 32, "k": 10, "activation": "gelu"}),
-    ("dense", {"m": 6, "n": 32, "k": 10, "activation": "gelu", "bias": 0}),
-    ("dense", {"m": 6, "n": 32, "k": 10, "activation": "relu", "bias": False}),
-    ("conv2d", {"n": 2, "h": 9, "w": 11, "ci": 6, "co": 8, "kh": 3, "kw": 3, "pad": 1, "bias": 1, "relu": 1}),
-    ("conv2d", {"n": 1, "h": 9, "w": 11, "ci": 6, "co": 8, "kh": 3, "kw": 2, "stride": 2, "layout": "NCHW"}),
-    ("conv2d", {"n": 1, "h": 9, "w": 9, "ci": 4, "co": 6, "kh": 3, "kw": 3, "dilation": 2, "groups": 2, "pad": 2, "bias": 1}),
-    ("conv2d", {"n": 1, "h": 8, "w": 8, "ci": 8, "co": 8, "kh": 3, "kw": 3, "groups": 8, "pad": 1, "layout": "NCHW", "relu": 1}),
-    ("conv2d", {"n": 1, "h": 7, "w": 7, "ci": 16, "co": 8, "kh": 1, "kw": 1}),
-    ("softmax", {"m": 7, "n": 50}),
-    ("sum", {"m": 7, "n": 50}),
-    ("sum", {"m": 7, "n": 50, "axis": 0}),
-    ("sum", {"m": 7, "n": 50, "axis": "all"}),
-    ("layer_norm", {"m": 7, "n": 50, "eps": "1e-3"}),
-    ("relu", {"m": 7, "n": 50}),
-    ("add", {"n": 1, "h": 4, "w": 5, "c": 6}),
-]
-INPUTS: dict[str, tuple[str, ...]] = {
-    "matmul": ("A", "B"),
-    "batch_matmul": ("A", "B"),
-    "dense": ("X", "W", "bias"),
-    "conv2d": ("X", "W", "bias"),
-    "layer_norm": ("X", "gamma", "beta"),
-    "add": ("A", "B"),
-}
-
 NUMPY_HAS = {"matmul", "batch_matmul", "dense", "sum", "relu", "add"}
-
-
-def _shape(op: str, params: dict[str, Param], name: str) -> tuple[int, ...]:
-    p = {key: int(value) for key, value in params.items() if str(value).isdigit()}
-    if op in ("relu", "add"):
-        return tuple(p.values())
-    if op == "conv2d":
-        groups = p.get("groups", 1)
-        if name == "bias":
-            return (p["co"],)
-        if params.get("layout") == "NCHW":
-            return (p["n"], p["ci"], p["h"], p["w"]) if name == "X" else (p["co"], p["ci"] // groups, p["kh"], p["kw"])
-        return (p["n"], p["h"], p["w"], p["ci"]) if name == "X" else (p["kh"], p["kw"], p["ci"] // groups, p["co"])
-    batch = (p["b"],) if "b" in p else ()
-    if name in ("bias", "gamma", "beta"):
-        return (p["n"],)
-    if op in ("softmax", "sum", "layer_norm"):
-        return (p["m"], p["n"])
-    return (*batch, p["m"], p["k"]) if name in ("A", "X") else (*batch, p["k"], p["n"])
-
-
-def _inputs(op: str, params: dict[str, Param], dtype: str = "float32") -> dict[str, np.ndarray]:
-    draw = stream(0, "test-peers", op)
-    names = [name for name in INPUTS.get(op, ("X",)) if name != "bias" or params.get("bias", op == "dense")]
-    return {name: draw.standard_normal(_shape(op, params, name)).astype(dtype) for name in names}
-
-
-def _reference(op: str, params: dict[str, Param], inputs: dict[str, np.ndarray]) -> np.ndarray:
-    """Reference result in float64, written for clarity."""
-    x = {name: value.astype(np.float64) for name, value in inputs.items()}
-    if op in ("matmul", "batch_matmul"):
-        return x["A"] @ x["B"]
-    if op == "dense":
-        y = x["X"] @ x["W"] + x.get("bias", 0)
-        erf = np.vectorize(math.erf)
-        return {"relu": np.maximum(y, 0), "gelu": y * 0.5 * (1 + erf(y / math.sqrt(2)))}.get(str(params.get("activation")), y)
-    if op == "softmax":
-        e = np.exp(x["X"] - x["X"].max(axis=1, keepdims=True))
-        return e / e.sum(axis=1, keepdims=True)
-    if op == "sum":
-        axis = params.get("axis", 1)
-        return np.asarray(x["X"].sum(axis=None if axis == "all" else int(axis)))
-    if op == "layer_norm":
-        mean, variance = x["X"].mean(axis=1, keepdims=True), x["X"].var(axis=1, keepdims=True)
-        return (x["X"] - mean) / np.sqrt(variance + float(params["eps"])) * x["gamma"] + x["beta"]
-    if op == "relu":
-        return np.maximum(x["X"], 0)
-    if op == "add":
-        return x["A"] + x["B"]
-    return _conv2d(params, x)
-
-
-def _conv2d(params: dict[str, Param], x: dict[str, np.ndarray]) -> np.ndarray:
-    nchw = params.get("layout") == "NCHW"
-    image = x["X"].transpose(0, 2, 3, 1) if nchw else x["X"]
-    kernel = x["W"].transpose(2, 3, 1, 0) if nchw else x["W"]
-    stride, pad, dilation, groups = (
-        int(params.get(name, default)) for name, default in (("stride", 1), ("pad", 0), ("dilation", 1), ("groups", 1))
-    )
-    image = np.pad(image, ((0, 0), (pad, pad), (pad, pad), (0, 0)))
-    kh, kw, ci, co = kernel.shape
-    high = (image.shape[1] - dilation * (kh - 1) - 1) // stride + 1
-    wide = (image.shape[2] - dilation * (kw - 1) - 1) // stride + 1
-    out = np.zeros((image.shape[0], high, wide, co))
-    for group in range(groups):
-        i, o = slice(group * ci, (group + 1) * ci), slice(group * co // groups, (group + 1) * co // groups)
-        for y in range(high):
-            for z in range(wide):
-                top, left = y * stride, z * stride
-                patch = image[:, top : top + dilation * (kh - 1) + 1 : dilation, left : left + dilation * (kw - 1) + 1 : dilation, i]
-                out[:, y, z, o] = np.tensordot(patch, kernel[..., o], axes=3)
-    out = out + x.get("bias", 0)
-    out = np.maximum(out, 0) if params.get("relu") else out
-    return out.transpose(0, 3, 1, 2) if nchw else out
-
-
-def _baseline(name: str) -> Baseline:
-    baseline = create_baseline(name, 2)
-    if reason := baseline.available():
-        pytest.skip(reason)
-    return baseline
-
-
-FAST = [name for name in BASELINES if name not in ("torch_compile", "tvm_tuned")]
-
-
-@pytest.mark.parametrize("name", FAST)
-def test_outputs_are_correct(name: str) -> None:
-    baseline = _baseline(name)
-    assert sum(_check(baseline, op, params) for op, params in CASES) >= 2
-
-
-def test_outputs_of_torch_compile_are_correct() -> None:
-    baseline = _baseline("torch_compile")
-    for number in (4, 7, 16):  # compiling takes seconds each
-        assert _check(baseline, *CASES[number])
-
-
-def _check(baseline: Baseline, op: str, params: dict[str, Param]) -> bool:
-    """True if the baseline supports the operator; its result is checked twice."""
-    inputs = _inputs(op, params)
-    prepared = baseline.prepare(op, params, inputs)
-    if prepared is None:
-        return False
-    expected = _reference(op, params, inputs)
-    for _ in range(2):
-        got = prepared()
-        assert isinstance(got, np.ndarray)
-        assert (got.dtype, got.shape) == (np.float32, expected.shape), f"{baseline.name} {op} {params}"
-        np.testing.assert_allclose(got, expected, rtol=2e-4, atol=2e-4, err_msg=f"{baseline.name} {prepared.variant} {op} {params}")
-    assert prepared.variant
-    return True
-
-
-@pytest.mark.parametrize("name", FAST)
-def test_every_variant_is_correct(name: str) -> None:
-    """All variants are checked, not only the fastest."""
-    baseline = _baseline(name)
-    for op, params in CASES:
-        inputs = _inputs(op, params)
-        call = operator_call(op, params, inputs)
-        assert call is not None
-        variants = baseline.variants(call)
-        assert len({variant.variant for variant in variants}) == len(variants)
-        for variant in variants:
-            message = f"{name} {variant.variant} {call}"
-            np.testing.assert_allclose(variant(), _reference(op, params, inputs), rtol=2e-4, atol=2e-4, err_msg=message)
-
-
-@pytest.mark.parametrize("name", FAST)
-def test_other_dtypes_are_correct_or_unsupported(name: str) -> None:
-    baseline = _baseline(name)
-    for dtype in ("float64", "int32", "float16"):
-        for op, params in (CASES[0], ("relu", {"m": 3, "n": 4}), ("softmax", {"m": 3, "n": 4}), ("sum", {"m": 3, "n": 4})):
-            inputs = {key: np.round(value * 4).astype(dtype) for key, value in _inputs(op, params).items()}
-            prepared = baseline.prepare(op, {**params, "dtype": dtype}, inputs)
-            if prepared is not None:
-                got = prepared()
-                assert got.dtype == dtype
-                np.testing.assert_allclose(got, _reference(op, params, inputs), rtol=1e-2, atol=1e-2)
 
 
 def test_operators_supported_by_numpy() -> None:
     baseline = create_baseline("openblas", 1)
     assert baseline.available() is None or "built on" in str(baseline.available())
     assert baseline.version() == np.__version__
-    for op, params in CASES:
-        prepared = baseline.prepare(op, params, _inputs(op, params))
-        assert (prepared is not None) == (op in NUMPY_HAS and params.get("activation") != "gelu")
+    for case in CASES:
+        prepared = baseline.prepare(case.op, case.params, case.inputs())
+        assert (prepared is not None) == (case.op in NUMPY_HAS and case.params.get("activation") != "gelu")
     assert baseline.prepare("fft", {"n": 4}, {}) is None
 
 
@@ -294,10 +123,6 @@ def test_invalid_requests_are_rejected(op: str, params: dict[str, Param], inputs
     with pytest.raises(RunError) as caught:
         create_baseline("openblas", 1).prepare(op, params, inputs)
     assert message in str(caught.value)
-
-
-def test_cases_cover_all_operators() -> None:
-    assert {op for op, _ in CASES} == set(OPERATORS)
 
 
 def test_registry_imports_no_library() -> None:
