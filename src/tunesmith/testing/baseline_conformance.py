@@ -123,7 +123,7 @@ class BaselineConformance:
             supported += 1
             assert prepared.variant, f"{case}: the prepared call names no variant"
             for when in ("first", "second"):
-                check_result(f"{case}, {prepared.variant}, {when} call", prepared(), case, inputs)
+                check_result(prepared(), case, inputs, f"{case}, {prepared.variant}, {when} call")
         assert supported, f"none of {len(self.cases)} calls is supported"
 
     def test_every_variant_agrees_with_numpy(self, make: Make) -> None:
@@ -139,7 +139,7 @@ class BaselineConformance:
                     result = variant()
                 except NotImplementedError:
                     continue
-                check_result(f"{case}, {variant.variant}", result, case, inputs)
+                check_result(result, case, inputs, f"{case}, {variant.variant}")
 
     def test_other_dtypes_agree_or_are_unsupported(self, make: Make) -> None:
         """The result has the dtype of the inputs, or `prepare` returns None."""
@@ -150,7 +150,7 @@ class BaselineConformance:
                     inputs = case.inputs(dtype)
                     prepared = baseline.prepare(case.op, {**case.params, "dtype": dtype}, inputs)
                     if prepared is not None:
-                        check_result(f"{case} of {dtype}", prepared(), case, inputs)
+                        check_result(prepared(), case, inputs, f"{case} of {dtype}")
 
     def test_unsupported_operators_give_none(self, make: Make) -> None:
         """An operator that does not exist, and one that the library lacks, give None, not an error."""
@@ -183,8 +183,8 @@ class BaselineConformance:
         first, second = baseline.prepare(case.op, case.params, inputs), baseline.prepare(case.op, case.params, others)
         assert first is not None and second is not None
         for _ in range(2):
-            check_result(f"{case}, after another call was prepared", first(), case, inputs)
-            check_result(f"{case}, prepared as the second", second(), case, others)
+            check_result(first(), case, inputs, f"{case}, after another call was prepared")
+            check_result(second(), case, others, f"{case}, prepared as the second")
 
     def test_inputs_are_not_changed(self, make: Make) -> None:
         """Preparation and calls do not write to the inputs; inputs in Fortran order give the same result."""
@@ -197,7 +197,7 @@ class BaselineConformance:
             result = prepared()
             for name, value in case.inputs().items():
                 assert np.array_equal(inputs[name], value), f"{case}: the baseline changed its input {name}"
-            check_result(f"{case}, inputs in Fortran order", result, case, inputs)
+            check_result(result, case, inputs, f"{case}, inputs in Fortran order")
 
     def test_invalid_requests_are_refused(self, make: Make) -> None:
         """Parameters and inputs that do not match raise RunError."""
@@ -241,12 +241,17 @@ class BaselineConformance:
 
     def _supported(self, baseline: Baseline) -> tuple[Case, Arrays, list[OperatorCall]]:
         """The first supported call, its inputs, and a list that grows with every later call of `variants`."""
+        counted: list[OperatorCall] = []
+        inner = baseline.variants
+
+        def counting(call: OperatorCall) -> Sequence[PreparedCall]:
+            counted.append(call)
+            return inner(call)
+
         for case in self.cases:
             inputs = case.inputs()
             if baseline.prepare(case.op, case.params, inputs) is not None:
-                counted: list[OperatorCall] = []
-                inner = baseline.variants
-                baseline.variants = lambda call: counted.append(call) or inner(call)  # type: ignore[method-assign,func-returns-value]
+                baseline.variants = counting  # type: ignore[method-assign]
                 return case, inputs, counted
         raise AssertionError(f"none of {len(self.cases)} calls is supported")
 
@@ -260,7 +265,7 @@ def ready(make: Make) -> Baseline:
     return baseline
 
 
-def check_result(what: str, result: Any, case: Case, inputs: Mapping[str, np.ndarray]) -> None:
+def check_result(result: Any, case: Case, inputs: Mapping[str, np.ndarray], what: str) -> None:
     """Raise an AssertionError that describes the difference unless the result agrees with numpy."""
     expected = reference(case, inputs)
     dtype = str(next(iter(inputs.values())).dtype)
