@@ -48,7 +48,7 @@ WORKLOADS = ("matmul(m=12,n=20,k=24)", "softmax(m=6,n=40)", "relu(shape=300)", "
 """A contraction, a chain of reductions and elementwise blocks, an elementwise block that fills no vector, a reduction."""
 PARTS = ("load", "evaluator", "calibrated", "analytic_cost")
 """The fields of a manifest that are paths."""
-EVALUATOR = ("prepare", "run", "compare", "corrupted")
+EVALUATOR = ("prepare", "run", "compare", "close", "corrupted")
 
 
 @cache
@@ -102,8 +102,11 @@ class BackendConformance:
             except TunesmithError as error:
                 raise AssertionError(f"{name}: {path!r} cannot be resolved: {error}") from error
             assert callable(part), f"{name}: {path!r} is not callable"
-        missing = [name for name in EVALUATOR if not hasattr(backend.part("evaluator")(), name)]
+        evaluator = backend.part("evaluator")()
+        missing = [name for name in EVALUATOR if not hasattr(evaluator, name)]
         assert not missing, f"the evaluator {backend.evaluator} lacks {', '.join(missing)}"
+        evaluator.close()
+        evaluator.close()
         for rule in (*backend.rules, *backend.large_rules, backend.fallback_rule):
             try:
                 find_rules([rule])
