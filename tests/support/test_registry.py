@@ -124,3 +124,24 @@ def test_an_entry_point_may_not_replace_a_name(monkeypatch: pytest.MonkeyPatch, 
     for _ in range(2):
         with pytest.raises(UserError, match="registered twice: int .*, and json:loads from the package plugin-under-test"):
             registry.names()
+
+
+def test_entry_points_of_a_former_group_are_read_with_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    _distribution(
+        monkeypatch, tmp_path, "[tunesmith.old_kind]\nloads = json:loads\nboth = json:dumps\n[tunesmith.kind]\nboth = json:dumps\n"
+    )
+    registry: Registry[object] = Registry("kind", formerly="old kind")
+    message = (
+        "package plugin-under-test has the kind 'loads' in the entry point group tunesmith.old_kind, which is now tunesmith.kind: rename"
+    )
+    with pytest.warns(DeprecationWarning, match=message) as found:
+        assert registry.names() == ["both", "loads"]
+    assert len(found) == 1 and registry.get("loads").__name__ == "loads"
+    assert registry.names() == ["both", "loads"], "the groups are read once"
+
+
+def test_a_former_group_may_not_replace_a_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    _distribution(monkeypatch, tmp_path, "[tunesmith.old_kind]\nx = json:loads\n[tunesmith.kind]\nx = json:dumps\n")
+    registry: Registry[object] = Registry("kind", formerly="old kind")
+    with pytest.warns(DeprecationWarning), pytest.raises(UserError, match="'x' is registered twice: json:dumps .*, and json:loads"):
+        registry.names()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tunesmith.measure.baselines.baseline import Baseline, PreparedCall
 from tunesmith.measure.baselines.operators import Param
-from tunesmith.measure.baselines.registry import create_baseline
+from tunesmith.measure.baselines.registry import BASELINES, create_baseline
 from tunesmith.support.errors import RunError, UserError
 from tunesmith.testing.baseline_conformance import CASES
 
@@ -133,3 +134,17 @@ def test_registry_imports_no_library() -> None:
         "sys.exit(f'imported {bad}' if bad else 0)"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60).stderr == ""
+
+
+def test_packages_that_register_peers_are_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    info = tmp_path / "lab-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: lab\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[tunesmith.peer]\nlab = tunesmith.measure.baselines.numpy:NumpyBaseline\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(BASELINES, "_searched", False)
+    monkeypatch.setattr(BASELINES, "_paths", dict(BASELINES._paths))
+    monkeypatch.setattr(BASELINES, "_sources", dict(BASELINES._sources))
+    monkeypatch.setattr(BASELINES, "_values", dict(BASELINES._values))
+    with pytest.warns(DeprecationWarning, match="group tunesmith.peer, which is now tunesmith.baseline"):
+        assert create_baseline("lab", 1).name == "openblas"
