@@ -21,7 +21,7 @@ class Backend:
     """What belongs to one kind of target.
 
     Attributes:
-        kind: the kind, `Target.base`.
+        kind: the kind of the targets: `Target.kind`, or `Target.base` for the kinds derived from it that have no backend of their own.
         pipeline: from concrete scheduled functions to what code is generated from.
         build: `(functions, target, packing) -> Artifact`; `packing` is one of `llvm.build.PACKING`.
         source: `(functions, target) -> str`, the generated source for people.
@@ -72,9 +72,10 @@ BACKENDS: Registry[Backend] = Registry(
 
 
 def backend_of(target: Target) -> Backend:
-    """The backend of a target.  BuildError if its kind has none."""
-    if target.base in BACKENDS:
-        return BACKENDS.get(target.base)
+    """The backend of a target's kind, or of the kind that it is derived from.  BuildError if there is none."""
+    for kind in dict.fromkeys((target.kind, target.base)):
+        if kind in BACKENDS:
+            return BACKENDS.get(kind)
     raise BuildError(_refusal(target, "give a target such as Target.detect()"))
 
 

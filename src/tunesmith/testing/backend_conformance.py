@@ -92,9 +92,9 @@ class BackendConformance:
         pytest.skip("the fixture `elsewhere` is not defined: refusals of other machines are not tested")
 
     def test_manifest_is_complete(self, make: Make, target: Target) -> None:
-        """The kind is that of the target; every path names a callable; every rule is registered; the evaluator has its methods."""
+        """The kind is the target's or its base; paths name callables; rules are registered; the evaluator has its methods."""
         backend = make()
-        assert backend.kind == target.base, f"the manifest is for {backend.kind}, the target for {target.base}"
+        assert backend.kind in (target.kind, target.base), f"the manifest is for {backend.kind}, the target for {target.kind}"
         for name in PARTS:
             path = getattr(backend, name)
             try:
