@@ -87,7 +87,8 @@ class _Verifier:
         self.annotations(f.attrs)
         strange = sorted(set(f.constants) - {p.name for p in f.params if isinstance(p, Buffer)})
         if strange:
-            raise self.fail(f"the attribute `constants` names {', '.join(strange)}, which is not a buffer parameter")
+            rest = "is not a buffer parameter" if len(strange) == 1 else "are not buffer parameters"
+            raise self.fail(f"the attribute `constants` names {', '.join(strange)}, which {rest}")
         self.stmt(f.body)
 
     # ---- small checks

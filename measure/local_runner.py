@@ -137,8 +137,8 @@ class InProcessRunner(Runner):
             return self._evaluators.run(request)
 
     def close(self) -> None:
-        """Release the memory of the arguments."""
-        self._evaluators = Evaluators()
+        """Release the memory of the arguments, and the devices."""
+        self._evaluators.close()
 
 
 def _threads_of(target: str) -> AbstractContextManager[None]:

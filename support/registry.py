@@ -9,10 +9,12 @@ from __future__ import annotations
 import importlib
 import re
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
 from typing import Generic, TypeVar, cast
 
+from tunesmith.support.caller import stacklevel
 from tunesmith.support.errors import TunesmithError, UserError
 from tunesmith.support.nearest_name import did_you_mean
 
@@ -44,6 +46,11 @@ def resolve(path: str) -> object:
     return found
 
 
+def _group(kind: str) -> str:
+    """The entry point group of a kind."""
+    return "tunesmith." + kind.replace(" ", "_")
+
+
 class Registry(Generic[T]):
     """Named objects of one kind.
 
@@ -53,11 +60,12 @@ class Registry(Generic[T]):
         kind: the kind in the singular, as error messages spell it ("cost model").  The entry point group
             is `tunesmith.` and the kind with spaces replaced by underscores (`tunesmith.cost_model`).
         lazy: names whose values are dotted paths, see `register_lazy`.
+        formerly: an earlier name of the kind; its entry point group is also read, with a DeprecationWarning for each entry point.
     """
 
-    def __init__(self, kind: str, lazy: Mapping[str, str] | None = None) -> None:
+    def __init__(self, kind: str, lazy: Mapping[str, str] | None = None, formerly: str = "") -> None:
         self.kind = kind
-        self.group = "tunesmith." + kind.replace(" ", "_")
+        self.group, self._old_group = _group(kind), _group(formerly) if formerly else ""
         self._values: dict[str, T] = {}
         self._paths: dict[str, str] = {}
         self._sources: dict[str, str] = {}
@@ -151,9 +159,19 @@ class Registry(Generic[T]):
             return
         sources = dict(self._sources)
         paths: dict[str, str] = {}
-        for point in sorted(metadata.entry_points(group=self.group), key=lambda p: (p.name, p.value)):
+        old = set(metadata.entry_points(group=self._old_group)) if self._old_group else set()
+        for point in sorted({*metadata.entry_points(group=self.group), *old}, key=lambda p: (p.name, p.value, p in old)):
             distribution = point.dist.name if point.dist is not None else "an unknown package"
             source = f"{point.value} from the package {distribution}"
+            if point in old:
+                if paths.get(point.name) == point.value:
+                    continue  # a package that supports both names of the group
+                warnings.warn(
+                    f"the package {distribution} has the {self.kind} {point.name!r} in the entry point group {self._old_group}, which is "
+                    f"now {self.group}: rename the group, or install a newer version of the package",
+                    DeprecationWarning,
+                    stacklevel=stacklevel(),
+                )
             self._refuse_taken(point.name, source, sources)
             sources[point.name] = source
             paths[point.name] = point.value

@@ -21,7 +21,7 @@ class Backend:
     """What belongs to one kind of target.
 
     Attributes:
-        kind: the kind of target, built in or of `TARGET_KINDS`.
+        kind: the kind of the targets: `Target.kind`, or `Target.base` for the kinds derived from it that have no backend of their own.
         pipeline: from concrete scheduled functions to what code is generated from.
         build: `(functions, target, packing) -> Artifact`; `packing` is one of `llvm.build.PACKING`.
         source: `(functions, target) -> str`, the generated source for people.

@@ -19,6 +19,7 @@ BASELINES: Registry[type[Baseline]] = Registry(
         "tvm": "tunesmith.measure.baselines.tvm:TvmBaseline",
         "tvm_tuned": "tunesmith.measure.baselines.tvm:TvmTunedBaseline",
     },
+    formerly="peer",
 )
 
 

@@ -107,6 +107,10 @@ class CpuEvaluator:
             )
         return out
 
+    def close(self) -> None:
+        """Release the memory of the arguments."""
+        self._workloads.clear()
+
     def _raced(self, request: RunRequest, workload: _CpuWorkload, call: PackedCall) -> RunResult:
         flush = self._flusher(request.policy.flush_bytes)
         if request.verify == "always":

@@ -114,6 +114,15 @@ class DeviceEvaluator:
             results[i] = RunResult(tuple(seconds), True, None, workload.reference is not None, each, {"calls": float(number)})
         return [replace(results[i], host=workload.host) for i in range(len(requests))]
 
+    def close(self) -> None:
+        """Release the memory of the arguments, and the blocking kernels."""
+        self._workloads.clear()
+        kernels, self._blocking_kernels = list(self._blocking_kernels.values()), {}
+        for kernel in kernels:
+            if kernel is not None:
+                with suppress(DeviceLost):  # a lost device has nothing to release
+                    kernel.close()
+
     def _interleaved(
         self, calls: dict[int, _TimedCalls], policy: TimingPolicy, results: dict[int, RunResult]
     ) -> dict[int, tuple[list[float], int]]:

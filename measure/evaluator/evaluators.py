@@ -21,6 +21,7 @@ class Evaluator(Protocol):
     def prepare(self, setup: RunSetup) -> None: ...
     def run(self, request: RunRequest) -> RunResult: ...
     def compare(self, requests: Sequence[RunRequest], policy: TimingPolicy) -> list[RunResult]: ...
+    def close(self) -> None: ...
 
 
 class Evaluators:
@@ -46,6 +47,13 @@ class Evaluators:
     def compare(self, requests: Sequence[RunRequest], policy: TimingPolicy) -> list[RunResult]:
         """See `Runner.compare`."""
         return self._evaluator(requests[0].setup).compare(requests, policy)
+
+    def close(self) -> None:
+        """Release the memory and the devices of all evaluators.  Idempotent."""
+        for evaluator in self._made.values():
+            evaluator.close()
+        self._made.clear()
+        self._of_target.clear()
 
     def _evaluator(self, setup: RunSetup) -> Evaluator:
         found = self._of_target.get(setup.target)

@@ -99,6 +99,9 @@ def _check_layout(s: ScheduleState, old: Buffer, layout: Layout | None) -> list[
             spec.append((entry[0], str(entry[1]), s.value(entry[2])))
         else:
             raise s.refuse("layout", f"a layout entry is an int, [d, '/', f] or [d, '%', f]; got {item!r}")
+    beyond = sorted({d for d, _, _ in spec if not 0 <= d < rank})
+    if beyond:
+        raise s.refuse("layout", f"the layout names dimension {beyond[0]}, but {old.name} has {rank} dimensions, counted from 0")
     for d in range(rank):
         parts = [(op, f) for dim, op, f in spec if dim == d]
         whole = parts == [("", None)]
@@ -108,8 +111,6 @@ def _check_layout(s: ScheduleState, old: Buffer, layout: Layout | None) -> list[
     for _, _, f in spec:
         if f is not None:
             s.require("le0", 1 - f, "layout", "a dimension is split by a factor of at least 1", f)
-    if any(d >= rank or d < 0 for d, _, _ in spec):
-        raise s.refuse("layout", f"{old.name} has {rank} dimensions")
     return spec
 
 

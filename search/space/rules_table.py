@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 
 from tunesmith.codegen.backends.backend import backend_of
@@ -13,8 +14,14 @@ from tunesmith.schedule.schedule import Schedule
 from tunesmith.search.space.rules import stages
 from tunesmith.search.space.rules.block_classes import has_loop_for_each_variable
 from tunesmith.search.space.sketch import Sketch, Space, collect
+from tunesmith.support.caller import stacklevel
 from tunesmith.support.errors import BuildError, UserError
 from tunesmith.support.registry import Registry
+
+
+class SketchWarning(UserWarning):
+    """A schedule of a rule was refused, and is missing in the space."""
+
 
 Rule = Callable[[PrimFunc, Target], list[tuple[str, Callable[[Schedule], None]]]]
 """Maps (function, target) to named schedules; [] if the rule does not apply."""
@@ -42,8 +49,8 @@ def rules_of(target: Target) -> tuple[Rule, ...]:
 def generate(func: PrimFunc, target: Target, rules: Sequence[Rule] | None = None) -> Space:
     """The search space of `func`: the sketches of `rules`, by default those of the target's kind.
 
-    Sketches without admissible rows are skipped and listed in `Space.left_out`.  If no sketch remains and `rules` is None, the fallback
-    rule makes one.
+    Sketches without admissible rows are skipped and listed in `Space.left_out`, schedules that a primitive refused in `Space.refused`; a
+    refused schedule of `rules` is also a `SketchWarning`.  If no sketch remains and `rules` is None, the fallback rule makes one.
 
     Raises:
         BuildError: no rule applies to the function, or it has indirect indices, whose cost no model can predict.
@@ -57,16 +64,28 @@ def generate(func: PrimFunc, target: Target, rules: Sequence[Rule] | None = None
         )
     out: list[Sketch] = []
     empty: list[str] = []
+    refused: list[str] = []
     given = rules
     if rules is None:
         # Functions too large to be inlined as a whole: the other rules would inline them.
         rules = find_rules(backend_of(target).large_rules) if stages.sketches(func, target) else None
     for rule in rules_of(target) if rules is None else rules:
-        out.extend(collect(rule(func, target), func, empty))
+        found: list[str] = []
+        out.extend(collect(rule(func, target), func, empty, found))
+        refused += [f"the rule {_name(rule)} has a schedule for {func.name} that is refused, {line}" for line in found]
+    if given is not None:
+        for line in refused:
+            warnings.warn(f"{line}. The space has no such sketch", SketchWarning, stacklevel=stacklevel())
     if not out and given is None:
         (last,) = find_rules([backend_of(target).fallback_rule])
         out = collect(last(func, target), func, empty)
     if not out:
-        why = f" ({'; '.join(empty[:3])})" if empty else ""
+        why = f" ({'; '.join([*empty, *refused][:3])})" if empty or refused else ""
         raise BuildError(f"no sketch rule applies to {func.name}{why}: schedule it by hand, or pass your own rule in rules=")
-    return Space(tuple(out), tuple(empty))
+    return Space(tuple(out), tuple(empty), tuple(refused))
+
+
+def _name(rule: Rule) -> str:
+    """Module and name of a rule."""
+    module, name = getattr(rule, "__module__", ""), getattr(rule, "__qualname__", repr(rule))
+    return f"{module}:{name}" if module else name

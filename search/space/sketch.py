@@ -95,10 +95,12 @@ class Space:
     Attributes:
         sketches: the sketches with admissible rows.
         left_out: a line for each sketch without admissible rows: its name and the constraints that no row satisfies.
+        refused: a line for each schedule that a primitive refused: its rule, its name and the reason.
     """
 
     sketches: tuple[Sketch, ...]
     left_out: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
 
     def size(self) -> int:
         """Number of candidates: the sum of the sketch sizes (an upper bound if there are joint constraints)."""
@@ -106,7 +108,10 @@ class Space:
 
 
 def collect(
-    name_and_schedule: list[tuple[str, Callable[[Schedule], None]]], func: PrimFunc, left_out: list[str] | None = None
+    name_and_schedule: list[tuple[str, Callable[[Schedule], None]]],
+    func: PrimFunc,
+    left_out: list[str] | None = None,
+    refused: list[str] | None = None,
 ) -> list[Sketch]:
     """The sketches of named schedules; schedules that do not apply to the function are skipped.
 
@@ -114,12 +119,15 @@ def collect(
         name_and_schedule: named schedules.
         func: the unscheduled function.
         left_out: receives a line for each schedule that applies but has no admissible row.
+        refused: receives a line for each schedule that a primitive refused.
     """
     out: list[Sketch] = []
     for name, schedule in name_and_schedule:
         try:
             sketch = make_sketch(name, func, schedule)
-        except ScheduleError:
+        except ScheduleError as error:
+            if refused is not None:
+                refused.append(f"{name!r}: {error}")
             continue
         try:
             sketch.space  # noqa: B018  raises if no row is admissible

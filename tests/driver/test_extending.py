@@ -47,6 +47,8 @@ registries = {
     "tunesmith.target_tag": "ir.target.attributes:TARGET_TAGS",
     "tunesmith.device": "runtime.device.device:DEVICES",
     "tunesmith.external_codegen": "graph.offload.external_codegen:EXTERNAL_CODEGENS",
+    "tunesmith.baseline": "measure.baselines.registry:BASELINES",
+    "tunesmith.backend": "codegen.backends.backend:BACKENDS",
 }
 for group, path in registries.items():
     module, _, name = path.partition(":")
@@ -93,7 +95,26 @@ def test_files_of_the_guide_are_those_of_the_package() -> None:
 def test_the_guide_runs_and_prints_what_it_quotes(installed: dict[str, str], tmp_path: Path) -> None:
     pytest.importorskip("torch")
     printed = python(RUN, installed, tmp_path, ROOT / "tests" / "test_tour.py", DOCUMENT)
-    assert printed.splitlines()[-1] == "7 examples"
+    assert printed.splitlines()[-1] == "13 examples"
+
+
+def test_the_package_passes_the_conformance_suites(installed: dict[str, str], tmp_path: Path) -> None:
+    suites = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", "--pyargs", "tunesmith_extension.conformance"]
+    done = subprocess.run([sys.executable, *suites, "-k", "not Runner"], cwd=tmp_path, env=installed, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+INTERNAL = {"script dialect": "readers of tunesmith's own scripts", "structure": "digests of tunesmith's own functions"}
+"""Registries that are no interface: only parts of tunesmith are in them."""
+
+
+def test_the_guide_lists_the_group_of_every_registry() -> None:
+    layout = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["tunesmith"]["layout"]
+    sources = [p for folder in layout for p in sorted((ROOT / folder).rglob("*.py"))]
+    kinds = {kind for p in sources for kind in re.findall(r"= Registry\(\s*\"([a-z ]+)\"", p.read_text())}
+    assert set(INTERNAL) < kinds
+    groups = {"tunesmith." + kind.replace(" ", "_") for kind in kinds - set(INTERNAL)}
+    assert groups == set(re.findall(r"^\|.*, `(tunesmith\.\w+)` \|", DOCUMENT.read_text(), re.MULTILINE))
 
 
 def test_every_entry_point_is_found_under_its_group(installed: dict[str, str], tmp_path: Path) -> None:

@@ -152,4 +152,6 @@ def twice(W: T.Buffer((4,), "float32"), C: T.Buffer((4,), "float32")):
 def test_constants_are_parameters() -> None:
     with pytest.raises(ScriptError, match=r"`constants` names V, which is not a buffer parameter"):
         verify(dense().with_(attrs=(("constants", "V W"),)))
+    with pytest.raises(ScriptError, match=r"`constants` names U, V, which are not buffer parameters"):
+        verify(dense().with_(attrs=(("constants", "V U W"),)))
     assert dense().constants == ("W",)

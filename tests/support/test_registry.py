@@ -133,3 +133,24 @@ def test_the_path_of_a_lazy_name_is_known_without_an_import() -> None:
     assert registry.path("none") is None
     with pytest.raises(UserError, match="unknown answer 'al'"):
         registry.path("al")
+
+
+def test_entry_points_of_a_former_group_are_read_with_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    _distribution(
+        monkeypatch, tmp_path, "[tunesmith.old_kind]\nloads = json:loads\nboth = json:dumps\n[tunesmith.kind]\nboth = json:dumps\n"
+    )
+    registry: Registry[object] = Registry("kind", formerly="old kind")
+    message = (
+        "package plugin-under-test has the kind 'loads' in the entry point group tunesmith.old_kind, which is now tunesmith.kind: rename"
+    )
+    with pytest.warns(DeprecationWarning, match=message) as found:
+        assert registry.names() == ["both", "loads"]
+    assert len(found) == 1 and registry.get("loads").__name__ == "loads"
+    assert registry.names() == ["both", "loads"], "the groups are read once"
+
+
+def test_a_former_group_may_not_replace_a_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    _distribution(monkeypatch, tmp_path, "[tunesmith.old_kind]\nx = json:loads\n[tunesmith.kind]\nx = json:dumps\n")
+    registry: Registry[object] = Registry("kind", formerly="old kind")
+    with pytest.warns(DeprecationWarning), pytest.raises(UserError, match="'x' is registered twice: json:dumps .*, and json:loads"):
+        registry.names()

@@ -29,7 +29,7 @@ class TaskReport:
         flops: operations of one call; 0 if not counted.
         drafted, scored: candidates scored by the analytic and by the learned model.
         seconds: seconds per phase: total, draft, verify, build, measure, train.
-        curve: best seconds after each trial; None before the first success.
+        curve: for each trial, including those of earlier runs, the best verified seconds so far; None before the first success.
         failure: why the workload has no result or an incomplete one; empty on success.
         examples: the most frequent message of each error class, with a candidate.
     """

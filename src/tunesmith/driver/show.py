@@ -109,7 +109,12 @@ def show_workload(
         parts.append(printable(f"\n{data['script']}"))
     if space or trace:
         sketches = [_sketch_entry(s, trace) for s in task.space.sketches]
-        data |= {"size": task.space.size(), "sketches": sketches, "left_out": list(task.space.left_out)}
+        data |= {
+            "size": task.space.size(),
+            "sketches": sketches,
+            "left_out": list(task.space.left_out),
+            "refused": list(task.space.refused),
+        }
         cells = [
             [s["name"], f"{s['size']:.3g}", f"{s['acceptance']:.2g}", str(len(s["params"])), str(len(s["constraints"]))] for s in sketches
         ]
@@ -121,6 +126,7 @@ def show_workload(
             )
         )
         parts += [printable(f"! dropped, no admissible configuration: {line}", style="yellow") for line in task.space.left_out]
+        parts += [printable(f"! {line}", style="yellow") for line in task.space.refused]
         parts += [printable(f"\n# {s['name']}\n{s['trace']}") for s in sketches if trace]
     return Shown(data, tuple(parts))
 

@@ -78,8 +78,8 @@ class CostModelConformance:
         x, seconds, groups = example_data(first.inputs)
         for m in (first, second):
             m.update(x, seconds, groups)
-        same_scores(first.score(x), second.score(x), "two models created and updated in the same way score the same programs")
-        same_scores(first.score(x), first.score(x), "one model scores the same programs twice")
+        check_same_scores(first.score(x), second.score(x), "two models created and updated in the same way score the same programs")
+        check_same_scores(first.score(x), first.score(x), "one model scores the same programs twice")
 
     def test_a_score_is_the_programs_own(self, make: Make) -> None:
         """A score does not depend on the other programs, on their order, or on the memory layout of the array.
@@ -92,16 +92,18 @@ class CostModelConformance:
         m.update(x, seconds, groups)
         scores = m.score(x)
         alone = "programs are scored without the rest of their batch"
-        near_scores(m.score(x[50:60]), scores[50:60], scores, alone)
-        near_scores(m.score(x[7:8]), scores[7:8], scores, alone)
-        near_scores(m.score(x[::-1]), scores[::-1], scores, "programs are scored in the reverse order (an array with negative strides)")
-        near_scores(m.score(np.asfortranarray(x)), scores, scores, "features are in Fortran order")
-        near_scores(m.score(x.astype(np.float64)), scores, scores, "features are float64")
+        check_near_scores(m.score(x[50:60]), scores[50:60], scores, alone)
+        check_near_scores(m.score(x[7:8]), scores[7:8], scores, alone)
+        check_near_scores(
+            m.score(x[::-1]), scores[::-1], scores, "programs are scored in the reverse order (an array with negative strides)"
+        )
+        check_near_scores(m.score(np.asfortranarray(x)), scores, scores, "features are in Fortran order")
+        check_near_scores(m.score(x.astype(np.float64)), scores, scores, "features are float64")
         many = np.concatenate([x] * 20)
-        near_scores(m.score(many), np.concatenate([scores] * 20), scores, "a batch holds each program twenty times")
+        check_near_scores(m.score(many), np.concatenate([scores] * 20), scores, "a batch holds each program twenty times")
         if m.inputs == "stores":
             padded = np.concatenate([x, np.full_like(x[:, :2], np.nan)], axis=1)
-            near_scores(m.score(padded), scores, scores, "rows of NaN for absent stores are added")
+            check_near_scores(m.score(padded), scores, scores, "rows of NaN for absent stores are added")
 
     def test_no_side_effects(self, make: Make) -> None:
         """The caller's arrays and numpy's global random state are unchanged."""
@@ -122,7 +124,7 @@ class CostModelConformance:
         with ThreadPoolExecutor(4) as pool:
             found = list(pool.map(lambda _: m.score(data[0]), range(8)))
         for one in found:
-            same_scores(one, m.score(data[0]), "four threads score at once")
+            check_same_scores(one, m.score(data[0]), "four threads score at once")
 
     def test_updates_forget_earlier_ones(self, make: Make) -> None:
         """A model depends only on the last update, so a resumed search has the model of an uninterrupted one."""
@@ -132,9 +134,9 @@ class CostModelConformance:
         a.update(x, 1 / seconds, groups)
         a.update(x, seconds, groups)
         b.update(x, seconds, groups)
-        same_scores(a.score(x), b.score(x), "a model was updated with other measurements before (update must replace earlier ones)")
+        check_same_scores(a.score(x), b.score(x), "a model was updated with other measurements before (update must replace earlier ones)")
         a.update(x[:0], seconds[:0], groups[:0])
-        same_scores(a.score(x), nothing, "a model was updated with no measurements (update must replace earlier ones)")
+        check_same_scores(a.score(x), nothing, "a model was updated with no measurements (update must replace earlier ones)")
 
     def test_learners_learn_the_order_within_tasks(self, make: Make) -> None:
         """Trained on one part, a model ranks the rest, and it scores failures as worse."""
@@ -156,7 +158,7 @@ class CostModelConformance:
         file = tmp_path / f"model{m.suffix}"
         m.save(file)
         assert file.read_bytes()[:1] != b"\x80" and b"__reduce__" not in file.read_bytes()
-        same_scores(type(m).load(file).score(data[0]), m.score(data[0]), "a model was saved and loaded")
+        check_same_scores(type(m).load(file).score(data[0]), m.score(data[0]), "a model was saved and loaded")
         m.save(file)
         with pytest.raises(UserError):
             m.save(tmp_path / "model.other")
@@ -176,13 +178,13 @@ class CostModelConformance:
         for one in (first, second, m):
             one.update(few, times, task)
         again = example_data(m.inputs, 200, seed=2)
-        same_scores(first.score(x), second.score(x), "a model was loaded twice and both updated alike")
-        same_scores(first.score(x), m.score(x), "a model was loaded, and its writer called keep(); both were updated alike")
+        check_same_scores(first.score(x), second.score(x), "a model was loaded twice and both updated alike")
+        check_same_scores(first.score(x), m.score(x), "a model was loaded, and its writer called keep(); both were updated alike")
         if _learns(make):
             assert not np.array_equal(first.score(x), type(m).load(file).score(x)), "an update of a pretrained model changed no score"
             assert spearman(again[1], first.score(again[0]), again[2]) > 0.4, "an update with eight records erased the pretraining"
         first.save(file)
-        same_scores(type(m).load(file).score(x), first.score(x), "a pretrained model was updated, saved and loaded")
+        check_same_scores(type(m).load(file).score(x), first.score(x), "a pretrained model was updated, saved and loaded")
         second.update(few[:0], times[:0], task[:0])
         assert np.array_equal(second.score(x), type(m).load(file).score(x)) is not _learns(make)
 
@@ -224,13 +226,13 @@ class CostModelConformance:
                 m.score(x[..., :-1])
 
 
-def same_scores(got: Float64Array, expected: Float64Array, what: str) -> None:
+def check_same_scores(got: Float64Array, expected: Float64Array, what: str) -> None:
     """Raise an AssertionError that describes the differing scores unless all are bit-identical."""
     if got.shape != expected.shape or not np.array_equal(got, expected):
         raise AssertionError(f"{what}, and scores must be equal bit by bit; {_difference(got, expected)}")
 
 
-def near_scores(got: Float64Array, expected: Float64Array, scores: Float64Array, what: str) -> None:
+def check_near_scores(got: Float64Array, expected: Float64Array, scores: Float64Array, what: str) -> None:
     """Raise an AssertionError that describes the differing scores unless all agree within `TOLERANCE` times the spread of `scores`."""
     allowed = TOLERANCE * max(float(np.ptp(scores)), float(np.abs(scores).max(initial=0.0)))
     if got.shape != expected.shape or not (np.abs(got - expected) <= allowed).all():

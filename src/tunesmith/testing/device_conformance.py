@@ -1,9 +1,9 @@
-"""Conformance tests for device kinds: derive a class from `DeviceConformance` in a test file and define the device API.
+"""Conformance tests for device kinds: derive a class from `DeviceConformance` in a test file and define the API's factory.
 
     class TestMine(DeviceConformance):
         @pytest.fixture
-        def api(self):
-            return MyDeviceAPI()
+        def make(self):
+            return MyDeviceAPI
 
 A kind that runs kernels also defines the fixture `code`: the kernels of `OPENCL_KERNELS` or `CUDA_KERNELS`, compiled for `load_code`.
 """
@@ -25,6 +25,8 @@ from tunesmith.support.array_types import Float32Array
 from tunesmith.support.errors import RunError
 
 T = TypeVar("T")
+Make = Callable[[], DeviceAPI]
+"""Factory of the API."""
 
 OPENCL_KERNELS = """
 __kernel void scale(__global const float* x, __global float* y) {
@@ -76,9 +78,14 @@ class DeviceConformance:
     """The tests; each docstring states a requirement."""
 
     @pytest.fixture
-    def api(self) -> DeviceAPI:
-        """The API under test."""
-        raise NotImplementedError("override the fixture `api` to return the DeviceAPI under test")
+    def make(self) -> Make:
+        """A factory of the API under test."""
+        raise NotImplementedError("override the fixture `make` to return a factory of the DeviceAPI under test, for example the class")
+
+    @pytest.fixture
+    def api(self, make: Make) -> DeviceAPI:
+        """The API under test; an API that must be released after a test overrides this fixture."""
+        return make()
 
     @pytest.fixture
     def code(self) -> bytes:

@@ -20,9 +20,7 @@ from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.interpreter.interpret import run
 from tunesmith.ops import tensor_expression as te
 from tunesmith.support import dtype as dt
-
-_SHOWN = 5
-"""Maximum number of differing elements in an error message."""
+from tunesmith.testing.array_agreement import check_arrays
 
 
 def check_operator(
@@ -59,9 +57,9 @@ def check_operator(
     inputs = [te.placeholder(t.shape, t.dtype, f"arg{i}") for i, t in enumerate(types)]
     func = te.create_prim_func([*inputs, *operator.apply(inputs, bound)], f"call_{name}")
     count = len(expected)
-    _compare(f"{call}, interpreted", run(func, operands)[-count:], expected, rtol, atol)
+    check_arrays(run(func, operands)[-count:], expected, f"{call}, interpreted", rtol, atol)
     if compiled:
-        _compare(f"{call}, compiled", _called(func, operands, expected), expected, rtol, atol)
+        check_arrays(_called(func, operands, expected), expected, f"{call}, compiled", rtol, atol)
 
 
 def _called(func: PrimFunc, operands: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -72,24 +70,3 @@ def _called(func: PrimFunc, operands: Sequence[np.ndarray], expected: Sequence[n
     results = [np.full(w.shape, True if w.dtype == np.bool_ else np.nan if w.dtype.kind == "f" else 77, w.dtype) for w in expected]
     build(func)[func.name](*[a.copy(order="K") for a in operands], *results)
     return results
-
-
-def _compare(what: str, results: Sequence[np.ndarray], expected: Sequence[np.ndarray], rtol: float, atol: float) -> None:
-    for k, (result, want) in enumerate(zip(results, expected, strict=True)):
-        place = f"{what}, result {k}"
-        assert (result.shape, result.dtype) == (want.shape, want.dtype), (
-            f"{place}: {result.dtype}{result.shape}, expected {want.dtype}{want.shape}"
-        )
-        if want.dtype.kind == "f":
-            rtol_here = max(rtol, 4 * float(np.finfo(want.dtype).eps))
-            good = np.isclose(result.astype(np.float64), want.astype(np.float64), rtol_here, atol, equal_nan=True)
-        else:
-            good = result == want
-        wrong = np.argwhere(~np.atleast_1d(good))
-        if len(wrong):
-            shown = [f"at {tuple(i.tolist()) if want.ndim else ()} {_at(result, i)!r}, expected {_at(want, i)!r}" for i in wrong[:_SHOWN]]
-            raise AssertionError(f"{place}: {len(wrong)} of {want.size} elements differ: {'; '.join(shown)}")
-
-
-def _at(array: np.ndarray, index: np.ndarray) -> Any:
-    return np.atleast_1d(array)[tuple(index)].item()

@@ -12,7 +12,7 @@ from tunesmith.codegen.backends.cpu import CPU_BACKEND
 from tunesmith.codegen.build import build
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.target import attributes, defaults, target
-from tunesmith.ir.target.attributes import KINDS, TargetKind
+from tunesmith.ir.target.attributes import KINDS, TARGET_KINDS, TargetKind
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.baselines.registry import BASELINES
 from tunesmith.ops.workload import workload
@@ -81,3 +81,15 @@ def test_a_registered_backend_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     registry.register("llvm", replace(CPU_BACKEND, build=spy))
     monkeypatch.setattr(module, "BACKENDS", registry)
     assert build(workload("relu(shape=8)").func, TARGET).functions == ("relu",) and seen == ["relu"]
+
+
+def test_a_derived_kind_has_the_backend_of_its_base_or_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("lab", "sim"):
+        monkeypatch.setitem(TARGET_KINDS._values, name, TargetKind(like="llvm"))
+        monkeypatch.setitem(TARGET_KINDS._sources, name, "this test")
+    registry: Registry[Backend] = Registry("backend")
+    registry.register("llvm", CPU_BACKEND)
+    own = registry.register("sim", replace(CPU_BACKEND, kind="sim"))
+    monkeypatch.setattr(module, "BACKENDS", registry)
+    assert backend_of(Target("lab -mcpu=x86-64-v3 -num-cores=2")) is CPU_BACKEND
+    assert backend_of(Target("sim -mcpu=x86-64-v3 -num-cores=2")) is own

@@ -30,12 +30,12 @@ def recognise_squared_relu(mod):
 
 
 @function_pass(requires="FLAT")
-def unroll_short_loops(func, target):
-    """Innermost loops of up to four rounds are marked `unrolled`; unroll_loops, which comes later, writes them out."""
+def unroll_short_loops(func, target, *, most: int = 4):
+    """Mark innermost loops of up to `most` rounds as unrolled; the later pass unroll_loops replaces them."""
 
     def on_for(n, recurse):
         innermost = not any(isinstance(below, For) for below in walk(n.body))
-        short = n.kind == "serial" and n.extent.const is not None and n.extent.const <= 4
+        short = n.kind == "serial" and n.extent.const is not None and n.extent.const <= most
         return n.with_(kind="unrolled") if innermost and short else n.map_children(recurse)
 
     return with_body(func, transform(func.body, {For: on_for}))

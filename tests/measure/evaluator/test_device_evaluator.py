@@ -191,6 +191,25 @@ def test_blocking_kernel_runs_if_the_host_is_slower(setup: RunSetup, monkeypatch
     assert (len(asked) >= 3 * 3 and min(asked) > 0) if bound == 0 else not asked, "three batches for each of three samples of five calls"
 
 
+def test_close_releases_the_blocking_kernel(setup: RunSetup, monkeypatch: pytest.MonkeyPatch) -> None:
+    api = DEVICES.get("opencl")
+    monkeypatch.setattr(device_evaluator, "LAUNCH_BOUND", ("opencl",))
+    before = dict(api._events._objects)  # type: ignore[attr-defined]
+    evaluator = DeviceEvaluator()
+    evaluator.prepare(setup)
+    assert len(api._events._objects) == len(before) + 2, "the events of the blocking kernel"  # type: ignore[attr-defined]
+    for _ in range(2):
+        evaluator.close()
+        assert api._events._objects == before  # type: ignore[attr-defined]
+    assert kind(evaluator.run(ask(setup, RIGHT))) is None, "an evaluator can be used again"
+    runner = InProcessRunner()
+    runner.run([ask(setup, RIGHT)])
+    count = len(api._events._objects)  # type: ignore[attr-defined]
+    runner.close()
+    assert len(api._events._objects) == count - 2  # type: ignore[attr-defined]
+    evaluator.close()
+
+
 def test_device_lost_during_compare_is_a_crash(setup: RunSetup, monkeypatch: pytest.MonkeyPatch) -> None:
     api, evaluator = DEVICES.get("opencl"), DeviceEvaluator()
     evaluator.prepare(setup)

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from tunesmith.runtime.device.cpu import CpuDeviceAPI, host_memory
-from tunesmith.runtime.device.device import Allocation, Device, DeviceAPI, cpu
+from tunesmith.runtime.device.device import Allocation, Device, cpu
 from tunesmith.support.errors import RunError
-from tunesmith.testing.device_conformance import DeviceConformance
+from tunesmith.testing.device_conformance import DeviceConformance, Make
 
 
 class TestCpu(DeviceConformance):
     @pytest.fixture
-    def api(self) -> DeviceAPI:
-        return CpuDeviceAPI()
+    def make(self) -> Make:
+        return CpuDeviceAPI
 
 
 @pytest.fixture

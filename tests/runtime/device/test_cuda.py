@@ -22,7 +22,7 @@ from tunesmith.runtime.device.device import Allocation, Device, DeviceAPI, Devic
 from tunesmith.runtime.device.module import DeviceModule
 from tunesmith.runtime.device.program import DeviceFunction, DeviceProgram, Launch
 from tunesmith.support.errors import RunError, UserError
-from tunesmith.testing.device_conformance import CUDA_KERNELS, DeviceConformance, content, filled
+from tunesmith.testing.device_conformance import CUDA_KERNELS, DeviceConformance, Make, content, filled
 
 FAKE_LIBRARY = "TUNESMITH_TEST_FAKE_LIBCUDA"
 """Environment variable of the process with the fake driver: path of its library."""
@@ -94,8 +94,8 @@ class TestCuda(DeviceConformance):
     """The conformance suite on a GPU."""
 
     @pytest.fixture
-    def api(self) -> DeviceAPI:
-        return CUDA
+    def make(self) -> Make:
+        return lambda: CUDA
 
     @pytest.fixture
     def code(self) -> bytes:

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from tunesmith.runtime.device.cpu import host_memory
-from tunesmith.runtime.device.device import Device, DeviceAPI, opencl
+from tunesmith.runtime.device.device import Device, opencl
 from tunesmith.runtime.device.opencl import OPENCL, OpenClDriver, find_runtime
 from tunesmith.support.errors import RunError
-from tunesmith.testing.device_conformance import OPENCL_KERNELS, DeviceConformance, filled
+from tunesmith.testing.device_conformance import OPENCL_KERNELS, DeviceConformance, Make, filled
 
 needs_device = pytest.mark.skipif(OPENCL.count() == 0, reason="no OpenCL runtime here: pip install 'tunesmith[opencl]'")
 
@@ -22,8 +22,8 @@ needs_device = pytest.mark.skipif(OPENCL.count() == 0, reason="no OpenCL runtime
 @needs_device
 class TestOpenCl(DeviceConformance):
     @pytest.fixture
-    def api(self) -> DeviceAPI:
-        return OPENCL
+    def make(self) -> Make:
+        return lambda: OPENCL
 
     @pytest.fixture
     def code(self) -> bytes:

@@ -19,7 +19,7 @@ from tunesmith.ops.workload import workload
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.search.space import rules_table as space_rules
 from tunesmith.search.space.rules import contraction, fallback
-from tunesmith.search.space.rules_table import find_rules, generate, rules_of
+from tunesmith.search.space.rules_table import SketchWarning, find_rules, generate, rules_of
 from tunesmith.support.errors import BuildError, UserError
 
 TARGET = Target("llvm -mcpu=znver5 -num-cores=2")
@@ -144,6 +144,25 @@ def test_a_sketch_without_rows_is_skipped_and_the_fallback_used(monkeypatch: pyt
     assert line.startswith("empty: ") and "never" in line
     with pytest.raises(BuildError, match="no sketch rule applies to .*empty: .*never"):
         generate(func, TARGET, [lambda func, target: [("empty", never)]])
+
+
+def refused(func: PrimFunc, target: Target) -> list[tuple[str, Callable[[Schedule], None]]]:
+    """A rule with a schedule that a primitive refuses, and one that applies."""
+    return [("broken", lambda s: s.vectorize(s.get_loops(s.get_block("no such block"))[0])), *fallback.sketches(func, target)]
+
+
+def test_a_refused_schedule_is_reported_with_its_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    func = workload("relu(shape=30x50)").func
+    with pytest.warns(
+        SketchWarning, match="the rule .*:refused has a schedule for relu that is refused, 'broken': .*no such block"
+    ) as found:
+        space = generate(func, TARGET, [refused])
+    assert len(found) == len(space.refused) == 1 and found[0].filename == __file__
+    assert {s.name for s in space.sketches} <= {"fallback", "fallback serial"} and space.sketches
+    monkeypatch.setattr(space_rules, "rules_of", lambda target: (refused,))
+    assert generate(func, TARGET).refused == space.refused, "the rules of a backend: a line in the space, and no warning"
+    with pytest.warns(SketchWarning), pytest.raises(BuildError, match="no sketch rule applies to .*no such block"):
+        generate(func, TARGET, [lambda func, target: refused(func, target)[:1]])
 
 
 def test_vectorised_tiles_have_no_code_budget() -> None:

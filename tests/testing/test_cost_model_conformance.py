@@ -14,7 +14,7 @@ import pytest
 from tunesmith.costmodel.models.model import CostModel, Features, Scores, check_training_data
 from tunesmith.costmodel.models.registry import COST_MODELS, make_model
 from tunesmith.support.errors import RecordError
-from tunesmith.testing.cost_model_conformance import CostModelConformance, same_scores
+from tunesmith.testing.cost_model_conformance import CostModelConformance, check_same_scores
 
 
 class TestRegistered(CostModelConformance):
@@ -79,4 +79,4 @@ def test_rounding_is_accepted_and_messages_name_the_check() -> None:
     with pytest.raises(AssertionError, match="update must replace earlier ones.*must be equal bit by bit; 160 of 160 differ"):
         suite.test_updates_forget_earlier_ones(Forgetful)
     with pytest.raises(AssertionError, match=r"got an array of shape \[3\] where \[2\] is expected"):
-        same_scores(np.zeros(3), np.zeros(2), "x")
+        check_same_scores(np.zeros(3), np.zeros(2), "x")

@@ -1,0 +1,261 @@
+"""Conformance tests for baselines: derive a class from `BaselineConformance` in a test file and define the baseline's factory.
+
+    class TestMine(BaselineConformance):
+        @pytest.fixture
+        def make(self):
+            return MyBaseline
+
+All tests are skipped if the library is not installed.  A baseline that needs seconds for an operator tests fewer `cases`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from tunesmith.measure.baselines.baseline import Baseline, PreparedCall
+from tunesmith.measure.baselines.operator_call import OperatorCall, operator_call
+from tunesmith.ops import tensor_expression as te
+from tunesmith.ops.operator import Operator
+from tunesmith.ops.parameter import IntParameter
+from tunesmith.ops.workload import Workload, make_workload, workload
+from tunesmith.support.errors import RunError, UserError
+
+Make = Callable[[int], Baseline]
+"""Factory of baselines with a number of threads."""
+
+TOLERANCE = {"float16": 1e-2, "float32": 2e-4, "float64": 1e-9}
+"""Allowed difference by dtype: absolute, and relative to the numpy reference of the operator."""
+_CONV = "n=1,h=9,w=11,ci=6,co=8"
+CASES = (
+    "matmul(m=33,n=48,k=20)",
+    "batch_matmul(b=3,m=8,n=16,k=5)",
+    "dense(m=6,n=32,k=10)",
+    "dense(m=6,n=32,k=10,activation=relu)",
+    "dense(m=6,n=32,k=10,activation=gelu)",
+    "dense(m=6,n=32,k=10,activation=gelu,bias=0)",
+    "dense(m=6,n=32,k=10,activation=relu,bias=0)",
+    "conv2d(n=2,h=9,w=11,ci=6,co=8,kh=3,kw=3,pad=1,bias=1,relu=1)",
+    f"conv2d({_CONV},kh=3,kw=2,stride=2,layout=NCHW)",
+    f"conv2d({_CONV},kh=3,kw=3,dilation=2,groups=2,pad=2,bias=1)",
+    "conv2d(n=1,h=8,w=8,ci=8,co=8,kh=3,kw=3,groups=8,pad=1,layout=NCHW,relu=1)",
+    "conv2d(n=1,h=8,w=8,ci=8,co=8,kh=3,kw=3,groups=8,pad=1)",
+    "conv2d(n=1,h=7,w=7,ci=16,co=8,kh=1,kw=1)",
+    "softmax(m=7,n=50)",
+    "sum(shape=7x50,axis=1)",
+    "sum(shape=7x50,axis=0)",
+    "sum(shape=7x50)",
+    "sum(shape=3x4x5,axis=0+2)",
+    "layer_norm(m=7,n=50,eps=1e-3)",
+    "relu(shape=7x50)",
+    "add(shape=1x4x5x6)",
+    "add(shape=4x5x6,other=5x1)",
+)
+"""Workloads of the operators that libraries have."""
+
+
+class BaselineConformance:
+    """The tests; each docstring states a requirement."""
+
+    cases: ClassVar[Sequence[str]] = CASES
+    """The workloads to test; at least one must be supported."""
+
+    @pytest.fixture
+    def make(self) -> Make:
+        """A factory of baselines with a number of threads: the class."""
+        raise NotImplementedError("override the fixture `make` to return a factory of baselines, for example the class")
+
+    def test_description(self, make: Make) -> None:
+        """It has a name, a package and a version, and keeps its number of threads, of which at least one is required."""
+        baseline = ready(make)
+        assert baseline.name and baseline.package and baseline.version(), "name, package and version are texts that tables show"
+        assert baseline.threads == 2, f"created with 2 threads, the baseline has {baseline.threads}"
+        with pytest.raises(UserError, match="at least 1 thread"):
+            make(0)
+
+    def test_results_agree_with_numpy(self, make: Make) -> None:
+        """Every supported call returns an array of the right shape and dtype, in the first run and in later ones."""
+        baseline, supported = ready(make), 0
+        for case in map(workload, self.cases):
+            inputs = case.random_inputs()
+            prepared = baseline.prepare(case, inputs)
+            if prepared is None:
+                continue
+            supported += 1
+            assert prepared.variant, f"{case}: the prepared call names no variant"
+            for when in ("first", "second"):
+                check_result(prepared(), case, inputs, f"{case}, {prepared.variant}, {when} call")
+        assert supported, f"none of {len(self.cases)} calls is supported"
+
+    def test_every_variant_agrees_with_numpy(self, make: Make) -> None:
+        """Not only the fastest; their names differ.  A variant that lacks the dtype raises NotImplementedError."""
+        baseline = ready(make)
+        for case in map(workload, self.cases):
+            inputs = case.random_inputs()
+            variants = baseline.variants(_call(case, inputs))
+            names = [v.variant for v in variants]
+            assert len(set(names)) == len(names), f"{case}: two variants have the same name: {names}"
+            for variant in variants:
+                try:
+                    result = variant()
+                except NotImplementedError:
+                    continue
+                check_result(result, case, inputs, f"{case}, {variant.variant}")
+
+    def test_other_dtypes_agree_or_are_unsupported(self, make: Make) -> None:
+        """The result has the dtype of the inputs, or `prepare` returns None."""
+        baseline = ready(make)
+        for dtype in ("float64", "float16"):
+            for text in self.cases:
+                case = workload(f"{text[:-1]},dtype={dtype})")
+                if case.name in ("matmul", "relu", "softmax", "sum"):
+                    inputs = case.random_inputs()
+                    prepared = baseline.prepare(case, inputs)
+                    if prepared is not None:
+                        check_result(prepared(), case, inputs, str(case))
+
+    def test_unsupported_operators_give_none(self, make: Make) -> None:
+        """An operator defined elsewhere, and one that the library lacks, give None, not an error."""
+        baseline = ready(make)
+        other = make_workload(_DEFINED_HERE, {"n": 4})
+        found = baseline.prepare(other, other.random_inputs())
+        assert found is None, f"an operator of another package must give None, got {found}"
+        for case in map(workload, self.cases):
+            inputs = case.random_inputs()
+            lacks = not baseline.variants(_call(case, inputs))
+            if lacks:
+                found = baseline.prepare(case, inputs)
+                assert found is None, f"{case}: the library has no variant, so prepare must give None, got {found}"
+
+    def test_preparation_happens_once(self, make: Make) -> None:
+        """Variants are created by `prepare`, and not again by the timed part."""
+        baseline = ready(make)
+        case, inputs, counted = self._supported(baseline)
+        prepared = baseline.prepare(case, inputs)
+        assert prepared is not None
+        before = len(counted)
+        for _ in range(3):
+            prepared.complete()
+        assert before > 0 and len(counted) == before, f"{case}: {len(counted) - before} preparations in three calls, expected none"
+
+    def test_prepared_calls_are_independent(self, make: Make) -> None:
+        """A call keeps its own inputs and memory when another one is prepared and run."""
+        baseline = ready(make)
+        case, inputs, _ = self._supported(baseline)
+        others = case.random_inputs(seed=1)
+        first, second = baseline.prepare(case, inputs), baseline.prepare(case, others)
+        assert first is not None and second is not None
+        for _ in range(2):
+            check_result(first(), case, inputs, f"{case}, after another call was prepared")
+            check_result(second(), case, others, f"{case}, prepared as the second")
+
+    def test_inputs_are_not_changed(self, make: Make) -> None:
+        """Preparation and calls do not write to the inputs; inputs in Fortran order give the same result."""
+        baseline = ready(make)
+        for case in {case.name: case for case in map(workload, self.cases)}.values():
+            inputs = [np.asfortranarray(value) for value in case.random_inputs()]
+            prepared = baseline.prepare(case, inputs)
+            if prepared is None:
+                continue
+            result = prepared()
+            for spec, given, value in zip(case.inputs, inputs, case.random_inputs(), strict=True):
+                assert np.array_equal(given, value), f"{case}: the baseline changed its input {spec.name}"
+            check_result(result, case, inputs, f"{case}, inputs in Fortran order")
+
+    def test_invalid_inputs_are_refused(self, make: Make) -> None:
+        """Inputs that are not those of the workload raise RunError."""
+        baseline = ready(make)
+        case, (first, *rest), _ = self._supported(baseline)
+        refused = {
+            "an input is missing": rest,
+            "an input has another shape": [np.zeros((2, *first.shape), first.dtype), *rest],
+            "an input has another dtype": [first.astype(np.int8), *rest],
+        }
+        for what, inputs in refused.items():
+            try:
+                found = baseline.prepare(case, inputs)
+            except RunError as error:
+                assert str(error), f"{what}: the RunError has no message"
+            except Exception as error:
+                raise AssertionError(f"{what}: a RunError is expected, got {type(error).__name__}: {error}") from error
+            else:
+                raise AssertionError(f"{what}: a RunError is expected, got {found}")
+
+    def test_failures_of_the_library_are_run_errors(self, make: Make) -> None:
+        """An exception of the library becomes a RunError that names the baseline and the operator."""
+        baseline = ready(make)
+        case, inputs, _ = self._supported(baseline)
+
+        def fails(call: OperatorCall) -> Sequence[PreparedCall]:
+            raise ValueError("the library is broken")
+
+        baseline.variants = fails  # type: ignore[method-assign]
+        try:
+            baseline.prepare(case, inputs)
+        except RunError as error:
+            assert baseline.name in str(error) and case.name in str(error), (
+                f"the RunError must name {baseline.name} and {case.name}: {error}"
+            )
+        except Exception as error:
+            raise AssertionError(f"a failure of the library must be a RunError, got {type(error).__name__}: {error}") from error
+        else:
+            raise AssertionError("a failure of the library must be a RunError, got a prepared call")
+
+    def _supported(self, baseline: Baseline) -> tuple[Workload, list[np.ndarray], list[OperatorCall]]:
+        """The first supported call, its inputs, and a list that grows with every later call of `variants`."""
+        counted: list[OperatorCall] = []
+        inner = baseline.variants
+
+        def counting(call: OperatorCall) -> Sequence[PreparedCall]:
+            counted.append(call)
+            return inner(call)
+
+        for case in map(workload, self.cases):
+            inputs = case.random_inputs()
+            if baseline.prepare(case, inputs) is not None:
+                baseline.variants = counting  # type: ignore[method-assign]
+                return case, inputs, counted
+        raise AssertionError(f"none of {len(self.cases)} calls is supported")
+
+
+def ready(make: Make) -> Baseline:
+    """A baseline with two threads; skips the test if its library is missing."""
+    baseline = make(2)
+    reason = baseline.available()
+    if reason is not None:
+        pytest.skip(reason)
+    return baseline
+
+
+def check_result(result: Any, case: Workload, inputs: Sequence[np.ndarray], what: str) -> None:
+    """Raise an AssertionError that describes the difference unless the result agrees with the numpy reference of the operator."""
+    (expected,) = case.reference(inputs)
+    dtype = case.outputs[0].dtype
+    assert isinstance(result, np.ndarray), f"{what}: the result is a {type(result).__name__}, not a numpy array"
+    assert (str(result.dtype), result.shape) == (dtype, expected.shape), (
+        f"{what}: the result is {result.dtype}{list(result.shape)}, expected {dtype}{list(expected.shape)}"
+    )
+    apart = np.abs(result.astype(np.float64) - expected)
+    wrong = ~(apart <= TOLERANCE[dtype] * (1 + np.abs(expected)))
+    if wrong.any():
+        at = np.unravel_index(int(np.argmax(wrong)), wrong.shape)
+        raise AssertionError(
+            f"{what}: {int(wrong.sum())} of {wrong.size} elements differ from numpy: {result[at]}, expected {expected[at]}"
+        )
+
+
+def _cube(*, n: int) -> list[te.Tensor]:
+    x = te.placeholder(n, name="X")
+    return [x, te.compute(n, lambda i: x[i] * x[i] * x[i], "Y")]
+
+
+_DEFINED_HERE = Operator("no_such_operator", (IntParameter("n"),), _cube, lambda x, **_: [x**3], lambda n, **_: 2 * n)
+
+
+def _call(case: Workload, inputs: Sequence[np.ndarray]) -> OperatorCall:
+    call = operator_call(case, inputs)
+    assert call is not None
+    return call

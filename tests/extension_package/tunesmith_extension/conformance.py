@@ -1,0 +1,64 @@
+"""The extensions under the conformance suites of tunesmith: `pytest --pyargs tunesmith_extension.conformance`."""
+
+import pytest
+
+from tunesmith.ir.target.target import Target
+from tunesmith.measure.builder import InProcessBuilder
+from tunesmith.measure.local_builder import LocalBuilder
+from tunesmith.measure.local_runner import LocalRunner
+from tunesmith.testing.backend_conformance import BackendConformance
+from tunesmith.testing.baseline_conformance import BaselineConformance
+from tunesmith.testing.builder_conformance import BuilderConformance
+from tunesmith.testing.external_codegen_conformance import ExternalCodegenConformance
+from tunesmith.testing.runner_conformance import RunnerConformance
+from tunesmith_extension.backend import SIMCPU_BACKEND
+from tunesmith_extension.baseline import EinsumBaseline
+from tunesmith_extension.builder import CachingBuilder
+from tunesmith_extension.codegen import ToyCodegen
+from tunesmith_extension.runner import CountingRunner
+
+
+class TestCachingBuilder(BuilderConformance):
+    @pytest.fixture
+    def make(self):
+        return lambda **limits: CachingBuilder(LocalBuilder(1, **limits))
+
+
+class TestCachingBuilderInProcess(BuilderConformance):
+    isolated = False
+
+    @pytest.fixture
+    def make(self):
+        return lambda: CachingBuilder(InProcessBuilder())
+
+
+class TestCountingRunner(RunnerConformance):
+    @pytest.fixture
+    def make(self):
+        return lambda **limits: CountingRunner(LocalRunner(2, **limits))
+
+
+class TestEinsum(BaselineConformance):
+    @pytest.fixture
+    def make(self):
+        return EinsumBaseline
+
+
+class TestToy(ExternalCodegenConformance):
+    @pytest.fixture
+    def make(self):
+        return ToyCodegen
+
+    @pytest.fixture
+    def graph(self):
+        return lambda b, dtype: b.squared_relu(b.input("x", (5, 3), dtype))
+
+
+class TestSimcpu(BackendConformance):
+    @pytest.fixture
+    def make(self):
+        return lambda: SIMCPU_BACKEND
+
+    @pytest.fixture
+    def target(self):
+        return Target("simcpu")
