@@ -16,7 +16,6 @@ from tunesmith.costmodel.analysis.program_analysis import COUNTS, ProgramAnalysi
 from tunesmith.costmodel.features.gpu_features import gpu_features
 from tunesmith.costmodel.formulas.expr_graph import Dag, Num
 from tunesmith.ir.target.target import Target
-from tunesmith.support.array_types import FloatArray
 
 SCHEMA_VERSION = 3
 """Incremented whenever a column changes its meaning, so that stored features of different versions are not mixed."""
@@ -340,15 +339,3 @@ def _sorted(d: Dag, keys: Sequence[Num], groups: Sequence[Sequence[Num]]) -> lis
                 value = d.where(here[i], groups[i][c], value)
             out.append(value)
     return out
-
-
-def constant_columns(table: FloatArray, names: Sequence[str]) -> list[str]:
-    """Names of the columns with one value in the whole table [..., F], which carry no information for a model.
-
-    For rows of one sketch a long list is normal; for a whole data set it indicates a defective feature.
-    """
-    flat = table.reshape(-1, table.shape[-1])
-    if not len(flat):
-        return list(names)
-    same = (flat == flat[0]).all(axis=0)
-    return [n for n, s in zip(names, same, strict=True) if s]

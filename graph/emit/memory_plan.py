@@ -49,16 +49,6 @@ def plan_memory(lifetimes: Sequence[Lifetime]) -> MemoryPlan:
     return min([_placed(lifetimes, order) for order in (by_size, by_first_use)], key=lambda plan: plan.nbytes)
 
 
-def live_bytes(lifetimes: Sequence[Lifetime]) -> int:
-    """The maximum number of live bytes at a step, including padding: a lower bound of every plan."""
-    changes = sorted([(t.first, aligned(t.nbytes)) for t in lifetimes] + [(t.last + 1, -aligned(t.nbytes)) for t in lifetimes])
-    most = alive = 0
-    for _, change in changes:
-        alive += change
-        most = max(most, alive)
-    return most
-
-
 def _placed(lifetimes: Sequence[Lifetime], order: Sequence[int]) -> MemoryPlan:
     """Place each tensor, in order, in the smallest gap between the placed tensors with overlapping lifetimes."""
     offsets = [0] * len(lifetimes)

@@ -11,7 +11,7 @@ import pytest
 
 from tunesmith.costmodel.analysis.program_analysis import ProgramAnalysis
 from tunesmith.costmodel.features.feature_program import FeatureProgram
-from tunesmith.costmodel.features.store_features import ACCESS, BUFFERS, GPU, HEAD, columns, constant_columns, extract
+from tunesmith.costmodel.features.store_features import ACCESS, BUFFERS, GPU, HEAD, columns, extract
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Param, Var, poly
@@ -104,9 +104,3 @@ def test_extract_returns_a_row_for_each_block(make_case: Callable[[str], Any]) -
     s = make_case("softmax").schedule
     rows = extract(ProgramAnalysis(s.func, tuple(s.params)))
     assert len(rows) == len(s.blocks()) and {len(r) for r in rows} == {len(columns())}
-
-
-def test_constant_columns() -> None:
-    table = np.array([[[1.0, 2.0, 5.0], [1.0, 2.0, 6.0]], [[1.0, 3.0, 5.0], [1.0, 2.0, 5.0]]])
-    assert constant_columns(table, ["a", "b", "c"]) == ["a"]
-    assert constant_columns(table[:0], ["a", "b", "c"]) == ["a", "b", "c"]

@@ -8,8 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tunesmith.graph.emit.memory_plan import Lifetime, MemoryPlan, live_bytes, plan_memory
+from tunesmith.graph.emit.memory_plan import Lifetime, MemoryPlan, plan_memory
+from tunesmith.runtime.arrays import aligned
 from tunesmith.support.seeds import stream
+
+
+def live_bytes(lifetimes: Sequence[Lifetime]) -> int:
+    """The maximum number of live bytes at a step, including padding: a lower bound of every plan."""
+    changes = sorted([(t.first, aligned(t.nbytes)) for t in lifetimes] + [(t.last + 1, -aligned(t.nbytes)) for t in lifetimes])
+    most = alive = 0
+    for _, change in changes:
+        alive += change
+        most = max(most, alive)
+    return most
 
 
 def pick(rng: np.random.Generator, things: Sequence[Any]) -> Any:
