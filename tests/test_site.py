@@ -73,7 +73,8 @@ def anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_registered_name_has_an_anchor(site: Path, page: str) -> None:
-    missing = set(PAGES[page]) - anchors(site / "reference" / f"{page}.html")
+    names = {n for n in PAGES[page] if not n.startswith(("probe", "fuzz"))}  # registered by other tests in this process
+    missing = names - anchors(site / "reference" / f"{page}.html")
     assert not missing, f"docs/site/generated_pages.py leaves out {sorted(missing)}"
 
 
