@@ -27,7 +27,7 @@ MAX_LINES = 8
 
 @function_pass(requires="SCHEDULED")
 def inject_prefetch(func: PrimFunc, target: Target) -> PrimFunc:
-    """Add prefetches to loops with the annotations `prefetch_operand` (a buffer) and `inject_prefetch` (iterations, 0 for none).
+    """Add prefetches to loops with the annotations `prefetch_operand` (a buffer) and `prefetch_ahead` (iterations, 0 for none).
 
     The innermost serial loop around a load of the operand begins with prefetches to the second-level cache.  There are none if the
     address does not increase with the loop, extents are not constant, or the load has an indirect index.
