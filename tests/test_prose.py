@@ -63,3 +63,18 @@ def test_the_sources_use_the_terms_of_the_glossary() -> None:
             if path.suffix in (".py", ".md") and name not in KEPT and not path.is_symlink():
                 found += [f"{name}: {word}" for word in PRIVATE_NAMES.findall(path.read_text(encoding="utf-8"))]
     assert not found, "\n" + "\n".join(sorted(set(found)))
+
+
+def test_paths_in_sources_and_documents_exist() -> None:
+    """Paths of the extension package of docs/extending.md are made by its reader; CHANGELOG.md names files of earlier versions."""
+    path = re.compile(r"(?<![\w/.])(?:[a-z_]+/)+[a-z_0-9]+\.py\b")
+    sources = [p for folder in FOLDERS for p in (ROOT / folder).rglob("*.py")]
+    documents = [*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")]
+    missing = set()
+    for file in [*sources, *documents]:
+        if file.name != "CHANGELOG.md":
+            for named in path.findall(file.read_text(encoding="utf-8")):
+                places = (ROOT, ROOT / "src" / "tunesmith", file.parent)
+                if not named.startswith("tunesmith_extension/") and not any((place / named).exists() for place in places):
+                    missing.add(f"{file.relative_to(ROOT)}: {named}")
+    assert not missing

@@ -23,7 +23,7 @@ from tunesmith.testing.gpu_rows import HALVES, WORKLOADS, bfloat16_program, rows
 
 ROOT = Path(__file__).resolve().parents[2]
 ONCE = MeasurePolicy(race=RacePolicy(min_repeat_ms=0.0, repeats=1, patience_s=0.0), verify="always", law_every=1_000_000)
-TESTS = {"opencl": ("tests/runtime/test_opencl_device.py",)}
+TESTS = {"opencl": ("tests/runtime/device/test_opencl.py",)}
 """Unmarked tests of a driver; those for CUDA have the marker `gpu`."""
 
 
