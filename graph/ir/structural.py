@@ -16,7 +16,7 @@ from tunesmith.graph.ir.node import Call, Constant, If, Operand, Operation, Regi
 from tunesmith.ir.script.printer import script
 from tunesmith.ir.structural_digest import Structure, Writer
 
-_FORMAT = "tunesmith.graph.ir.structural.1"
+_FORMAT = "tunesmith.graph.structural.1"
 """Version of the serialisation, included in every digest: change it with any change of the parts below."""
 
 

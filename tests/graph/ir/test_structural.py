@@ -102,3 +102,8 @@ def test_the_digest_is_the_same_in_every_process(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setenv("PYTHONHASHSEED", seed)
         found.add(subprocess.run([sys.executable, "-c", _SCRIPT], capture_output=True, text=True, check=True).stdout)
     assert len(found) == 1 and len(found.pop().strip()) == 32
+
+
+def test_digests_are_those_of_earlier_versions() -> None:
+    b = GraphBuilder("main")
+    assert digest(b.finish(b.relu(b.input("x", (8,))))) == "1246be89720ba0f77bcaabc617596b38"
