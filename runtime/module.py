@@ -3,16 +3,16 @@
 A module is loaded from object bytes in memory or from a shared library on disk.  In both cases a call passes directly
 from Python to the entry point through TVM-FFI; a module and its functions keep the code alive.
 
-A library may also contain a whole model, an executable; loading it returns the executor.  A file with a device program is not a
+A library may also contain a whole model, an executable; loading it returns a model.  A file with a device program is not a
 library; loading it returns a `DeviceModule`.  Loading files needs neither a compiler nor the rest of tunesmith: LLVM is imported only
 to load object bytes.
 """
 
 from __future__ import annotations
 
-import contextlib
-import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from mmap import ACCESS_READ, mmap
 from os import PathLike, fspath
@@ -23,6 +23,7 @@ from typing import Any
 from numpy import ndarray
 
 from tunesmith.runtime.arrays import passable
+from tunesmith.runtime.compiled import Compiled
 from tunesmith.runtime.device.module import DeviceModule
 from tunesmith.runtime.device.program import MAGIC
 from tunesmith.runtime.dlpack import CPU
@@ -36,16 +37,19 @@ from tunesmith.runtime.executor.model_library import PROGRAM, read_library, symb
 from tunesmith.runtime.executor.virtual_machine import VirtualMachine
 from tunesmith.runtime.ffi import tvm_ffi
 from tunesmith.runtime.lazy_negation import MARKABLE, is_negated, negation
+from tunesmith.runtime.library_files import LibraryFiles, unambiguous
+from tunesmith.runtime.model import LoadedModel
 from tunesmith.runtime.shared_libraries import load_library
 from tunesmith.runtime.thread_support import STARTED, STATE
 from tunesmith.runtime.threads import add_support, is_openmp_symbol, load_openmp
 from tunesmith.runtime.timing import Samples, TimingPolicy, measure
 from tunesmith.support.errors import RunError
-from tunesmith.support.temporary_folder import temporary_folder
 
 _PREFIX = "__tvm_ffi_"
 _RESERVED = ("_metadata_", "_doc_", "_library_bin", "_library_ctx")
 """Symbols with the prefix that are reserved by TVM-FFI."""
+_PART = re.compile(r"(.+?)__(?:packed|pack_.+)")
+"""Name of a part of a function, made by `lower.hoist_constant_packing`; the group is the function."""
 _EXECUTORS: Mapping[str, type[GraphExecutor] | type[VirtualMachine] | type[AotExecutor]] = {
     "graph": GraphExecutor,
     "vm": VirtualMachine,
@@ -164,12 +168,20 @@ class CompiledFunction:
         return f"<compiled function {self.name}>"
 
 
-class Module:
-    """Compiled functions by name."""
+class Module(Compiled):
+    """Compiled functions by name.
 
-    def __init__(self, functions: dict[str, CompiledFunction], origin: str) -> None:
+    Args:
+        functions: the functions.
+        origin: where they were loaded from, for messages.
+        files: the library, if it was loaded from one.
+    """
+
+    def __init__(self, functions: dict[str, CompiledFunction], origin: str, files: LibraryFiles | None = None) -> None:
         self._functions = functions
+        self._names = tuple([name for name in functions if not ((part := _PART.fullmatch(name)) and part[1] in functions)])
         self._origin = origin
+        self._files = files
 
     @classmethod
     def from_object(cls, data: bytes) -> Module:
@@ -191,8 +203,11 @@ class Module:
 
     @property
     def functions(self) -> tuple[str, ...]:
-        """Names of all functions, sorted."""
-        return tuple(self._functions)
+        """Names of all functions, sorted, without those that are parts of another: its packed form, and functions that pack its constants.
+
+        `[name]` accepts those too.
+        """
+        return self._names
 
     def __getitem__(self, name: str) -> CompiledFunction:
         """The function `name`.
@@ -200,20 +215,8 @@ class Module:
         Raises:
             RunError: the module has no such function.
         """
-        if not isinstance(name, str):
-            raise RunError(f"a function is named by a string, got {type(name).__name__}. The module has: {', '.join(self._functions)}")
-        found = self._functions.get(name)
-        if found is None:
-            raise RunError(f"the module ({self._origin}) has no function {name!r}. It has: {', '.join(self._functions)}")
-        return found
-
-    def __call__(self, *arguments: object) -> object:
-        """Call the only function.
-
-        Raises:
-            RunError: there are several functions, or an argument is invalid.
-        """
-        return self._only(None)(*arguments)
+        found = self._functions.get(name) if isinstance(name, str) else None
+        return found or self._functions[self.function_name(name)]
 
     def bind(self, *arguments: object, name: str | None = None) -> Callable[[], object]:
         """Prepare a call of a function with these arguments; see `CompiledFunction.bind`.
@@ -224,40 +227,49 @@ class Module:
         Raises:
             RunError: there are several functions, or none of this name, or an argument cannot be passed.
         """
-        return self._only(name).bind(*arguments)
+        return self[self.function_name(name)].bind(*arguments)
 
-    def time(self, *arguments: object, name: str | None = None, policy: TimingPolicy | None = None) -> Samples:
+    def time(self, *arguments: object, name: str | None = None, repeats: int = 7, policy: TimingPolicy | None = None) -> Samples:
         """Time one function on these arguments; its outputs are overwritten as in any call.
 
         Args:
             arguments: arguments of the function, in order.
             name: name of the function; optional if there is only one.
-            policy: timing parameters; by default `TimingPolicy()`.
+            repeats: number of clean samples.
+            policy: all timing parameters; by default `TimingPolicy(repeats=repeats)`.
         Raises:
             RunError: there are several functions, or none of this name, or an argument is invalid.
+            UserError: `repeats` is not a number of samples.
         """
-        function = self._only(name)
-        function(*arguments)
-        return measure(function.bind(*arguments), policy)
+        policy = policy or replace(TimingPolicy(), repeats=repeats)
+        call = self.bind(*arguments, name=name)
+        call()
+        return measure(call, policy)
 
-    def _only(self, name: str | None) -> CompiledFunction:
-        if name is None and len(self._functions) != 1:
-            raise RunError(f"the module ({self._origin}) has the functions {', '.join(self._functions)}: name one, as module[name](...)")
-        return self[next(iter(self._functions)) if name is None else name]
+    def export_library(self, path: str | PathLike[str]) -> Path:
+        """Copy the library to `path`; returns the path.
+
+        Raises:
+            RunError: the library was replaced or removed after it was loaded, the functions are not of a library, or the copy cannot be
+                written.
+        """
+        if self._files is None:
+            raise RunError(f"{self!r} is not of a library: link its object code with codegen.llvm.export.export_library")
+        return self._files.copy(path)
 
     def __repr__(self) -> str:
-        return f"<module of {', '.join(self._functions)} ({self._origin})>"
+        return f"<module of {', '.join(self.functions)} ({self._origin})>"
 
 
-def load_module(path: str | PathLike[str]) -> Module | Executor | DeviceModule:
+def load_module(path: str | PathLike[str]) -> Compiled:
     """Load a shared library with TVM-FFI functions, exported by tunesmith or any other tool, or a saved device program.
 
     A library stays loaded until the process ends.  Replace a library on disk by renaming a new file over it, as `export_library` does:
     the new library is then loaded in addition to the old one.  Overwriting the file in place changes code that is already loaded.
 
     Returns:
-        A module for a library with functions, the executor for a library with a model, or a module on the first device of the kind for a
-        device program.  All of them have `functions` and `[name]`.
+        A `Module` for a library with functions, a `LoadedModel` for a library with a model, or a `DeviceModule` on the first device of the
+        kind for a device program.  All of them have the calls of `Compiled`.
     Raises:
         RunError: the file does not exist, is not a shared library for this machine, or contains no TVM-FFI function; or its parameter
             file is missing or does not belong to it.
@@ -274,18 +286,18 @@ def load_module(path: str | PathLike[str]) -> Module | Executor | DeviceModule:
     names = _entries(symbols.defined, str(file), least=0 if whole else 1)
     if any(is_openmp_symbol(symbol) for symbol in symbols.needed):
         load_openmp()
-    with _unambiguous(file) as loaded:
+    with unambiguous(file) as loaded:
         library = _load(loaded, file, symbols)
         if STATE in symbols.defined:
             address = symbol_addresses(loaded)
             add_support(address(STATE), address(STARTED))
-        module = Module({name: CompiledFunction(name, library.get_function(name)) for name in names}, str(file))
+        module = Module({name: CompiledFunction(name, library.get_function(name)) for name in names}, str(file), LibraryFiles(file))
         if not whole:
             return module
-        executable = read_library(file, loaded)
+        executable, beside = read_library(file, loaded)
         native = executable.kind == AotExecutor.kind
         functions = native_functions(executable.program, symbol_addresses(loaded)) if native else _by_name([module])
-        return _executor(executable, functions, str(file))
+        return LoadedModel(_executor(executable, functions, str(file)), LibraryFiles(file, *beside))
 
 
 def load_executable(executable: Executable) -> Executor:
@@ -313,26 +325,6 @@ def _native(executable: Executable, objects: Sequence[bytes]) -> Functions:
 
 def _by_name(modules: Sequence[Module]) -> Functions:
     return {name: m[name] for m in modules for name in m.functions}
-
-
-_loaded: dict[str, tuple[int, int, int]] = {}
-"""Path -> device, inode and modification time of the file loaded from it."""
-
-
-@contextlib.contextmanager
-def _unambiguous(file: Path) -> Iterator[Path]:
-    """The path from which to load a library.
-
-    The system loader identifies libraries by path, and would return the old library after the file was replaced: a replaced file is
-    loaded from a copy.
-    """
-    found = file.stat()
-    now = (found.st_dev, found.st_ino, found.st_mtime_ns)
-    if _loaded.setdefault(str(file), now) == now:
-        yield file
-        return
-    with temporary_folder() as folder:
-        yield Path(shutil.copy(file, folder / f"{found.st_mtime_ns}-{file.name}"))
 
 
 def _load(path: Path, file: Path, symbols: ElfSymbols) -> tvm_ffi.Module:

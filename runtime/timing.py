@@ -14,8 +14,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import repeat
+from numbers import Real
 from pathlib import Path
 
+from tunesmith.support.arguments import as_count
 from tunesmith.support.errors import RunError, UserError
 
 _STAT = Path("/proc/stat")
@@ -51,22 +53,13 @@ class TimingPolicy:
     limit_s: float = 12.0
 
     def __post_init__(self) -> None:
-        wrong = [
-            name
-            for name, good in (
-                ("warmup", self.warmup >= 0),
-                ("min_repeat_ms", self.min_repeat_ms >= 0),
-                ("number", self.number is None or self.number >= 1),
-                ("repeats", self.repeats >= 1),
-                ("quiet_fraction", self.quiet_fraction >= 0),
-                ("window_s", self.window_s >= 0),
-                ("limit_s", self.limit_s > 0),
-            )
-            if not good
-        ]
-        if wrong:
-            values = ", ".join(f"{name}={getattr(self, name)!r}" for name in wrong)
-            raise UserError(f"timing policy out of range: {values}. Counts of samples and calls start at 1, times at 0")
+        for name, least in (("warmup", 0), ("number", 1), ("repeats", 1)):
+            if getattr(self, name) is not None or name != "number":
+                object.__setattr__(self, name, as_count(name, getattr(self, name), least))
+        for name in ("min_repeat_ms", "quiet_fraction", "window_s", "limit_s"):
+            value = getattr(self, name)
+            if not isinstance(value, Real) or isinstance(value, bool) or not float(value) >= 0 or (name == "limit_s" and value == 0):
+                raise UserError(f"{name}={value!r:.200}: expected {'a positive number' if name == 'limit_s' else 'a number of at least 0'}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,19 +14,21 @@ from collections.abc import Sequence
 from os import PathLike, fspath
 from pathlib import Path
 
+from tunesmith.runtime.compiled import Compiled
 from tunesmith.runtime.device.arguments import CallStream, Operand, Signature, call_stream
 from tunesmith.runtime.device.array import DeviceArray
 from tunesmith.runtime.device.device import DEVICES, Allocation, Device, DeviceLost
 from tunesmith.runtime.device.program import MAGIC, DeviceFunction, DeviceProgram
 from tunesmith.runtime.timing import Samples
 from tunesmith.support import atomic_file
+from tunesmith.support.arguments import as_count
 from tunesmith.support.errors import RunError, UserError
 
 _MOST_COPIES = 1024
 """Limit of argument sets in a rotation; for small functions, more sets would take longer to create than to time."""
 
 
-class DeviceModule:
+class DeviceModule(Compiled):
     """The functions of a program on one device.  Thread safe.
 
     Args:
@@ -94,18 +96,7 @@ class DeviceModule:
         Raises:
             RunError: there is no such function.
         """
-        found = self._functions.get(name)
-        if found is None:
-            raise RunError(f"the module (on {self.device}) has no function {name!r}. It has: {', '.join(self.functions)}")
-        return DeviceCallable(self, found)
-
-    def __call__(self, *arguments: object) -> None:
-        """Call the only function.
-
-        Raises:
-            RunError: there are several functions, an argument is invalid, or there is no such device.
-        """
-        self._only(None)(*arguments)
+        return DeviceCallable(self, self._functions[self.function_name(name)])
 
     def bind(self, *arguments: object, name: str | None = None) -> BoundCall:
         """Bind a function to its arguments, which are checked once, for repeated calls on the same device memory.
@@ -116,12 +107,18 @@ class DeviceModule:
         Raises:
             RunError: there are several functions, or none of this name; an argument is invalid, or is in host memory.
         """
-        return self._only(name).bind(*arguments)
+        return self[self.function_name(name)].bind(*arguments)
 
-    def _only(self, name: str | None) -> DeviceCallable:
-        if name is None and len(self._functions) != 1:
-            raise RunError(f"the module (on {self.device}) has the functions {', '.join(self.functions)}: name one, as module[name](...)")
-        return self[self.functions[0] if name is None else name]
+    def export_library(self, path: str | PathLike[str]) -> Path:
+        """Refuse: a loaded program is written by `save`; libraries are made from compiled modules.
+
+        Raises:
+            RunError: always.
+        """
+        raise RunError(
+            f"cannot export {path}: {self!r} was loaded from a program, and libraries are made where functions are compiled. Write "
+            "the program again with module.save(path), which tunesmith.load_module loads"
+        )
 
     @property
     def code(self) -> int:
@@ -177,10 +174,11 @@ class DeviceModule:
             RunError: there are several functions, or none of this name, an argument is invalid, or there is not enough memory for the
                 copies.
         """
-        name = self._only(name).name
-        if repeats < 1 or min_ms < 0 or warmup < 0 or flush_bytes < 0:
-            values = f"repeats={repeats}, min_ms={min_ms}, warmup={warmup}, flush_bytes={flush_bytes}"
-            raise UserError(f"cannot time {name} with {values}: repeats start at 1, the others at 0")
+        name = self.function_name(name)
+        repeats = as_count("repeats", repeats)
+        warmup, flush_bytes = as_count("warmup", warmup, 0), as_count("flush_bytes", flush_bytes, 0)
+        if not isinstance(min_ms, (int, float)) or not 0 <= min_ms < math.inf:
+            raise UserError(f"min_ms={min_ms!r:.200}: expected a finite number of milliseconds, from 0")
         timer = _EventTimer(self.device, self._rotation(name, arguments, flush_bytes))
         try:
             if warmup:

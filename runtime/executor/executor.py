@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from statistics import median
 from typing import Any
 
@@ -21,7 +20,7 @@ import numpy as np
 
 from tunesmith.runtime.arrays import storage, storage_dtype
 from tunesmith.runtime.executor.bound_program import BoundProgram, Functions
-from tunesmith.runtime.timing import Samples, TimingPolicy, measure
+from tunesmith.support.arguments import as_count
 from tunesmith.support.errors import RunError
 
 Shape = tuple[int, ...]
@@ -182,10 +181,10 @@ class Executor(ABC):
             arrays: the inputs; if omitted, those that were set.
             repeats: number of timed runs.
         Raises:
-            RunError: as in a call; or `repeats` is below 1.
+            RunError: as in a call.
+            UserError: `repeats` is not an integer of at least 1.
         """
-        if repeats < 1:
-            raise RunError(f"profile: repeats must be 1 or more, got {repeats}")
+        repeats = as_count("repeats", repeats)
         with self._lock:
             if arrays or not self.inputs:
                 self._set(arrays)
@@ -196,26 +195,6 @@ class Executor(ABC):
             taken = program.profile(repeats)
         rows = zip(program.functions, taken, strict=True)
         return Profile([ProfileRow(i, f, median(t) * 1e6 if t else 0.0, len(t)) for i, (f, t) in enumerate(rows)])
-
-    def bind(self, *arrays: object) -> Callable[[], Any]:
-        """A call of the model on these inputs, for repeated calls; the arrays are read at each call.
-
-        Raises:
-            RunError: from the call, an input does not match its parameter.
-        """
-        return partial(self, *arrays)
-
-    def time(self, *arrays: object, policy: TimingPolicy | None = None) -> Samples:
-        """Time the model on these inputs.
-
-        Args:
-            arrays: the inputs, in order.
-            policy: timing parameters; by default `TimingPolicy()`.
-        Raises:
-            RunError: an input does not match its parameter.
-        """
-        self(*arrays)
-        return measure(self.bind(*arrays), policy)
 
     @property
     def functions(self) -> tuple[str, ...]:

@@ -64,15 +64,15 @@ def write_parameters(file: BinaryIO, constants: NamedArrays) -> str:
     return digest_of(bytes(first))
 
 
-def read_library(path: Path, loaded: Path | None = None) -> Executable:
-    """The executable in a loaded library, without code: its functions are those of the library.
+def read_library(path: Path, loaded: Path | None = None) -> tuple[Executable, tuple[Path, ...]]:
+    """The executable in a loaded library, without code, and the files that it needs beside the library.
 
-    The constants are memory of the library or of the mapped parameter file; they must not be written.
+    The functions are those of the library.  The constants are memory of the library or of the mapped parameter file; they must not be
+    written.
 
     Args:
         path: path of the library; its parameters may be in a file beside it.
         loaded: path from which it was loaded, if different.
-
     Raises:
         RunError: the data in the library is damaged, or the parameter file is missing, damaged, or of another model.
     """
@@ -88,7 +88,8 @@ def read_library(path: Path, loaded: Path | None = None) -> Executable:
         constants = read_constants(header, payload, what)
     else:
         constants = _read_parameters(path, text_of(digest, what))
-    return Executable(kind_of(header, what), program_of(header, what), constants)
+    beside = () if digest is None else (parameters_path(path),)
+    return Executable(kind_of(header, what), program_of(header, what), constants), beside
 
 
 def symbol_addresses(path: Path) -> Callable[[str], int]:

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from tunesmith.driver.bench.bench import bench
     from tunesmith.driver.compile import build, compile
     from tunesmith.driver.compile_model import CompiledModel
-    from tunesmith.driver.compiled import Compiled, CompiledModule
+    from tunesmith.driver.compiled import CompiledModule
     from tunesmith.driver.compiled_device import CompiledDeviceModule
     from tunesmith.driver.replay import replay
     from tunesmith.driver.tune import tune
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tunesmith.graph.importers.torch.importer import from_torch
     from tunesmith.ir.target.target import Target
     from tunesmith.measure.records.database import Database
+    from tunesmith.runtime.compiled import Compiled
     from tunesmith.runtime.module import load_module
     from tunesmith.runtime.threads import num_threads, set_num_threads
     from tunesmith.schedule.schedule import Schedule
@@ -55,7 +56,7 @@ _MODULES = {
     "Search": "tunesmith.driver.tune_options",
     "CompiledDeviceModule": "tunesmith.driver.compiled_device",
     "CompiledModel": "tunesmith.driver.compile_model",
-    "Compiled": "tunesmith.driver.compiled",
+    "Compiled": "tunesmith.runtime.compiled",
     "CompiledModule": "tunesmith.driver.compiled",
     "Database": "tunesmith.measure.records.database",
     "Schedule": "tunesmith.schedule.schedule",

@@ -23,7 +23,7 @@ from tunesmith.ir.target.target import Target
 from tunesmith.lower.fallback.default_schedule import default_schedule
 from tunesmith.runtime.elf_symbols import read_symbols
 from tunesmith.runtime.executor.executable import Executable
-from tunesmith.runtime.executor.executor import Executor
+from tunesmith.runtime.model import LoadedModel
 from tunesmith.runtime.module import Module, load_executable, load_module
 from tunesmith.runtime.shared_libraries import candidates, load_library
 from tunesmith.support.errors import BuildError, RunError, UserError
@@ -213,4 +213,4 @@ def test_every_linker_lists_the_library(blas: Blas, tmp_path: Path, linker: str,
     library = made.export_library(tmp_path / "model.so")
     assert blas.soname in read_symbols(library.read_bytes()).libraries
     loaded = load_module(library)
-    assert isinstance(loaded, Executor) and np.array_equal(loaded(values(4, 4), values(4, 4)), values(4, 4) @ values(4, 4))
+    assert isinstance(loaded, LoadedModel) and np.array_equal(loaded(values(4, 4), values(4, 4)), values(4, 4) @ values(4, 4))

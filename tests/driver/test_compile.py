@@ -6,6 +6,7 @@ import hashlib
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -138,7 +139,7 @@ def test_a_module_exports_times_and_is_called(hand: ModuleType, tmp_path: Path) 
     tunesmith.load_module(module.export_library(tmp_path / "relu.so"))["relu"](x, y)
     assert np.array_equal(y, np.maximum(x, 0))
     two = tunesmith.compile(IRModule([hand.matmul(), workload("relu(shape=64)").func]))
-    with pytest.raises(UserError, match="matmul, relu: call one of them"):
+    with pytest.raises(UserError, match="module of matmul, relu .* has several functions: call one of them"):
         two(x, y)
     with pytest.raises(RunError, match="shape"):
         module(x, y[:5])
@@ -194,9 +195,9 @@ def test_a_bound_call_packs_its_weights_once() -> None:
 def test_bind_refuses_invalid_arguments() -> None:
     one = workload("dense(m=3,n=20,k=5,bias=0)").func
     module = tunesmith.build(IRModule([packing(one).func, workload("matmul(m=2,n=3,k=4)").func]))
-    with pytest.raises(UserError, match=r"has the functions dense, matmul: call one of them"):
+    with pytest.raises(UserError, match=r"<module of dense, matmul .* has several functions: call one of them"):
         module.bind()
-    with pytest.raises(UserError, match=r"no function 'conv'; it has dense, matmul"):
+    with pytest.raises(UserError, match=r"no function 'conv'. It has: dense, matmul"):
         module.bind(name="conv")
     with pytest.raises(RunError, match=r"W"):
         module.bind(np.zeros((3, 5), np.float32), np.zeros((5, 21), np.float32), np.zeros((3, 20), np.float32), name="dense")
@@ -281,29 +282,33 @@ def test_functions_and_models_answer_to_the_same_calls(kind: str, loaded: bool, 
     b = GraphBuilder("main")
     model = IRModule([b.finish(b.relu(b.input("x", (8,))))])
     made = tunesmith.compile(model if kind == "model" else "relu(shape=8)", TARGET)
-    assert isinstance(made, tunesmith.Compiled) and isinstance(made, tunesmith.CompiledModule) == (kind == "functions")
-    given = (x,) if kind == "model" else (x, out)
+    assert isinstance(made, tunesmith.CompiledModule) == (kind == "functions")
     lib = tunesmith.load_module(made.export_library(tmp_path / "lib.so")) if loaded else made
-    calls = [lambda: lib(*given), lib.bind(*given)]
-    if not loaded:
-        (name,) = made.functions
-        calls += [lambda: made[name](*given), made.bind(*given, name=name)]
-        assert made.time(*given, name=name, repeats=2).seconds
-        with pytest.raises(UserError, match="no (callable )?function 'absent'"):
-            made.bind(*given, name="absent")
-        rows = made.profile(*given, repeats=2)
-        assert rows.microseconds > 0 and len(rows) == 1
-    for call in calls:
+    assert isinstance(lib, tunesmith.Compiled)
+    (name,) = lib.functions
+    assert name == ("main" if kind == "model" else "relu") and list(lib) == [name] and name in lib and "absent" not in lib
+    copied = tunesmith.load_module(lib.export_library(tmp_path / "copy.so"))
+    given = (x,) if kind == "model" else (x, out)
+    for call in (partial(lib, *given), partial(lib[name], *given), lib.bind(*given), lib.bind(*given, name=name), partial(copied, *given)):
         out.fill(-1)
         returned = call()
         np.testing.assert_array_equal(returned if kind == "model" else out, np.maximum(x, 0))
-    assert lib.time(*given).median > 0
+    assert len(lib.time(*given, name=name, repeats=2).seconds) >= 2 and lib.time(*given, repeats=np.int64(1)).median > 0
+    (row,) = lib.profile(*given, name=name, repeats=2)
+    assert row.microseconds > 0 and row.calls == 2
+    for refused in (lib.bind, lib.time, lib.profile):
+        with pytest.raises(RunError, match="no (callable )?function 'absent'"):
+            refused(*given, name="absent")
+    for repeats in (0, 1.5, True, "2"):
+        for refused in (lib.time, lib.profile):
+            with pytest.raises(UserError, match=f"repeats={repeats!r}"):
+                refused(*given, repeats=repeats)
 
 
 def test_a_module_of_several_functions_wants_a_name() -> None:
     lib = tunesmith.compile(IRModule([workload(t).func for t in ("relu(shape=8)", "gelu(shape=8)")]), TARGET)
     x = np.zeros(8, np.float32)
     for call in (lib, lib.bind, lib.time, lib.profile):
-        with pytest.raises(UserError, match="the module has the functions relu, gelu"):
+        with pytest.raises(UserError, match="<module of gelu, relu .* has several functions"):
             call(x, x.copy())
     assert lib.time(x, x.copy(), name="gelu", repeats=1).median > 0

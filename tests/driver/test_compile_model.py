@@ -190,7 +190,7 @@ def test_targets_without_a_code_generator_are_refused_uniformly() -> None:
 def test_main_is_the_only_callable_of_a_model() -> None:
     compiled = compile_model(model(4, 8, 16), TARGET, untuned=default_schedule)
     assert [a.tolist() for a in compiled["main"](X)] == [a.tolist() for a in compiled(X)]
-    with pytest.raises(UserError, match=r"no callable function 'op_softmax'. It calls .*op_softmax: compile one of them alone with"):
+    with pytest.raises(UserError, match=r"no callable function 'op_softmax'. It calls .*op_softmax: compile one of them alone, as"):
         compiled["op_softmax"]
 
 

@@ -53,7 +53,7 @@ def test_functions_outlive_their_module(vadd_object: bytes, arrays: Arrays) -> N
 
 
 def test_unknown_function(module: Module) -> None:
-    with pytest.raises(RunError, match=r"a function is named by a string, got ndarray. The module has: vadd"):
+    with pytest.raises(RunError, match=r"a function is named by a string, got ndarray. There are: vadd"):
         module.time(name=np.zeros(4, np.float32))  # type: ignore[arg-type]
     with pytest.raises(RunError, match="has no function 'vmul'. It has: vadd"):
         module["vmul"]
@@ -202,3 +202,26 @@ def f(A: T.Buffer((4,), "float32"), C: T.Buffer((4,), "float32")):
             c = np.zeros(4, np.float32)
             library["f"](np.ones(4, np.float32), c)
             assert (c == k + 2).all()
+
+
+def test_a_loaded_library_is_copied(tmp_path: Path, vadd_object: bytes, arrays: Arrays) -> None:
+    a, b, c = arrays
+    library = export_library(tmp_path / "vadd.so", [vadd_object])
+    module = load_module(library)
+    copied = module.export_library(tmp_path / "copy.so")
+    assert copied == tmp_path / "copy.so" and copied.read_bytes() == library.read_bytes()
+    load_module(copied)(a, b, c)
+    np.testing.assert_array_equal(c, a + b)
+    folder = tmp_path / "none" / "x.so"
+    for path, why in ((tmp_path, "directory"), (folder, "No such file"), (b"x.so", "written to a path"), (None, "to None")):
+        with pytest.raises(RunError, match=why):
+            module.export_library(path)  # type: ignore[arg-type]
+    export_library(library, [vadd_object])
+    with pytest.raises(RunError, match="cannot copy .*vadd.so: the file was replaced after it was loaded. Load it again"):
+        module.export_library(tmp_path / "late.so")
+    library.unlink()
+    with pytest.raises(RunError, match="cannot copy the library .*vadd.so.* No such file"):
+        module.export_library(tmp_path / "late.so")
+    assert not (tmp_path / "late.so").exists()
+    with pytest.raises(RunError, match="is not of a library: link its object code"):
+        Module.from_object(vadd_object).export_library(tmp_path / "late.so")

@@ -151,7 +151,11 @@ def test_system_without_proc_stat(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert measure(lambda: None, QUICK).clean
 
 
-@pytest.mark.parametrize(("name", "value"), [("warmup", -1), ("number", 0), ("repeats", 0), ("window_s", -0.1), ("limit_s", 0)])
-def test_policy_out_of_range(name: str, value: float) -> None:
-    with pytest.raises(UserError, match=f"timing policy out of range: {name}={value}"):
+OUT_OF_RANGE = (("warmup", -1), ("number", 0), ("repeats", 0), ("repeats", 1.5), ("repeats", True), ("repeats", "2"))
+OUT_OF_RANGE_TIMES = (("window_s", -0.1), ("limit_s", 0), ("limit_s", math.nan), ("min_repeat_ms", "2"), ("quiet_fraction", None))
+
+
+@pytest.mark.parametrize(("name", "value"), [*OUT_OF_RANGE, *OUT_OF_RANGE_TIMES])
+def test_policy_out_of_range(name: str, value: object) -> None:
+    with pytest.raises(UserError, match=f"{name}={value!r}: expected"):
         TimingPolicy(**{name: value})  # type: ignore[arg-type]

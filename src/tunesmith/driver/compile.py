@@ -16,7 +16,7 @@ from tunesmith.codegen.backends.backend import backend_of, check_kind
 from tunesmith.codegen.build import build as build_any
 from tunesmith.driver.compile_model import compile_model
 from tunesmith.driver.compile_records import compile_records
-from tunesmith.driver.compiled import Compiled, CompiledModule
+from tunesmith.driver.compiled import CompiledModule, CompiledProgram
 from tunesmith.driver.workloads import WorkloadLike, find_module
 from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.offload.external_codegen import Codegen
@@ -40,7 +40,7 @@ Records = Database | str | PathLike[str] | Sequence[str | PathLike[str]]
 
 @overload
 def compile(
-    mod: str | PrimFunc | Schedule | Sequence[Tensor],
+    mod: PrimFunc | Schedule | Sequence[Tensor],
     target: str | Target | None = None,
     records: Records | None = None,
     strict: bool = False,
@@ -59,7 +59,7 @@ def compile(
     offload: Sequence[Codegen] = (),
     name: str | None = None,
     bounds_check: bool = False,
-) -> Compiled: ...
+) -> CompiledProgram: ...
 
 
 def compile(
@@ -71,7 +71,7 @@ def compile(
     offload: Sequence[Codegen] = (),
     name: str | None = None,
     bounds_check: bool = False,
-) -> Compiled:
+) -> CompiledProgram:
     """Compile functions, or a model, with the best schedules in a log.
 
     Args:
@@ -92,7 +92,7 @@ def compile(
             extent, and is not executed.  The same holds for an out-of-range index of a model, which is otherwise clamped (reads) or
             skipped (writes).  The code is serial and slow.
     Returns:
-        A CompiledModel for a model, a CompiledModule for functions; both have the calls of `Compiled`.
+        A CompiledModel for a model, a CompiledModule for functions; both have the calls of `Compiled` and the results of the lookup.
     Raises:
         RecordError: the log cannot be read; or, if strict, functions have no usable record: all are listed.
         BuildError: a function cannot be compiled for the target.

@@ -6,18 +6,16 @@ Nothing is searched, and random draws have a fixed seed: equal models, logs and 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-
-import numpy as np
+from typing import Any
 
 from tunesmith.codegen.backends.backend import check_kind
 from tunesmith.codegen.llvm.aot import build_aot
 from tunesmith.codegen.llvm.build import build
 from tunesmith.codegen.llvm.export import export_library, export_object
 from tunesmith.driver.compile_records import compile_records
-from tunesmith.driver.compiled import Compiled
+from tunesmith.driver.compiled import CompiledProgram
 from tunesmith.graph.emit.graph_program import emit_graph_program
 from tunesmith.graph.emit.vm_program import emit_vm_program
 from tunesmith.graph.ir import structural
@@ -36,18 +34,17 @@ from tunesmith.lower.pass_infra import Pipeline
 from tunesmith.lower.pipelines import CPU
 from tunesmith.measure.records.database import Database
 from tunesmith.runtime.executor.executable import Executable
-from tunesmith.runtime.executor.executor import Executor, Profile, TensorSpec
+from tunesmith.runtime.model import Model
 from tunesmith.runtime.module import load_executable
-from tunesmith.runtime.timing import Samples, TimingPolicy
 from tunesmith.search.analytic_schedule import analytic_schedule
-from tunesmith.support.errors import BuildError, RecordError, UserError
+from tunesmith.support.errors import BuildError, RecordError, RunError, UserError
 
 EMITTERS = {"graph": emit_graph_program, "vm": emit_vm_program, "aot": emit_graph_program}
 """Emitters from a module in lowered form to a program, by kind of executor; the "aot" program is compiled with the functions."""
 
 
-class CompiledModel(Compiled):
-    """A model in this process: `model(x)` returns its results as numpy arrays, one or a tuple.
+class CompiledModel(Model, CompiledProgram):
+    """A model compiled in this process.
 
     Attributes:
         executor: runs the executable.
@@ -57,84 +54,24 @@ class CompiledModel(Compiled):
     """
 
     def __init__(self, executable: Executable, coverage: tuple[Coverage, ...], module: IRModule) -> None:
-        self.executor: Executor = load_executable(executable)
+        super().__init__(load_executable(executable))
         self.executable = executable
         self.coverage = coverage
         self.module = module
 
-    @property
-    def inputs(self) -> tuple[TensorSpec, ...]:
-        """The inputs, in order."""
-        return self.executor.inputs
-
-    @property
-    def outputs(self) -> tuple[TensorSpec, ...]:
-        """The outputs, in order."""
-        return self.executor.outputs
-
-    def __call__(self, *arrays: object) -> np.ndarray | tuple[np.ndarray, ...]:
-        """Compute the results of the inputs.  Raises RunError if an input does not match its parameter."""
-        return self.executor(*arrays)
-
-    def __getitem__(self, name: str) -> Callable[..., object]:
+    def __getitem__(self, name: str) -> Callable[..., Any]:
         """The callable `main`, for the same interface as modules of functions; a model has no other.
 
         Raises:
-            UserError: another name.
+            RunError: another name.
         """
-        if name != "main":
-            calls = ", ".join(f for f in self.module if isinstance(self.module[f], PrimFunc))
-            raise UserError(
-                f"a compiled model is called as a whole, model(...) or model['main'](...), and has no callable function {name!r}. It calls "
-                f"{calls or 'no function'}: compile one of them alone with tunesmith.compile(model.module[{name!r}])"
-            )
-        return self
-
-    @property
-    def functions(self) -> tuple[str, ...]:
-        """`main`, the model."""
-        return ("main",)
-
-    def bind(self, *arrays: object, name: str | None = None) -> Callable[[], np.ndarray | tuple[np.ndarray, ...]]:
-        """A call of the model on these inputs, for repeated calls; the arrays are read at each call.
-
-        Raises:
-            UserError: `name` is not `main`.
-            RunError: from the call, an input does not match its parameter.
-        """
-        _ = self[name or "main"]
-        return self.executor.bind(*arrays)
-
-    def time(self, *arrays: object, name: str | None = None, repeats: int = 7, policy: TimingPolicy | None = None) -> Samples:
-        """Time the model on these inputs.
-
-        Args:
-            arrays: the inputs, in order.
-            name: `main`, or None.
-            repeats: number of clean samples.
-            policy: all timing parameters; by default `TimingPolicy(repeats=repeats)`.
-        Raises:
-            UserError: `name` is not `main`.
-            RunError: an input does not match its parameter.
-        """
-        _ = self[name or "main"]
-        return self.executor.time(*arrays, policy=policy or replace(TimingPolicy(), repeats=repeats))
-
-    def set_input(self, which: str | int, array: object) -> None:
-        """Set an input of `run`, by name or position."""
-        self.executor.set_input(which, array)
-
-    def run(self) -> None:
-        """Compute the results of the inputs set."""
-        self.executor.run()
-
-    def get_output(self, which: int) -> np.ndarray:
-        """A result of the last run: an array of the executor, overwritten by the next run."""
-        return self.executor.get_output(which)
-
-    def profile(self, *arrays: object, repeats: int = 10) -> Profile:
-        """Microseconds of each call; printed as a table, slowest first."""
-        return self.executor.profile(*arrays, repeats=repeats)
+        try:
+            return super().__getitem__(name)
+        except RunError as error:
+            calls = [f for f in self.module if isinstance(self.module[f], PrimFunc)]
+            one = name if name in calls else calls[0] if calls else None
+            hint = f": compile one of them alone, as tunesmith.compile(model.module[{one!r}])" if calls else ""
+            raise RunError(f"{error}. It calls {', '.join(calls) or 'no function'}{hint}") from None
 
     def export_library(self, path: str | PathLike[str], parameters: str = "inside", header: str | PathLike[str] | None = None) -> Path:
         """Write a shared library that `load_module` loads, with or without the compiler installed.

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from tunesmith.codegen.artifact import Artifact
 from tunesmith.codegen.llvm.export import export_library
@@ -16,7 +15,6 @@ from tunesmith.graph.tuning.apply_records import Coverage
 from tunesmith.ir.function import PrimFunc
 from tunesmith.measure.evaluator.packed_call import load_call
 from tunesmith.runtime.module import Module
-from tunesmith.runtime.timing import Samples, TimingPolicy
 from tunesmith.support.errors import RunError
 
 
@@ -38,15 +36,6 @@ class CompiledCpuModule(Module, CompiledModule):
                 written = written_buffers(f)
                 self[f.name].parameters = tuple([(p.name, p in written) for p in f.params])
 
-    def __call__(self, *arguments: object) -> Any:
-        """Call the only function.
-
-        Raises:
-            UserError: there are several functions.
-            RunError: an argument does not match its parameter.
-        """
-        return CompiledModule.__call__(self, *arguments)
-
     def bind(self, *arguments: object, name: str | None = None) -> Callable[[], object]:
         """Bind a function to its arguments, for repeated calls with the same weights.
 
@@ -57,29 +46,13 @@ class CompiledCpuModule(Module, CompiledModule):
             arguments: arguments of the function, in order.
             name: name of the function; optional if there is only one.
         Raises:
-            UserError: there are several functions, or none of this name.
-            RunError: an argument does not match its parameter.
+            RunError: there are several functions, or none of this name; an argument does not match its parameter.
         """
         function = self.function_name(name)
         try:
             return load_call(self.artifact.code(function), self[function].passable(arguments) or arguments)
         except RunError as error:  # the packed call has no information about written parameters
             raise self[function].refusal(arguments, error) from error
-
-    def time(self, *arguments: object, name: str | None = None, repeats: int = 7, policy: TimingPolicy | None = None) -> Samples:
-        """Time a function on these arguments; its outputs are overwritten as in any call.
-
-        Args:
-            arguments: arguments of the function, in order.
-            name: name of the function; optional if there is only one.
-            repeats: number of clean samples.
-            policy: all timing parameters; by default `TimingPolicy(repeats=repeats)`.
-        Raises:
-            UserError: there are several functions, or none of this name.
-            RunError: an argument does not match its parameter.
-        """
-        policy = policy or replace(TimingPolicy(), repeats=repeats)
-        return Module.time(self, *arguments, name=self.function_name(name), policy=policy)
 
     def export_library(self, path: str | PathLike[str]) -> Path:
         """Write a shared library that `load_module` loads, with or without tunesmith installed; returns the path.

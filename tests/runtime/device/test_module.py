@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from tunesmith.runtime import dlpack
 from tunesmith.runtime.checker.param_spec import ParamSpec
+from tunesmith.runtime.compiled import Compiled
 from tunesmith.runtime.device.arguments import CallStream, Signature, call_stream
 from tunesmith.runtime.device.array import DeviceArray
 from tunesmith.runtime.device.device import Device, cuda, opencl
@@ -72,8 +74,16 @@ def wanted(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def test_functions_have_names(module: DeviceModule) -> None:
     assert module.functions == ("add_reversed", "first")
     assert repr(module["first"]) == "<function first(X: bfloat16[3], Y: bfloat16[3]) on opencl(0)>"
-    with pytest.raises(RunError, match=r"the module \(on opencl\(0\)\) has no function 'last'. It has: add_reversed, first"):
+    with pytest.raises(RunError, match=r"<module of .* \(on opencl\(0\)\)> has no function 'last'. It has: add_reversed, first"):
         module["last"]
+
+
+def test_a_loaded_program_has_the_interface_of_compiled_functions(module: DeviceModule, arrays: Arrays, tmp_path: Path) -> None:
+    assert isinstance(module, Compiled) and list(module) == ["add_reversed", "first"] and "first" in module and "last" not in module
+    (row,) = module.profile(*arrays, name="add_reversed", repeats=1)
+    assert row.microseconds > 0 and row.function == "add_reversed"
+    with pytest.raises(RunError, match=r"cannot export .*lib.so: <module of .*> was loaded from a program.* module.save\(path\)"):
+        module.export_library(tmp_path / "lib.so")
 
 
 def test_host_arrays_are_copied(module: DeviceModule, arrays: Arrays) -> None:
@@ -117,7 +127,7 @@ def test_time(module: DeviceModule, arrays: Arrays) -> None:
     assert np.array_equal(device[2].numpy(), wanted(a, b))
     assert len(module.time(a, b, c, name="add_reversed", repeats=1, min_ms=0, warmup=0, flush_bytes=20_000).seconds) == 1
     assert not c.any(), "arrays of the host are copied for timing, and not back"
-    with pytest.raises(UserError, match="cannot time add_reversed with repeats=0"):
+    with pytest.raises(UserError, match="repeats=0: expected an integer >= 1"):
         module.time(a, b, c, name="add_reversed", repeats=0)
 
 

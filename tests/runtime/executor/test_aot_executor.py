@@ -21,6 +21,7 @@ from tunesmith.runtime.executor.aot_executor import AotExecutor, NativeModel, co
 from tunesmith.runtime.executor.executable import Executable
 from tunesmith.runtime.executor.executor import Executor
 from tunesmith.runtime.executor.model_library import parameters_path
+from tunesmith.runtime.model import LoadedModel
 from tunesmith.runtime.module import load_executable, load_module
 from tunesmith.support.errors import RunError
 
@@ -35,8 +36,8 @@ def loaded(request: pytest.FixtureRequest, model: Any, tmp_path: Path) -> Execut
     if request.param == "object":
         return load_executable(Executable.from_bytes(model.aot.to_bytes()))
     found = load_module(export_library(tmp_path / "two_step.so", [], model.aot, request.param))
-    assert isinstance(found, Executor)
-    return found
+    assert isinstance(found, LoadedModel)
+    return found.executor
 
 
 def test_equal_to_the_graph_executor(model: Any, loaded: Executor, x: np.ndarray) -> None:
@@ -133,7 +134,9 @@ def test_constants_are_in_one_block(tmp_path: Path, model: Any) -> None:
     assert constants_block(()).nbytes == 0
     for parameters in ("inside", "beside"):
         library = export_library(tmp_path / f"{parameters}.so", [], model.aot, parameters)
-        executor = load_module(library)
+        loaded = load_module(library)
+        assert isinstance(loaded, LoadedModel)
+        executor = loaded.executor
         assert isinstance(executor, AotExecutor)
         mapped = library if parameters == "inside" else parameters_path(library)
         spans = [line.split()[0].split("-") for line in Path("/proc/self/maps").read_text().splitlines() if line.endswith(str(mapped))]
@@ -209,7 +212,7 @@ from tunesmith.runtime.module import load_module
 for path in sys.argv[1:]:
     model = load_module(path)
     y, h, same = model(np.arange(32, dtype="float32").reshape(4, 8))
-    print(model.kind, float(y.sum()))
+    print(model.executor.kind, float(y.sum()))
 """
 
 

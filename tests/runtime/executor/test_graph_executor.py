@@ -11,7 +11,7 @@ from tunesmith.runtime.executor.executable import Executable
 from tunesmith.runtime.executor.executor import Executor, ProfileRow
 from tunesmith.runtime.executor.graph_executor import GraphExecutor
 from tunesmith.runtime.module import load_executable
-from tunesmith.support.errors import RunError
+from tunesmith.support.errors import RunError, UserError
 
 Program = dict[str, Any]
 
@@ -212,7 +212,7 @@ def test_one_output_is_not_a_tuple() -> None:
 def test_profile(loaded: Executor, x: np.ndarray) -> None:
     with pytest.raises(RunError, match="profile: pass the inputs"):
         loaded.profile()
-    with pytest.raises(RunError, match="repeats must be 1 or more, got 0"):
+    with pytest.raises(UserError, match="repeats=0: expected an integer >= 1"):
         loaded.profile(x, repeats=0)
     profile = loaded.profile(x, repeats=3)
     assert [(row.call, row.function, row.calls) for row in profile] == [(0, "dense", 3), (1, "plus", 3), (2, "plus", 3), (3, "(copy)", 3)]

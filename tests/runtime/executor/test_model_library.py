@@ -13,27 +13,29 @@ from tunesmith.codegen.llvm import export as llvm_export
 from tunesmith.codegen.llvm.export import export_library, linkers
 from tunesmith.runtime.elf_symbols import read_symbols
 from tunesmith.runtime.executor.executable import Executable
-from tunesmith.runtime.executor.executor import Executor
 from tunesmith.runtime.executor.graph_executor import GraphExecutor
 from tunesmith.runtime.executor.model_library import CONSTANTS, PROGRAM, library_program, parameters_path
+from tunesmith.runtime.model import LoadedModel
 from tunesmith.runtime.module import load_module
 from tunesmith.support.errors import BuildError, RunError
 
 X = np.random.default_rng(1).integers(-4, 5, (4, 8)).astype("float32")
 
 
-def agrees(executor: object, model: Any) -> bool:
-    assert isinstance(executor, Executor)
-    return all(np.array_equal(a, b) for a, b in zip(executor(X), model.reference(X), strict=True))
+def agrees(loaded: object, model: Any) -> bool:
+    assert isinstance(loaded, LoadedModel)
+    return all(np.array_equal(a, b) for a, b in zip(loaded(X), model.reference(X), strict=True))
 
 
 @pytest.mark.parametrize("kind", ["graph", "vm"])
 @pytest.mark.parametrize("parameters", ["inside", "beside"])
 def test_export_and_load(tmp_path: Path, model: Any, kind: str, parameters: str) -> None:
     library = export_library(tmp_path / "model.so", [], getattr(model, kind), parameters)
-    loaded = load_module(library)
-    assert isinstance(loaded, Executor) and loaded.kind == kind and loaded.functions == ("dense", "plus")
-    assert agrees(loaded, model)
+    model_in_library = load_module(library)
+    assert isinstance(model_in_library, LoadedModel)
+    loaded = model_in_library.executor
+    assert loaded.kind == kind and loaded.functions == ("dense", "plus")
+    assert agrees(model_in_library, model)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["model.so", *(["model.so.params"] if parameters == "beside" else [])]
     symbols = read_symbols(library.read_bytes()).defined
     assert PROGRAM in symbols and (CONSTANTS in symbols) == (parameters == "inside")
@@ -62,7 +64,9 @@ def test_every_linker_accepts_the_data(tmp_path: Path, model: Any, linker: str, 
 def test_constants_are_used_in_place(tmp_path: Path, model: Any, parameters: str) -> None:
     """They are in mapped pages of the file, and the first one is page-aligned."""
     library = export_library(tmp_path / "model.so", [], model.graph, parameters)
-    executor = load_module(library)
+    loaded = load_module(library)
+    assert isinstance(loaded, LoadedModel)
+    executor = loaded.executor
     assert isinstance(executor, GraphExecutor)
     program = executor._program
     constants = {slot.number: array for slot, array in zip(program._slots, program._arrays, strict=True) if slot.storage == "constant"}
@@ -95,9 +99,7 @@ def test_constants_outlive_their_executor_and_may_be_large(tmp_path: Path, model
         library = export_library(
             tmp_path / f"{parameters}.so", [], Executable("graph", program, (("c", data),), model.graph.data), parameters
         )
-        executor = load_module(library)
-        assert isinstance(executor, Executor)
-        np.testing.assert_array_equal(executor(), data)
+        np.testing.assert_array_equal(load_module(library)(), data)
 
 
 def test_parameters_are_recognised(tmp_path: Path, model: Any) -> None:
@@ -181,7 +183,7 @@ for path in sys.argv[1:]:
     model.set_input("x", x)
     model.run()
     assert np.array_equal(model.get_output("y"), y)
-    print(model.kind, len(model.profile(x)), float(y.sum()))
+    print(model.executor.kind, len(model.profile(x)), float(y.sum()))
 loaded = {name.split(".")[1] for name in sys.modules if name.startswith("tunesmith.")}
 assert loaded == {"runtime", "support"}, loaded
 """
@@ -198,3 +200,12 @@ def test_loads_without_compiler(tmp_path: Path, model: Any) -> None:
     assert done.returncode == 0, done.stderr
     total = float(model.reference(np.arange(32, dtype="float32").reshape(4, 8))[0].sum())
     assert done.stdout.splitlines() == [f"{kind} 4 {total}" for kind in ("graph", "graph", "vm", "vm")]
+
+
+@pytest.mark.parametrize("parameters", ["inside", "beside"])
+def test_a_loaded_model_is_copied_with_its_parameters(tmp_path: Path, model: Any, parameters: str) -> None:
+    library = export_library(tmp_path / "m.so", [], model.graph, parameters)
+    (tmp_path / "copies").mkdir()
+    copied = load_module(library).export_library(tmp_path / "copies" / "n.so")
+    assert sorted(p.name for p in copied.parent.iterdir()) == ["n.so", *(["n.so.params"] if parameters == "beside" else [])]
+    assert agrees(load_module(copied), model)
