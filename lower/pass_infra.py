@@ -18,7 +18,7 @@ from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.node import CHECK
 from tunesmith.ir.stmt import BufferStore, Stmt
 from tunesmith.ir.target.target import Target
-from tunesmith.lower.pass_options import Configurable, check_parameters
+from tunesmith.lower.pass_options import Configurable, check_parameters, name_of
 from tunesmith.lower.renamed_passes import did_you_mean_pass
 from tunesmith.lower.stages import STAGES, check_stage
 from tunesmith.support.errors import UserError
@@ -39,7 +39,7 @@ class Pass(Configurable):
         requires: the stage the function must be in.
         provides: the stage it is in afterwards.
     Raises:
-        UserError: no such stage, a result in an earlier stage, or as `Configurable`.
+        UserError: no such stage, a result in an earlier stage, a function with other parameters, or as `Configurable`.
     """
 
     requires: str
@@ -47,6 +47,7 @@ class Pass(Configurable):
 
     def __post_init__(self) -> None:
         Configurable.__post_init__(self)
+        check_parameters(self.run, "func, target")
         for given in (self.requires, self.provides):
             if given not in STAGES:
                 raise UserError(f"the pass {self.name!r}: there is no stage {given!r}. Stages are {', '.join(STAGES)}")
@@ -67,15 +68,13 @@ def function_pass(requires: str, provides: str | None = None) -> Callable[[Calla
     Keyword-only parameters of the function are the options of the pass: see `Configurable`.
 
     Raises:
-        UserError: the function does not take `(func, target)`, or as `Pass`.
+        UserError: as `Pass`, or an object without a name.
     """
     if callable(requires):
         raise UserError(f"function_pass needs a stage: write @function_pass(requires={STAGES[0]!r}), one of {', '.join(STAGES)}")
 
     def wrap(f: Callable[..., PrimFunc]) -> Pass:
-        made = Pass(f.__name__, f, requires, requires if provides is None else provides)
-        check_parameters(f, "func, target")
-        return made
+        return Pass(name_of(f), f, requires, requires if provides is None else provides)
 
     return wrap
 

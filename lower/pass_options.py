@@ -27,7 +27,7 @@ class Configurable:
             have the type of the default.
         options: values of options; defaults are not listed.
     Raises:
-        UserError: `run` is no function, or an option has no such default.
+        UserError: the name is no text, `run` is no function, or an option has no such default.
     """
 
     name: str
@@ -35,8 +35,8 @@ class Configurable:
     options: tuple[tuple[str, Option], ...] = field(default=(), kw_only=True)
 
     def __post_init__(self) -> None:
-        if not callable(self.run):
-            raise UserError(f"the pass {self.name!r} runs {self.run!r}, which is no function")
+        if not isinstance(self.name, str) or not callable(self.run):
+            raise UserError(f"a pass has a name, which is a text, and a function; got {self.name!r:.100} and {self.run!r:.100}")
         for key, default in self.defaults.items():
             if type(default) not in _TYPES:
                 found = "no default" if default is inspect.Parameter.empty else f"the default {default!r:.60}"
@@ -59,7 +59,7 @@ class Configurable:
             return {}
         return {p.name: p.default for p in found if p.kind is p.KEYWORD_ONLY}
 
-    def with_options(self, **options: Option) -> Self:
+    def with_options(self, /, **options: Option) -> Self:
         """The pass with other options; an int is also a value of an option of type float.
 
         Raises:
@@ -84,10 +84,17 @@ class Configurable:
         return self.with_options(**{k: _read(v, type(known.get(k))) for k, v in given.items()})
 
 
+def name_of(run: Callable[..., Any]) -> str:
+    """The name of a function, for its pass.  UserError for other objects."""
+    if not callable(run) or not isinstance(getattr(run, "__name__", None), str):
+        raise UserError(f"{run!r:.100} is no function with a name: make a pass of a function, or give Pass or ModulePass a name")
+    return run.__name__
+
+
 def check_parameters(run: Callable[..., Any], parameters: str) -> None:
     """Check that a function can be called with `parameters`, the names of the operands of a pass.  UserError if it cannot."""
     try:
-        inspect.signature(run).bind(*parameters.split(", "))
+        inspect.signature(run, follow_wrapped=False).bind(*parameters.split(", "))
     except TypeError as error:
         raise UserError(f"the pass {_where(run)} is called with ({parameters}), which it does not take: {error}") from error
     except ValueError:  # functions of C without a signature

@@ -15,7 +15,7 @@ from typing import Protocol
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.target.target import Target
 from tunesmith.lower.pass_infra import Pass, Pipeline
-from tunesmith.lower.pass_options import Configurable, Option, check_parameters
+from tunesmith.lower.pass_options import Configurable, Option, check_parameters, name_of
 from tunesmith.lower.renamed_passes import did_you_mean_pass
 from tunesmith.support.errors import UserError
 
@@ -25,7 +25,15 @@ Watch = Callable[[str, IRModule, IRModule, float], None]
 
 @dataclass(frozen=True, slots=True)
 class ModulePass(Configurable):
-    """One rewrite of a module: `run(mod, target, **options)`, which must not modify its argument."""
+    """One rewrite of a module: `run(mod, target, **options)`, which must not modify its argument.
+
+    Raises:
+        UserError: a function with other parameters, or as `Configurable`.
+    """
+
+    def __post_init__(self) -> None:
+        Configurable.__post_init__(self)
+        check_parameters(self.run, "mod, target")
 
     def __call__(self, mod: IRModule, target: Target) -> IRModule:
         out: IRModule = self.run(mod, target, **dict(self.options))
@@ -43,7 +51,7 @@ def module_pass(run: Callable[..., IRModule]) -> ModulePass:
     def without_target(mod: IRModule, target: Target, **options: Option) -> IRModule:
         return run(mod, **options)
 
-    made = ModulePass(run.__name__, without_target)
+    made = ModulePass(name_of(run), without_target)
     check_parameters(run, "mod")
     return made
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -63,5 +64,21 @@ def test_functions_with_other_parameters_are_refused() -> None:
         function_pass(requires="FLAT")(lambda a, b, c: a)
     with pytest.raises(UserError, match=r"test_pass_options.run is called with \(mod\), which it does not take"):
         module_pass(run)
-    with pytest.raises(UserError, match="the pass 'p' runs 3, which is no function"):
-        Configurable("p", 3)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"<lambda> is called with \(mod, target\), which it does not take: too many positional arguments"):
+        ModulePass("p", lambda mod: mod)
+
+
+def test_what_is_no_function_with_a_name_is_refused() -> None:
+    for name, given in (("p", 3), (None, run)):
+        with pytest.raises(UserError, match="a pass has a name, which is a text, and a function; got "):
+            Configurable(name, given)  # type: ignore[arg-type]
+    for make in (function_pass(requires="FLAT"), module_pass):
+        for wrong in (partial(run), 3):
+            with pytest.raises(UserError, match="is no function with a name: make a pass of a function, or give Pass or ModulePass a name"):
+                make(wrong)  # type: ignore[arg-type]
+
+
+def test_an_option_may_have_any_name() -> None:
+    p = function_pass(requires="FLAT")(run)
+    with pytest.raises(UserError, match="has no option 'self'"):
+        p.with_options(**{"self": 1})
