@@ -15,7 +15,7 @@ from tunesmith.cli.main import main
 from tunesmith.codegen.backends.backend import BACKENDS, Backend
 from tunesmith.costmodel.models.registry import COST_MODELS
 from tunesmith.datasets.suites import SUITES
-from tunesmith.driver.opt import GRAPH_PASSES, PIPELINES
+from tunesmith.driver.opt import GRAPH_PASSES, PIPELINES, has_own_file
 from tunesmith.driver.tune_options import Search
 from tunesmith.graph.ir.operator import GRAPH_OPERATORS, GraphOperator
 from tunesmith.graph.passes.pass_infra import ModulePass
@@ -284,8 +284,8 @@ def graph_operators() -> Lines:
         modules.setdefault(source(GRAPH_OPERATORS, name)[0], []).append(GRAPH_OPERATORS.get(name))
     for module, found in modules.items():
         out += [f"## {capital(module.rpartition('.')[2])}", "", module_doc(module), ""]
-        rows = [[anchored(o.usage(), o.name), code(formula(o)), o.kind, _notes(o)] for o in found]
-        out += table(["operator", "element", "kind", "notes"], rows)
+        rows = [[anchored(o.usage(), o.name), o.meaning, code(formula(o)), o.kind, _notes(o)] for o in found]
+        out += table(["operator", "meaning", "element", "kind", "notes"], rows)
     return out
 
 
@@ -348,8 +348,9 @@ def _pass(p: Pass) -> Lines:
 def _graph_pass(p: ModulePass) -> Lines:
     out = [f"### {p.name} {{ #{p.name} }}", "", f"{capital(_options(p))}.", ""]
     module = p.run.__module__
-    own = module.rpartition(".")[2] == p.name
-    return out + (module_and_object(module, p.name) if own else documented(f"{module}.{p.name}"))
+    if has_own_file(p):
+        return out + module_and_object(module, p.name)
+    return out + documented(f"{module}.{p.name}", show_root_heading="false", show_root_toc_entry="false")
 
 
 def _options(p: Configurable) -> str:

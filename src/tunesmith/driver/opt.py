@@ -137,8 +137,7 @@ def opt(program: Program, passes: AnyPass | Sequence[AnyPass], target: str | Tar
 def find_passes(passes: AnyPass | Sequence[AnyPass]) -> list[Pass | ModulePass]:
     """The passes that a text names, or that a list has.  UserError if there is no such pass or option."""
     if isinstance(passes, str):
-        # At commas outside of braces.
-        entries: Sequence[AnyPass] = re.findall(r"(?:[^,{]|\{[^}]*\}?)+", passes)
+        entries: Sequence[AnyPass] = re.findall(r"(?:[^,{]|\{[^}]*\}?)+", passes)  # split at commas outside of braces
     else:
         entries = passes if isinstance(passes, (list, tuple)) else [passes]  # type: ignore[list-item]
     out = [p for entry in entries for p in (_named(entry) if isinstance(entry, str) else _passes_of(entry))]
@@ -190,8 +189,12 @@ def _stages(p: Pass | ModulePass) -> str:
 
 def purpose(p: Pass | ModulePass) -> str:
     """The first line of the docstring of the pass's file, or of its function if the file has another name."""
-    own = p.run.__module__.rpartition(".")[2] == p.name
-    return ((sys.modules[p.run.__module__] if own else p.run).__doc__ or "").strip().partition("\n")[0]
+    return ((sys.modules[p.run.__module__] if has_own_file(p) else p.run).__doc__ or "").strip().partition("\n")[0]
+
+
+def has_own_file(p: Pass | ModulePass) -> bool:
+    """Whether the file of the pass has its name, and hence describes only this pass."""
+    return p.run.__module__.rpartition(".")[2] == p.name
 
 
 def _module(program: Program) -> IRModule:
