@@ -26,8 +26,10 @@ RENAMED = {
 """Name in version 0.1, without the prefix `lower.` that names had -> name since then, where the two differ."""
 
 
-def did_you_mean_pass(name: str, known: Collection[str]) -> str:
-    """A sentence with the known name that was meant, to append to a message; empty if no name is similar."""
+def did_you_mean_pass(name: object, known: Collection[str]) -> str:
+    """A sentence with the known name that was meant, to append to a message; empty if no name is similar, or `name` is no text."""
+    if not isinstance(name, str):
+        return ""
     old = name.removeprefix("lower.")
     present = RENAMED.get(old, old)
     if present != name and present in known:

@@ -28,3 +28,6 @@ def test_pipelines_suggest_names() -> None:
         CPU.without("lower.clip_loops")
     with pytest.raises(UserError, match="the pipeline has no pass 'legalize'; .* Did you mean 'legalise'"):
         GRAPH.without("legalize")
+    for pipeline in (CPU, GRAPH):
+        with pytest.raises(UserError, match="the pipeline has no pass 3; it has .*[a-z]\\.$"):
+            pipeline.without(3)  # type: ignore[arg-type]
