@@ -6,12 +6,11 @@ keyword-only parameters.  A pipeline is a list of passes that reads as the compi
 
 from __future__ import annotations
 
-import inspect
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from tunesmith.ir.expression_size import check_size
@@ -19,11 +18,10 @@ from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.node import CHECK
 from tunesmith.ir.stmt import BufferStore, Stmt
 from tunesmith.ir.target.target import Target
+from tunesmith.lower.pass_options import Configurable, check_parameters, name_of
+from tunesmith.lower.renamed_passes import did_you_mean_pass
 from tunesmith.lower.stages import STAGES, check_stage
 from tunesmith.support.errors import UserError
-
-Option = bool | int | float | str
-"""A value of an option."""
 
 
 class Instrument(Protocol):
@@ -34,60 +32,49 @@ class Instrument(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
-    """One rewrite of a function, or a check of it.
+class Pass(Configurable):
+    """One rewrite of a function, or a check of it: `run(func, target, **options)`.
 
     Attributes:
-        name: name of its function, the label in dumps, times and errors.
-        run: the rewrite, `run(func, target, **options)`.
         requires: the stage the function must be in.
         provides: the stage it is in afterwards.
-        options: values of keyword-only parameters of `run`; defaults are not listed.
+    Raises:
+        UserError: no such stage, a result in an earlier stage, a function with other parameters, or as `Configurable`.
     """
 
-    name: str
-    run: Callable[..., PrimFunc]
     requires: str
     provides: str
-    options: tuple[tuple[str, Option], ...] = ()
+
+    def __post_init__(self) -> None:
+        Configurable.__post_init__(self)
+        check_parameters(self.run, "func, target")
+        for given in (self.requires, self.provides):
+            if given not in STAGES:
+                raise UserError(f"the pass {self.name!r}: there is no stage {given!r}. Stages are {', '.join(STAGES)}")
+        if STAGES.index(self.provides) < STAGES.index(self.requires):
+            raise UserError(
+                f"the pass {self.name!r} requires {self.requires} and provides {self.provides}, which is earlier: a pass never leads back. "
+                f"Without provides= the function stays in {self.requires}"
+            )
 
     def __call__(self, func: PrimFunc, target: Target) -> PrimFunc:
-        return self.run(func, target, **dict(self.options))
-
-    def __str__(self) -> str:
-        given = ",".join([f"{k}={v}" for k, v in self.options])
-        return f"{self.name}{{{given}}}" if given else self.name
-
-    @property
-    def defaults(self) -> dict[str, Option]:
-        """The options and their default values."""
-        found = inspect.signature(self.run).parameters.values()
-        return {p.name: p.default for p in found if p.kind is p.KEYWORD_ONLY}
-
-    def with_options(self, **options: Option) -> Pass:
-        """The pass with other options.
-
-        Raises:
-            UserError: there is no such option, or its value has another type than the default.
-        """
-        known = self.defaults
-        for key, value in options.items():
-            if key not in known:
-                raise UserError(f"the pass {self.name!r} has no option {key!r}; it has {', '.join(known) or 'none'}")
-            if type(value) is not type(known[key]):
-                wanted = type(known[key]).__name__
-                raise UserError(f"the option {key!r} of the pass {self.name!r} is of type {wanted}, got {value!r}")
-        return replace(self, options=tuple(sorted({**dict(self.options), **options}.items())))
+        out: PrimFunc = self.run(func, target, **dict(self.options))
+        return out
 
 
 def function_pass(requires: str, provides: str | None = None) -> Callable[[Callable[..., PrimFunc]], Pass]:
     """Make a function a pass of the same name; without `provides` the stage stays.
 
-    Keyword-only parameters of the function are the options of the pass.
+    Keyword-only parameters of the function are the options of the pass: see `Configurable`.
+
+    Raises:
+        UserError: as `Pass`, or an object without a name.
     """
+    if callable(requires):
+        raise UserError(f"function_pass needs a stage: write @function_pass(requires={STAGES[0]!r}), one of {', '.join(STAGES)}")
 
     def wrap(f: Callable[..., PrimFunc]) -> Pass:
-        return Pass(f.__name__, f, requires, provides or requires)
+        return Pass(name_of(f), f, requires, requires if provides is None else provides)
 
     return wrap
 
@@ -106,14 +93,24 @@ def pass_context(*instruments: Instrument) -> Iterator[None]:
 
 
 class Pipeline:
-    """Passes in order.  Composition checks that each pass finds the stage it needs."""
+    """Passes in order.  Composition checks that each pass finds the stage it needs.
+
+    Raises:
+        UserError: an argument is no pass, or needs a later stage than the passes before it provide.
+    """
 
     def __init__(self, *passes: Pass) -> None:
+        for p in passes:
+            if not isinstance(p, Pass):
+                raise UserError(f"{p!r:.200} is no pass of functions: use what function_pass makes, and *PIPELINE.passes for a pipeline")
         stage = passes[0].requires if passes else STAGES[0]
         stages = []
         for p in passes:
             if STAGES.index(p.requires) > STAGES.index(stage):
-                raise ValueError(f"pass {p.name} needs stage {p.requires}, but the pipeline is at {stage} there")
+                raise UserError(
+                    f"the pass {p.name!r} needs stage {p.requires}, but the pipeline is at {stage} there: move it behind a pass that "
+                    f"provides {p.requires}"
+                )
             stage = max(stage, p.provides, key=STAGES.index)
             stages.append(stage)
         self.passes = passes
@@ -165,7 +162,7 @@ class Pipeline:
     def _check(self, name: str) -> None:
         known = names(self.passes)
         if name not in known:
-            raise UserError(f"the pipeline has no pass {name!r}; it has {', '.join(dict.fromkeys(known))}")
+            raise UserError(f"the pipeline has no pass {name!r}; it has {', '.join(dict.fromkeys(known))}.{did_you_mean_pass(name, known)}")
 
 
 def names(passes: Sequence[Pass]) -> list[str]:

@@ -1,12 +1,10 @@
-"""List the lowering passes of each target kind, and find passes by name."""
+"""List the lowering passes of each target kind, and all passes by name."""
 
 from __future__ import annotations
 
-import difflib
-import re
 from collections.abc import Mapping
 
-from tunesmith.lower.pass_infra import Option, Pass, Pipeline
+from tunesmith.lower.pass_infra import Pass, Pipeline
 from tunesmith.lower.passes.bound_unrolling import bound_unrolling
 from tunesmith.lower.passes.check_bounds import check_bounds
 from tunesmith.lower.passes.compact_local_buffers import compact_local_buffers
@@ -34,7 +32,6 @@ from tunesmith.lower.passes.unswitch_loops import unswitch_loops
 from tunesmith.lower.passes.vectorize_loops import vectorize_loops
 from tunesmith.lower.passes.verify_thread_access import verify_thread_access
 from tunesmith.lower.passes.version_loops import version_loops
-from tunesmith.support.errors import UserError
 
 CPU = Pipeline(
     inject_prefetch,
@@ -92,38 +89,3 @@ GPU = Pipeline(
 
 PASSES: Mapping[str, Pass] = {p.name: p for p in sorted({*CPU.passes, *CPU_CHECKED.passes, *GPU.passes}, key=lambda p: p.name)}
 """All passes by name."""
-
-
-def find_pass(text: str) -> Pass:
-    """Parse the name of a pass and its options: `simplify`, `version_loops{most=8}`.
-
-    Raises:
-        UserError: there is no such pass or option, or a value has the wrong type.
-    """
-    match = re.fullmatch(r"\s*(\w+)\s*(?:\{(.*)\})?\s*", text)
-    if match is None:
-        raise UserError(f"{text!r} is no pass: write NAME or NAME{{option=value,...}}")
-    if match[1] not in PASSES:
-        near = difflib.get_close_matches(match[1], PASSES, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise UserError(f"there is no pass {match[1]!r}.{hint} Passes: {', '.join(PASSES)}")
-    found = PASSES[match[1]]
-    options: dict[str, Option] = {}
-    for entry in (match[2] or "").split(","):
-        if entry.strip():
-            key, equals, value = entry.partition("=")
-            if not equals:
-                raise UserError(f"{entry.strip()!r} is no option of {found.name}: write option=value")
-            options[key.strip()] = _value(value.strip())
-    return found.with_options(**options)
-
-
-def _value(text: str) -> Option:
-    if text in ("true", "false"):
-        return text == "true"
-    for read in (int, float):
-        try:
-            return read(text)
-        except ValueError:
-            continue
-    return text

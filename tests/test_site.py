@@ -78,6 +78,14 @@ def test_every_registered_name_has_an_anchor(site: Path, page: str) -> None:
     assert not missing, f"docs/site/generated_pages.py leaves out {sorted(missing)}"
 
 
+def test_graph_operators_have_their_meaning_and_passes_their_options(site: Path) -> None:
+    operators, passes = [unescape((site / "reference" / f"{page}.html").read_text("utf-8")) for page in ("graph-operators", "passes")]
+    assert GRAPH_OPERATORS.get("relu").meaning in operators and "<th>meaning</th>" in operators
+    fuse = passes.partition('id="fuse_operators"')[2].partition("<h3")[0]
+    assert "Options: <code>most</code> (default <code>64</code>)" in fuse
+    assert "Fold the constants that layout conversion made" in passes.partition('id="fold_layouts"')[2].partition("<h3")[0]
+
+
 def commands(group: click.Group, words: str = "tunesmith") -> Iterator[tuple[str, click.Command]]:
     """(anchor, command) of every command."""
     for name, command in group.commands.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import re
 from collections.abc import Callable
@@ -16,10 +15,10 @@ from tunesmith.cli.main import main
 from tunesmith.codegen.backends.backend import BACKENDS, Backend
 from tunesmith.costmodel.models.registry import COST_MODELS
 from tunesmith.datasets.suites import SUITES
-from tunesmith.driver.opt import PIPELINES
+from tunesmith.driver.opt import GRAPH_PASSES, PIPELINES, has_own_file
 from tunesmith.driver.tune_options import Search
 from tunesmith.graph.ir.operator import GRAPH_OPERATORS, GraphOperator
-from tunesmith.graph.passes.pipelines import GRAPH
+from tunesmith.graph.passes.pass_infra import ModulePass
 from tunesmith.ir.intrinsics import INTRINSICS
 from tunesmith.ir.script import parser_calls, parser_expr, syntax
 from tunesmith.ir.script.parser_stmt import LOOPS
@@ -28,6 +27,7 @@ from tunesmith.ir.target.attributes import ALIASES, ATTRIBUTES, KINDS
 from tunesmith.ir.target.cpus import CPUS
 from tunesmith.ir.target.defaults import known_tags
 from tunesmith.lower.pass_infra import Pass
+from tunesmith.lower.pass_options import Configurable, text_of
 from tunesmith.lower.pipelines import PASSES
 from tunesmith.measure.baselines.registry import BASELINES
 from tunesmith.ops import tensor_expression
@@ -284,8 +284,8 @@ def graph_operators() -> Lines:
         modules.setdefault(source(GRAPH_OPERATORS, name)[0], []).append(GRAPH_OPERATORS.get(name))
     for module, found in modules.items():
         out += [f"## {capital(module.rpartition('.')[2])}", "", module_doc(module), ""]
-        rows = [[anchored(o.usage(), o.name), code(formula(o)), o.kind, _notes(o)] for o in found]
-        out += table(["operator", "element", "kind", "notes"], rows)
+        rows = [[anchored(o.usage(), o.name), o.meaning, code(formula(o)), o.kind, _notes(o)] for o in found]
+        out += table(["operator", "meaning", "element", "kind", "notes"], rows)
     return out
 
 
@@ -333,27 +333,28 @@ def passes() -> Lines:
     for p in PASSES.values():
         out += _pass(p)
     out += ["## Graph passes", ""]
-    for name in dict.fromkeys(p.name for p in GRAPH.passes):
-        out += [f"### {name} {{ #{name} }}", "", *_graph_pass(name)]
+    for g in GRAPH_PASSES.values():
+        out += _graph_pass(g)
     return out
 
 
 def _pass(p: Pass) -> Lines:
-    module = p.run.__module__
     stages = f"stage {code(p.requires)}" if p.requires == p.provides else f"stages {code(p.requires)} to {code(p.provides)}"
     used = codes([name for name, pipeline in PIPELINES.items() if p.name in [q.name for q in pipeline.passes]])
-    options = ", ".join([f"`{k}` (default `{v}`)" for k, v in p.defaults.items()]) or "none"
-    facts = [f"{capital(stages)}; pipelines: {used or 'none'}; options: {options}.", ""]
-    out = [f"### {p.name} {{ #{p.name} }}", "", *facts]
-    return out + module_and_object(module, p.name)
+    facts = [f"{capital(stages)}; pipelines: {used or 'none'}; {_options(p)}.", ""]
+    return [f"### {p.name} {{ #{p.name} }}", "", *facts, *module_and_object(p.run.__module__, p.name)]
 
 
-def _graph_pass(name: str) -> Lines:
-    try:
-        module = importlib.import_module(f"tunesmith.graph.passes.{name}").__name__
-    except ModuleNotFoundError:
-        return ["A combination of other passes, see `graph/passes/pipelines.py`.", ""]
-    return module_and_object(module, name)
+def _graph_pass(p: ModulePass) -> Lines:
+    out = [f"### {p.name} {{ #{p.name} }}", "", f"{capital(_options(p))}.", ""]
+    module = p.run.__module__
+    if has_own_file(p):
+        return out + module_and_object(module, p.name)
+    return out + documented(f"{module}.{p.name}", show_root_heading="false", show_root_toc_entry="false")
+
+
+def _options(p: Configurable) -> str:
+    return "options: " + (", ".join([f"`{k}` (default `{text_of(v)}`)" for k, v in p.defaults.items()]) or "none")
 
 
 def targets() -> Lines:

@@ -55,6 +55,7 @@ class GraphOperator:
         reference: called with arrays in the same way; returns arrays of the types of `compute`.  A size in an attribute is an int.
         wide: 16-bit floats are computed in float32 and rounded once, as long sums require.
         view: the results have the elements of the first operand in the same order, so no code is needed to compute them (reshape).
+        meaning: one sentence or a few, for the reference of the documentation.
     """
 
     name: str
@@ -63,6 +64,7 @@ class GraphOperator:
     reference: Callable[..., np.ndarray | Sequence[np.ndarray]]
     view: bool = False
     wide: bool = False
+    meaning: str = ""
 
     @cached_property
     def _parameters(self) -> tuple[inspect.Parameter, ...]:

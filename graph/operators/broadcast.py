@@ -96,7 +96,7 @@ _TABLE: dict[str, tuple[str, Callable[[Expr, Expr], Expr], Callable[[np.ndarray,
 """Operator -> accepted types, formula, and numpy reference."""
 
 
-def _operator(name: str) -> GraphOperator:
+def _operator(name: str, meaning: str) -> GraphOperator:
     takes, formula, numpy = _TABLE[name]
 
     def compute(a: Tensor, b: Tensor) -> Tensor:
@@ -107,14 +107,29 @@ def _operator(name: str) -> GraphOperator:
         with np.errstate(all="ignore"):
             return np.asarray(numpy(a, b))
 
-    return GraphOperator(name, BROADCAST, compute, reference)
+    return GraphOperator(name, BROADCAST, compute, reference, meaning=meaning)
 
 
-ADD, SUBTRACT, MULTIPLY, DIVIDE = [_operator(n) for n in ("add", "subtract", "multiply", "divide")]
-FLOOR_DIVIDE, MOD, FMOD, POWER = [_operator(n) for n in ("floor_divide", "mod", "fmod", "power")]
-MAXIMUM, MINIMUM, EQUAL, NOT_EQUAL = [_operator(n) for n in ("maximum", "minimum", "equal", "not_equal")]
-LESS, LESS_EQUAL, GREATER, GREATER_EQUAL = [_operator(n) for n in ("less", "less_equal", "greater", "greater_equal")]
-LOGICAL_AND, LOGICAL_OR, LOGICAL_XOR, PRELU = [_operator(n) for n in ("logical_and", "logical_or", "logical_xor", "prelu")]
+ADD = _operator("add", "a + b.")
+SUBTRACT = _operator("subtract", "a - b.")
+MULTIPLY = _operator("multiply", "a * b.")
+DIVIDE = _operator("divide", "a / b; quotients of integers are rounded towards zero.")
+FLOOR_DIVIDE = _operator("floor_divide", "a / b, rounded down to an integer.")
+MOD = _operator("mod", "The remainder of floor_divide, with the sign of b.")
+FMOD = _operator("fmod", "The remainder of the quotient without its fraction, with the sign of a.")
+POWER = _operator("power", "a to the power of b; negative powers of integers are 0, except those of 1 and -1.")
+MAXIMUM = _operator("maximum", "The greater of a and b; NaN if one of them is.")
+MINIMUM = _operator("minimum", "The lesser of a and b; NaN if one of them is.")
+EQUAL = _operator("equal", "a == b, as a bool.")
+NOT_EQUAL = _operator("not_equal", "a != b, as a bool.")
+LESS = _operator("less", "a < b, as a bool.")
+LESS_EQUAL = _operator("less_equal", "a <= b, as a bool.")
+GREATER = _operator("greater", "a > b, as a bool.")
+GREATER_EQUAL = _operator("greater_equal", "a >= b, as a bool.")
+LOGICAL_AND = _operator("logical_and", "Whether both bools are true.")
+LOGICAL_OR = _operator("logical_or", "Whether one of two bools is true, or both.")
+LOGICAL_XOR = _operator("logical_xor", "Whether exactly one of two bools is true.")
+PRELU = _operator("prelu", "a if it is not negative, otherwise a * b; b is a slope for each channel, for example.")
 
 
 def _where(condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
@@ -128,4 +143,4 @@ def _np_where(condition: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray
     return np.where(condition, a, b)
 
 
-WHERE = GraphOperator("where", BROADCAST, _where, _np_where)
+WHERE = GraphOperator("where", BROADCAST, _where, _np_where, meaning="a where the condition is true, b elsewhere.")

@@ -86,11 +86,13 @@ def _np_size_value(*, value: int, dtype: str = "int64") -> np.ndarray:
     return np.asarray(value, dt.to_numpy(dtype))
 
 
-def _operator(name: str, compute: Any, reference: Any) -> GraphOperator:
-    return GraphOperator(name, INJECTIVE, compute, reference)
+def _operator(name: str, compute: Any, reference: Any, meaning: str) -> GraphOperator:
+    return GraphOperator(name, INJECTIVE, compute, reference, meaning=meaning)
 
 
-FULL = _operator("full", _full, _np_full)
-ARANGE = _operator("arange", _arange, _np_arange)
-EYE = _operator("eye", _eye, _np_eye)
-SIZE_VALUE = _operator("size_value", _size_value, _np_size_value)
+FULL = _operator("full", _full, _np_full, "A tensor of one value.")
+ARANGE = _operator("arange", _arange, _np_arange, "start, start + step, ... up to stop, which is excluded.")
+EYE = _operator(
+    "eye", _eye, _np_eye, "An n x m matrix with ones on diagonal k, above the main diagonal if k is positive, and zeros elsewhere."
+)
+SIZE_VALUE = _operator("size_value", _size_value, _np_size_value, "A scalar with the value of a size, which may be dynamic.")

@@ -92,7 +92,7 @@ _EXACT: dict[str, tuple[str, Formula, Numpy]] = {
 """Functions with at most one rounding: accepted types, formula, and numpy reference."""
 
 
-def _operator(name: str, view: bool = False) -> GraphOperator:
+def _operator(name: str, meaning: str, view: bool = False) -> GraphOperator:
     """The operator for an entry of the tables."""
     if name in _ROUNDED:
         takes, (formula, numpy) = FLOATS, _ROUNDED[name]
@@ -111,15 +111,37 @@ def _operator(name: str, view: bool = False) -> GraphOperator:
         with np.errstate(all="ignore"):
             return np.asarray(numpy(x))
 
-    return GraphOperator(name, ELEMENTWISE, compute, reference, view)
+    return GraphOperator(name, ELEMENTWISE, compute, reference, view, meaning=meaning)
 
 
-ABS, CEIL, COS, ERF, EXP, FLOOR = [_operator(n) for n in ("abs", "ceil", "cos", "erf", "exp", "floor")]
-EXP2, EXPM1, LOG1P, LOG2 = [_operator(n) for n in ("exp2", "expm1", "log1p", "log2")]
-ISNAN, LOG, LOGICAL_NOT, NEG, RECIPROCAL, RELU = [_operator(n) for n in ("isnan", "log", "logical_not", "neg", "reciprocal", "relu")]
-ROUND, RSQRT, SIGMOID, SIGN, SILU, SIN = [_operator(n) for n in ("round", "rsqrt", "sigmoid", "sign", "silu", "sin")]
-SOFTPLUS, SQRT, SQUARE, TANH, TRUNC = [_operator(n) for n in ("softplus", "sqrt", "square", "tanh", "trunc")]
-IDENTITY = _operator("identity", view=True)
+ABS = _operator("abs", "The absolute value.")
+CEIL = _operator("ceil", "The least integer that is at least x; integers are unchanged.")
+COS = _operator("cos", "The cosine of an angle in radians.")
+ERF = _operator("erf", "The error function.")
+EXP = _operator("exp", "e to the power of x.")
+EXP2 = _operator("exp2", "2 to the power of x.")
+EXPM1 = _operator("expm1", "exp(x) - 1, accurate for small x.")
+FLOOR = _operator("floor", "The greatest integer that is at most x; integers are unchanged.")
+ISNAN = _operator("isnan", "Whether x is NaN, as a bool.")
+LOG = _operator("log", "The natural logarithm.")
+LOG1P = _operator("log1p", "log(1 + x), accurate for small x.")
+LOG2 = _operator("log2", "The logarithm to base 2.")
+LOGICAL_NOT = _operator("logical_not", "Whether a bool is false.")
+NEG = _operator("neg", "-x.")
+RECIPROCAL = _operator("reciprocal", "1 / x.")
+RELU = _operator("relu", "max(x, 0).")
+ROUND = _operator("round", "The nearest integer, a half to the even one; integers are unchanged.")
+RSQRT = _operator("rsqrt", "1 / sqrt(x).")
+SIGMOID = _operator("sigmoid", "1 / (1 + exp(-x)).")
+SIGN = _operator("sign", "-1, 0 or 1, with the sign of x.")
+SILU = _operator("silu", "x * sigmoid(x).")
+SIN = _operator("sin", "The sine of an angle in radians.")
+SOFTPLUS = _operator("softplus", "log(1 + exp(x)).")
+SQRT = _operator("sqrt", "The square root.")
+SQUARE = _operator("square", "x * x.")
+TANH = _operator("tanh", "The hyperbolic tangent.")
+TRUNC = _operator("trunc", "x without its fraction; integers are unchanged.")
+IDENTITY = _operator("identity", "x itself.", view=True)
 
 
 # ---- with attributes ---------------------------------------------------------------------------------------------------
@@ -237,11 +259,23 @@ def _np_cast(x: np.ndarray, *, dtype: str) -> np.ndarray:
     return np.asarray(round_bfloat16(made)) if dtype == "bfloat16" else made
 
 
-GELU = GraphOperator("gelu", ELEMENTWISE, _gelu, _np_gelu)
-CLIP = GraphOperator("clip", ELEMENTWISE, _clip, _np_clip)
-LEAKY_RELU = GraphOperator("leaky_relu", ELEMENTWISE, _leaky_relu, _np_leaky_relu)
-ELU = GraphOperator("elu", ELEMENTWISE, _elu, _np_elu)
-SELU = GraphOperator("selu", ELEMENTWISE, _selu, _np_selu)
-HARD_SIGMOID = GraphOperator("hard_sigmoid", ELEMENTWISE, _hard_sigmoid, _np_hard_sigmoid)
-HARD_SWISH = GraphOperator("hard_swish", ELEMENTWISE, _hard_swish, _np_hard_swish)
-CAST = GraphOperator("cast", ELEMENTWISE, _cast, _np_cast)
+GELU = GraphOperator(
+    "gelu",
+    ELEMENTWISE,
+    _gelu,
+    _np_gelu,
+    meaning='x * P(X <= x) for a standard normal X (Hendrycks and Gimpel, 2016), or its approximation by tanh if `approximate` is "tanh".',
+)
+CLIP = GraphOperator("clip", ELEMENTWISE, _clip, _np_clip, meaning="min(max(x, min), max); a bound that is None does not apply.")
+LEAKY_RELU = GraphOperator("leaky_relu", ELEMENTWISE, _leaky_relu, _np_leaky_relu, meaning="x if it is not negative, otherwise x * slope.")
+ELU = GraphOperator(
+    "elu", ELEMENTWISE, _elu, _np_elu, meaning="x if it is not negative, otherwise alpha * (exp(x) - 1) (Clevert et al., 2016)."
+)
+SELU = GraphOperator(
+    "selu", ELEMENTWISE, _selu, _np_selu, meaning="gamma * elu(x) with the constants of self-normalising networks (Klambauer et al., 2017)."
+)
+HARD_SIGMOID = GraphOperator("hard_sigmoid", ELEMENTWISE, _hard_sigmoid, _np_hard_sigmoid, meaning="alpha * x + beta, between 0 and 1.")
+HARD_SWISH = GraphOperator(
+    "hard_swish", ELEMENTWISE, _hard_swish, _np_hard_swish, meaning="x * hard_sigmoid(x) (Howard et al., MobileNetV3, 2019)."
+)
+CAST = GraphOperator("cast", ELEMENTWISE, _cast, _np_cast, meaning="x as another element type.")

@@ -56,8 +56,13 @@ def _depth_to_space_reference(x: np.ndarray, *, block: int, mode: str = "DCR") -
     return cut.reshape(n, fewer, h * block, w * block)
 
 
-DEPTH_TO_SPACE = GraphOperator("depth_to_space", INJECTIVE, _depth_to_space, _depth_to_space_reference)
-"""Move block * block channels to block x block pixels; ONNX DepthToSpace, torch.pixel_shuffle for the mode CRD."""
+DEPTH_TO_SPACE = GraphOperator(
+    "depth_to_space",
+    INJECTIVE,
+    _depth_to_space,
+    _depth_to_space_reference,
+    meaning="Move block * block channels to block x block pixels; ONNX DepthToSpace, torch.pixel_shuffle for the mode CRD.",
+)
 
 
 def _space_to_depth(x: Tensor, *, block: int, mode: str = "DCR") -> Tensor:
@@ -78,8 +83,9 @@ def _space_to_depth_reference(x: np.ndarray, *, block: int, mode: str = "DCR") -
     return cut.reshape(n, c * block**2, h // block, w // block)
 
 
-SPACE_TO_DEPTH = GraphOperator("space_to_depth", INJECTIVE, _space_to_depth, _space_to_depth_reference)
-"""The inverse of depth_to_space."""
+SPACE_TO_DEPTH = GraphOperator(
+    "space_to_depth", INJECTIVE, _space_to_depth, _space_to_depth_reference, meaning="The inverse of depth_to_space."
+)
 
 RESIZE_MODES = ("nearest", "linear")
 COORDINATE_MODES = ("half_pixel", "asymmetric", "align_corners")
@@ -154,6 +160,14 @@ def _resize2d_reference(x: np.ndarray, *, size: Sequence[int], mode: str = "near
     return resized(resized(wide, 2, size[0]), 3, size[1]).astype(x.dtype)
 
 
-RESIZE2D = GraphOperator("resize2d", INJECTIVE, _resize2d, _resize2d_reference)
-"""Resize an NCHW image.  Nearest: the nearest pixel, a half rounded down, or rounded down for `asymmetric`; linear: interpolation of the
-four nearest pixels.  Coordinates as in ONNX Resize; positions are exact fractions of integers."""
+RESIZE2D = GraphOperator(
+    "resize2d",
+    INJECTIVE,
+    _resize2d,
+    _resize2d_reference,
+    meaning=(
+        "Resize an NCHW image. Nearest: the nearest pixel, a half rounded down, or rounded down for `asymmetric`; "
+        "linear: interpolation of the four nearest pixels. Coordinates as in ONNX Resize; positions are exact fractions "
+        "of integers."
+    ),
+)

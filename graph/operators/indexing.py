@@ -102,8 +102,7 @@ def _take_reference(x: np.ndarray, indices: np.ndarray, *, axis: int) -> np.ndar
     return np.take(x, indices, axis)
 
 
-TAKE = GraphOperator("take", INJECTIVE, _take, _take_reference)
-"""numpy.take: slices of `x` along an axis, one for each index."""
+TAKE = GraphOperator("take", INJECTIVE, _take, _take_reference, meaning="numpy.take: slices of `x` along an axis, one for each index.")
 
 
 def _gather_elements(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
@@ -134,8 +133,13 @@ def _gather_elements_reference(x: np.ndarray, indices: np.ndarray, *, axis: int)
     return x[_element_positions(indices, axis % x.ndim)]
 
 
-GATHER_ELEMENTS = GraphOperator("gather_elements", INJECTIVE, _gather_elements, _gather_elements_reference)
-"""out[i, j] = x[indices[i, j], j] for axis 0; ONNX GatherElements, torch.gather."""
+GATHER_ELEMENTS = GraphOperator(
+    "gather_elements",
+    INJECTIVE,
+    _gather_elements,
+    _gather_elements_reference,
+    meaning="out[i, j] = x[indices[i, j], j] for axis 0; ONNX GatherElements, torch.gather.",
+)
 
 
 def _gather_nd(x: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Tensor:
@@ -163,8 +167,13 @@ def _gather_nd_reference(x: np.ndarray, indices: np.ndarray, *, batch_dims: int 
     return x[(*batch, *np.moveaxis(indices, -1, 0))]
 
 
-GATHER_ND = GraphOperator("gather_nd", INJECTIVE, _gather_nd, _gather_nd_reference)
-"""Each vector along the last axis of `indices` selects an element or a slice of `x`; ONNX GatherND."""
+GATHER_ND = GraphOperator(
+    "gather_nd",
+    INJECTIVE,
+    _gather_nd,
+    _gather_nd_reference,
+    meaning="Each vector along the last axis of `indices` selects an element or a slice of `x`; ONNX GatherND.",
+)
 
 REDUCTIONS = ("none", "add", "mul", "max", "min")
 
@@ -281,9 +290,16 @@ def _scatter_elements_reference(
     return _scatter(x, _element_positions(indices, axis % x.ndim), updates, reduction)
 
 
-SCATTER_ELEMENTS = GraphOperator("scatter_elements", FUSABLE, _scatter_elements, _scatter_elements_reference)
-"""x with out[indices[i, j], j] = updates[i, j] for axis 0; repeated updates overwrite each other in order, or are combined by
-`reduction`."""
+SCATTER_ELEMENTS = GraphOperator(
+    "scatter_elements",
+    FUSABLE,
+    _scatter_elements,
+    _scatter_elements_reference,
+    meaning=(
+        "x with out[indices[i, j], j] = updates[i, j] for axis 0; repeated updates overwrite each other in order, or "
+        "are combined by `reduction`."
+    ),
+)
 
 
 def _scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = "none") -> Tensor:
@@ -308,8 +324,13 @@ def _scatter_nd_reference(x: np.ndarray, indices: np.ndarray, updates: np.ndarra
     return _scatter(x, tuple(np.moveaxis(indices, -1, 0)), updates, reduction)
 
 
-SCATTER_ND = GraphOperator("scatter_nd", FUSABLE, _scatter_nd, _scatter_nd_reference)
-"""x with an element or a slice replaced for each vector along the last axis of `indices`; ONNX ScatterND."""
+SCATTER_ND = GraphOperator(
+    "scatter_nd",
+    FUSABLE,
+    _scatter_nd,
+    _scatter_nd_reference,
+    meaning="x with an element or a slice replaced for each vector along the last axis of `indices`; ONNX ScatterND.",
+)
 
 
 def _index_put_rows(x: Tensor, indices: Tensor, values: Tensor, *, axis: int) -> Tensor:
@@ -341,8 +362,13 @@ def _index_put_rows_reference(x: np.ndarray, indices: np.ndarray, values: np.nda
     return out
 
 
-INDEX_PUT_ROWS = GraphOperator("index_put_rows", INJECTIVE, _index_put_rows, _index_put_rows_reference)
-"""x with whole slices along an axis replaced, one for each index; torch.index_copy, the update of a key-value cache."""
+INDEX_PUT_ROWS = GraphOperator(
+    "index_put_rows",
+    INJECTIVE,
+    _index_put_rows,
+    _index_put_rows_reference,
+    meaning="x with whole slices along an axis replaced, one for each index; torch.index_copy, the update of a key-value cache.",
+)
 
 
 def _one_hot(indices: Tensor, on: Tensor, off: Tensor, *, depth: Index, axis: int = -1, strict: bool = False) -> Tensor:
@@ -366,9 +392,16 @@ def _one_hot_reference(
     return np.where(np.where(wide < 0, wide + depth, wide) == positions, on, off)
 
 
-ONE_HOT = GraphOperator("one_hot", INJECTIVE, _one_hot, _one_hot_reference)
-"""A new axis of `depth` elements: `on` at the index and `off` elsewhere.  An index out of range gives only `off`, as in ONNX; with `strict`
-it is an error, as in torch."""
+ONE_HOT = GraphOperator(
+    "one_hot",
+    INJECTIVE,
+    _one_hot,
+    _one_hot_reference,
+    meaning=(
+        "A new axis of `depth` elements: `on` at the index and `off` elsewhere. An index out of range gives only `off`, "
+        "as in ONNX; with `strict` it is an error, as in torch."
+    ),
+)
 
 
 def _trilu(x: Tensor, *, upper: bool, k: Index = 0) -> Tensor:
@@ -386,5 +419,10 @@ def _trilu_reference(x: np.ndarray, *, upper: bool, k: int = 0) -> np.ndarray:
     return np.triu(x, k) if upper else np.tril(x, k)
 
 
-TRILU = GraphOperator("trilu", INJECTIVE, _trilu, _trilu_reference)
-"""The upper or lower triangles of matrices, from diagonal k; other elements are zero."""
+TRILU = GraphOperator(
+    "trilu",
+    INJECTIVE,
+    _trilu,
+    _trilu_reference,
+    meaning="The upper or lower triangles of matrices, from diagonal k; other elements are zero.",
+)

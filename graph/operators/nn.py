@@ -65,8 +65,14 @@ def _matmul(a: Tensor, b: Tensor) -> Tensor:
     return te.compute((*batch, *rows, *columns), element, "C", axes=[*names, *(["i"] if rows else []), *(["j"] if columns else [])])
 
 
-MATMUL = GraphOperator("matmul", FUSABLE, _matmul, matmul_reference, wide=True)
-"""numpy.matmul: vectors, matrices, and batches of matrices with broadcasting."""
+MATMUL = GraphOperator(
+    "matmul",
+    FUSABLE,
+    _matmul,
+    matmul_reference,
+    wide=True,
+    meaning="numpy.matmul: vectors, matrices, and batches of matrices with broadcasting.",
+)
 
 
 def terms_of(equation: str) -> tuple[str, str, str]:
@@ -114,8 +120,14 @@ def _einsum_reference(a: np.ndarray, b: np.ndarray, *, equation: str) -> np.ndar
     return np.asarray(np.einsum(equation, a.astype(accumulator(a)), b.astype(accumulator(b)))).astype(a.dtype)
 
 
-EINSUM = GraphOperator("einsum", FUSABLE, _einsum, _einsum_reference, wide=True)
-"""numpy.einsum of two operands: products are summed over the letters that are not in the result."""
+EINSUM = GraphOperator(
+    "einsum",
+    FUSABLE,
+    _einsum,
+    _einsum_reference,
+    wide=True,
+    meaning="numpy.einsum of two operands: products are summed over the letters that are not in the result.",
+)
 
 
 def _window(strides: Sequence[int], padding: Sequence[int], dilation: Sequence[int], layout: str) -> None:
@@ -167,10 +179,18 @@ def _conv2d_reference(
     return (out if layout == "NHWC" else out.transpose(0, 3, 1, 2)).astype(x.dtype)
 
 
-CONV2D = GraphOperator("conv2d", FUSABLE, _conv2d, _conv2d_reference, wide=True)
-"""Two-dimensional cross-correlation.  Filters are OIHW for NCHW and HWIO for NHWC; depthwise filters may omit the axis of extent 1,
-which gives the program of the workload.  Padding is (top, left, bottom, right).  `image_layout` is the layout of the image if it differs
-from that of the filter and the result."""
+CONV2D = GraphOperator(
+    "conv2d",
+    FUSABLE,
+    _conv2d,
+    _conv2d_reference,
+    wide=True,
+    meaning=(
+        "Two-dimensional cross-correlation. Filters are OIHW for NCHW and HWIO for NHWC; depthwise filters may omit the "
+        "axis of extent 1, which gives the program of the workload. Padding is (top, left, bottom, right). "
+        "`image_layout` is the layout of the image if it differs from that of the filter and the result."
+    ),
+)
 
 
 def _taps(i: Poly, extent: Poly, kernel: Poly, stride: int, dilation: int, low: int, name: str) -> tuple[Poly, Poly, Poly, list[Expr]]:
@@ -254,7 +274,15 @@ def _conv2d_transpose_reference(
     return (cut if nhwc else cut.transpose(0, 3, 1, 2)).astype(x.dtype)
 
 
-CONV2D_TRANSPOSE = GraphOperator("conv2d_transpose", FUSABLE, _conv2d_transpose, _conv2d_transpose_reference, wide=True)
-"""The gradient of a convolution with respect to its image (torch.conv_transpose2d, ONNX ConvTranspose).  Filters are
-[ci, co / groups, kh, kw] for NCHW and [kh, kw, co / groups, ci] for NHWC; padding is removed from the result, and output_padding adds rows
-at the bottom and columns at the right."""
+CONV2D_TRANSPOSE = GraphOperator(
+    "conv2d_transpose",
+    FUSABLE,
+    _conv2d_transpose,
+    _conv2d_transpose_reference,
+    wide=True,
+    meaning=(
+        "The gradient of a convolution with respect to its image (torch.conv_transpose2d, ONNX ConvTranspose). Filters "
+        "are [ci, co / groups, kh, kw] for NCHW and [kh, kw, co / groups, ci] for NHWC; padding is removed from the "
+        "result, and output_padding adds rows at the bottom and columns at the right."
+    ),
+)

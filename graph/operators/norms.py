@@ -37,7 +37,7 @@ def _softmax(x: Tensor, *, axis: int = -1) -> Tensor:
     return plain_softmax(x, axis_of(axis, len(x.shape)))
 
 
-SOFTMAX = GraphOperator("softmax", FUSABLE, _softmax, softmax_reference, wide=True)
+SOFTMAX = GraphOperator("softmax", FUSABLE, _softmax, softmax_reference, wide=True, meaning="exp(x) divided by its sum along an axis.")
 
 
 def _log_softmax(x: Tensor, *, axis: int = -1) -> Tensor:
@@ -54,7 +54,9 @@ def _log_softmax_reference(x: np.ndarray, *, axis: int = -1) -> np.ndarray:
     return (low - np.log(np.exp(low).sum(axis, keepdims=True))).astype(x.dtype)
 
 
-LOG_SOFTMAX = GraphOperator("log_softmax", FUSABLE, _log_softmax, _log_softmax_reference, wide=True)
+LOG_SOFTMAX = GraphOperator(
+    "log_softmax", FUSABLE, _log_softmax, _log_softmax_reference, wide=True, meaning="The logarithm of softmax, computed without overflow."
+)
 
 
 # ---- means and variances -----------------------------------------------------------------------------------------------
@@ -106,8 +108,14 @@ def _layer_norm_reference(
     return _affine(standardised(x.astype(np.float64), tuple(axes), eps), gamma, beta, axes, x.dtype)
 
 
-LAYER_NORM = GraphOperator("layer_norm", FUSABLE, _layer_norm, _layer_norm_reference, wide=True)
-"""(x - mean) / sqrt(variance + eps) * gamma + beta over `axes`; gamma and beta have the extents of `axes`, in the order of x."""
+LAYER_NORM = GraphOperator(
+    "layer_norm",
+    FUSABLE,
+    _layer_norm,
+    _layer_norm_reference,
+    wide=True,
+    meaning="(x - mean) / sqrt(variance + eps) * gamma + beta over `axes`; gamma and beta have the extents of `axes`, in the order of x.",
+)
 
 
 def _rms_norm(x: Tensor, gamma: Tensor | None = None, *, axes: Sequence[int] = (-1,), eps: float) -> Tensor:
@@ -121,8 +129,14 @@ def _rms_norm_reference(x: np.ndarray, gamma: np.ndarray | None = None, *, axes:
     return _affine(wide / np.sqrt((wide * wide).mean(tuple(axes), keepdims=True) + eps), gamma, None, axes, x.dtype)
 
 
-RMS_NORM = GraphOperator("rms_norm", FUSABLE, _rms_norm, _rms_norm_reference, wide=True)
-"""x / sqrt(mean of squares + eps) * gamma over `axes` (Zhang and Sennrich, 2019)."""
+RMS_NORM = GraphOperator(
+    "rms_norm",
+    FUSABLE,
+    _rms_norm,
+    _rms_norm_reference,
+    wide=True,
+    meaning="x / sqrt(mean of squares + eps) * gamma over `axes` (Zhang and Sennrich, 2019).",
+)
 
 
 def _channels(x: Tensor, axis: int, *scales: Tensor | None) -> None:
@@ -167,8 +181,14 @@ def _group_norm_reference(
     return _affine(normal.reshape(x.shape), gamma, beta, (c,), x.dtype)
 
 
-GROUP_NORM = GraphOperator("group_norm", FUSABLE, _group_norm, _group_norm_reference, wide=True)
-"""Normalise over groups of channels and all positions (Wu and He, 2018); gamma and beta have one element per channel."""
+GROUP_NORM = GraphOperator(
+    "group_norm",
+    FUSABLE,
+    _group_norm,
+    _group_norm_reference,
+    wide=True,
+    meaning="Normalise over groups of channels and all positions (Wu and He, 2018); gamma and beta have one element per channel.",
+)
 
 
 def _instance_norm(x: Tensor, gamma: Tensor | None = None, beta: Tensor | None = None, *, eps: float) -> Tensor:
@@ -183,8 +203,14 @@ def _instance_norm_reference(x: np.ndarray, gamma: np.ndarray | None = None, bet
     return _affine(standardised(x.astype(np.float64), tuple(range(2, x.ndim)), eps), gamma, beta, (1,), x.dtype)
 
 
-INSTANCE_NORM = GraphOperator("instance_norm", FUSABLE, _instance_norm, _instance_norm_reference, wide=True)
-"""Normalise each channel of each image separately (Ulyanov, Vedaldi and Lempitsky, 2016)."""
+INSTANCE_NORM = GraphOperator(
+    "instance_norm",
+    FUSABLE,
+    _instance_norm,
+    _instance_norm_reference,
+    wide=True,
+    meaning="Normalise each channel of each image separately (Ulyanov, Vedaldi and Lempitsky, 2016).",
+)
 
 
 def _batch_norm(x: Tensor, gamma: Tensor, beta: Tensor, mean: Tensor, var: Tensor, *, eps: float, axis: int = 1) -> Tensor:
@@ -205,5 +231,11 @@ def _batch_norm_reference(
     return _affine((x - wide[0]) / np.sqrt(wide[1] + eps), gamma, beta, (axis,), x.dtype)
 
 
-BATCH_NORM = GraphOperator("batch_norm", BROADCAST, _batch_norm, _batch_norm_reference, wide=True)
-"""Normalise by the given statistics of each channel (Ioffe and Szegedy, 2015), as in inference."""
+BATCH_NORM = GraphOperator(
+    "batch_norm",
+    BROADCAST,
+    _batch_norm,
+    _batch_norm_reference,
+    wide=True,
+    meaning="Normalise by the given statistics of each channel (Ioffe and Szegedy, 2015), as in inference.",
+)

@@ -120,12 +120,28 @@ def _numpy_arg_extreme(name: str) -> Callable[..., np.ndarray]:
     return reference
 
 
-SUM = GraphOperator("sum", REDUCTION, _accumulated(te.sum), _numpy("sum"))
-PROD = GraphOperator("prod", REDUCTION, _accumulated(te.prod), _numpy("prod"))
-MEAN = GraphOperator("mean", REDUCTION, _mean, _numpy("mean"))
-MAX = GraphOperator("max", REDUCTION, _extreme(te.max), _numpy("max"))
-MIN = GraphOperator("min", REDUCTION, _extreme(te.min), _numpy("min"))
-ALL = GraphOperator("all", REDUCTION, _bool_reduction(te.min), _numpy("all"))
-ANY = GraphOperator("any", REDUCTION, _bool_reduction(te.max), _numpy("any"))
-ARGMAX = GraphOperator("argmax", REDUCTION, _arg_extreme(te.max), _numpy_arg_extreme("argmax"))
-ARGMIN = GraphOperator("argmin", REDUCTION, _arg_extreme(te.min), _numpy_arg_extreme("argmin"))
+SUM = GraphOperator(
+    "sum", REDUCTION, _accumulated(te.sum), _numpy("sum"), meaning="The sum over `axes`; 16-bit floats are accumulated in float32."
+)
+PROD = GraphOperator(
+    "prod", REDUCTION, _accumulated(te.prod), _numpy("prod"), meaning="The product over `axes`; 16-bit floats are accumulated in float32."
+)
+MEAN = GraphOperator("mean", REDUCTION, _mean, _numpy("mean"), meaning="The mean over `axes`; 16-bit floats are accumulated in float32.")
+MAX = GraphOperator("max", REDUCTION, _extreme(te.max), _numpy("max"), meaning="The greatest element over `axes`; NaN if there is one.")
+MIN = GraphOperator("min", REDUCTION, _extreme(te.min), _numpy("min"), meaning="The least element over `axes`; NaN if there is one.")
+ALL = GraphOperator("all", REDUCTION, _bool_reduction(te.min), _numpy("all"), meaning="Whether all bools over `axes` are true.")
+ANY = GraphOperator("any", REDUCTION, _bool_reduction(te.max), _numpy("any"), meaning="Whether a bool over `axes` is true.")
+ARGMAX = GraphOperator(
+    "argmax",
+    REDUCTION,
+    _arg_extreme(te.max),
+    _numpy_arg_extreme("argmax"),
+    meaning="The index of the first greatest element along an axis; NaN counts as the greatest.",
+)
+ARGMIN = GraphOperator(
+    "argmin",
+    REDUCTION,
+    _arg_extreme(te.min),
+    _numpy_arg_extreme("argmin"),
+    meaning="The index of the first least element along an axis; NaN counts as the least.",
+)

@@ -69,8 +69,14 @@ def _reshape_reference(x: np.ndarray, *, shape: Sequence[int]) -> np.ndarray:
     return x.reshape(shape)
 
 
-RESHAPE = GraphOperator("reshape", INJECTIVE, _reshape, _reshape_reference, view=True)
-"""The same elements in another shape; all extents must be given, importers compute missing ones."""
+RESHAPE = GraphOperator(
+    "reshape",
+    INJECTIVE,
+    _reshape,
+    _reshape_reference,
+    view=True,
+    meaning="The same elements in another shape; all extents must be given, importers compute missing ones.",
+)
 
 
 def _expand_dims(x: Tensor, *, axes: int | Sequence[int]) -> Tensor:
@@ -85,8 +91,14 @@ def _expand_dims_reference(x: np.ndarray, *, axes: int | Sequence[int]) -> np.nd
     return np.expand_dims(x, axes)
 
 
-EXPAND_DIMS = GraphOperator("expand_dims", INJECTIVE, _expand_dims, _expand_dims_reference, view=True)
-"""New dimensions of extent 1; `axes` are positions in the result."""
+EXPAND_DIMS = GraphOperator(
+    "expand_dims",
+    INJECTIVE,
+    _expand_dims,
+    _expand_dims_reference,
+    view=True,
+    meaning="New dimensions of extent 1; `axes` are positions in the result.",
+)
 
 
 def _squeeze(x: Tensor, *, axes: int | Sequence[int]) -> Tensor:
@@ -101,7 +113,9 @@ def _squeeze_reference(x: np.ndarray, *, axes: int | Sequence[int]) -> np.ndarra
     return np.squeeze(x, axes)
 
 
-SQUEEZE = GraphOperator("squeeze", INJECTIVE, _squeeze, _squeeze_reference, view=True)
+SQUEEZE = GraphOperator(
+    "squeeze", INJECTIVE, _squeeze, _squeeze_reference, view=True, meaning="The same elements without axes of extent 1."
+)
 
 
 def _permute_dims(x: Tensor, *, axes: Sequence[int] | None = None) -> Tensor:
@@ -116,7 +130,13 @@ def _permute_dims_reference(x: np.ndarray, *, axes: Sequence[int] | None = None)
     return x.transpose(axes)
 
 
-PERMUTE_DIMS = GraphOperator("permute_dims", INJECTIVE, _permute_dims, _permute_dims_reference)
+PERMUTE_DIMS = GraphOperator(
+    "permute_dims",
+    INJECTIVE,
+    _permute_dims,
+    _permute_dims_reference,
+    meaning="A permutation of the axes: axis i of the result is axis `axes[i]` of x; without `axes` their order is reversed.",
+)
 
 
 def _broadcast_to(x: Tensor, *, shape: Sequence[Index]) -> Tensor:
@@ -131,8 +151,13 @@ def _broadcast_to_reference(x: np.ndarray, *, shape: Sequence[int]) -> np.ndarra
     return np.broadcast_to(x, shape)
 
 
-BROADCAST_TO = GraphOperator("broadcast_to", INJECTIVE, _broadcast_to, _broadcast_to_reference)
-"""numpy.broadcast_to: repeat along new leading dimensions and along dimensions of extent 1."""
+BROADCAST_TO = GraphOperator(
+    "broadcast_to",
+    INJECTIVE,
+    _broadcast_to,
+    _broadcast_to_reference,
+    meaning="numpy.broadcast_to: repeat along new leading dimensions and along dimensions of extent 1.",
+)
 
 
 FEW_OPERANDS = 8
@@ -167,7 +192,7 @@ def _concat_reference(*xs: np.ndarray, axis: int) -> np.ndarray:
     return np.concatenate(xs, axis)
 
 
-CONCAT = GraphOperator("concat", INJECTIVE, _concat, _concat_reference)
+CONCAT = GraphOperator("concat", INJECTIVE, _concat, _concat_reference, meaning="The operands one after another along an axis.")
 
 
 def _split(x: Tensor, *, sizes: Sequence[Index], axis: int) -> list[Tensor]:
@@ -187,8 +212,7 @@ def _split_reference(x: np.ndarray, *, sizes: Sequence[int], axis: int) -> list[
     return np.split(x, list(itertools.accumulate(sizes))[:-1], axis)
 
 
-SPLIT = GraphOperator("split", INJECTIVE, _split, _split_reference)
-"""Parts of the given extents along an axis, in order."""
+SPLIT = GraphOperator("split", INJECTIVE, _split, _split_reference, meaning="Parts of the given extents along an axis, in order.")
 
 
 def _checked_range(x: Tensor, a: int, start: Poly, end: Poly, step: int) -> None:
@@ -232,9 +256,16 @@ def _strided_slice_reference(
     return x[tuple(cuts)]
 
 
-STRIDED_SLICE = GraphOperator("strided_slice", INJECTIVE, _strided_slice, _strided_slice_reference)
-"""x[begin:end:stride] along some axes.  Bounds must be clamped: begin is the index of an element; end is exclusive, and for a negative
-stride -1 is the end before element 0."""
+STRIDED_SLICE = GraphOperator(
+    "strided_slice",
+    INJECTIVE,
+    _strided_slice,
+    _strided_slice_reference,
+    meaning=(
+        "x[begin:end:stride] along some axes. Bounds must be clamped: begin is the index of an element; end is "
+        "exclusive, and for a negative stride -1 is the end before element 0."
+    ),
+)
 
 PAD_MODES = ("constant", "reflect", "edge", "wrap")
 
@@ -278,9 +309,16 @@ def _pad_reference(x: np.ndarray, *, before: Sequence[int], after: Sequence[int]
     return np.pad(x, width, mode="edge") if mode == "edge" else np.pad(x, width, mode="wrap")
 
 
-PAD = GraphOperator("pad", INJECTIVE, _pad, _pad_reference)
-"""Add elements at both ends of each axis: `value` (constant), mirrored elements (reflect), the outermost element (edge), or elements of
-the other end (wrap)."""
+PAD = GraphOperator(
+    "pad",
+    INJECTIVE,
+    _pad,
+    _pad_reference,
+    meaning=(
+        "Add elements at both ends of each axis: `value` (constant), mirrored elements (reflect), the outermost element "
+        "(edge), or elements of the other end (wrap)."
+    ),
+)
 
 
 def _flip(x: Tensor, *, axes: int | Sequence[int]) -> Tensor:
@@ -292,7 +330,7 @@ def _flip_reference(x: np.ndarray, *, axes: int | Sequence[int]) -> np.ndarray:
     return np.flip(x, axes if isinstance(axes, int) else tuple(axes))
 
 
-FLIP = GraphOperator("flip", INJECTIVE, _flip, _flip_reference)
+FLIP = GraphOperator("flip", INJECTIVE, _flip, _flip_reference, meaning="The elements in reverse order along the given axes.")
 
 
 def _tile(x: Tensor, *, repeats: Sequence[int]) -> Tensor:
@@ -311,5 +349,10 @@ def _tile_reference(x: np.ndarray, *, repeats: Sequence[int]) -> np.ndarray:
     return np.tile(x, repeats)
 
 
-TILE = GraphOperator("tile", INJECTIVE, _tile, _tile_reference)
-"""numpy.tile: if there are fewer `repeats` than axes, they apply to the last axes; if there are more, leading axes are added."""
+TILE = GraphOperator(
+    "tile",
+    INJECTIVE,
+    _tile,
+    _tile_reference,
+    meaning="numpy.tile: if there are fewer `repeats` than axes, they apply to the last axes; if there are more, leading axes are added.",
+)

@@ -178,11 +178,18 @@ def _avg_pool2d_reference(x: np.ndarray, *, layout: str, count_include_pad: bool
     return _to_layout(total / counts, layout, x.dtype)
 
 
-MAX_POOL2D = GraphOperator("max_pool2d", FUSABLE, _max_pool2d, _max_pool2d_reference)
-"""The maximum of each window; padding is ignored."""
+MAX_POOL2D = GraphOperator(
+    "max_pool2d", FUSABLE, _max_pool2d, _max_pool2d_reference, meaning="The maximum of each window; padding is ignored."
+)
 
-AVG_POOL2D = GraphOperator("avg_pool2d", FUSABLE, _avg_pool2d, _avg_pool2d_reference, wide=True)
-"""The mean of each window over its elements in the image, or in the image and its padding if `count_include_pad`."""
+AVG_POOL2D = GraphOperator(
+    "avg_pool2d",
+    FUSABLE,
+    _avg_pool2d,
+    _avg_pool2d_reference,
+    wide=True,
+    meaning="The mean of each window over its elements in the image, or in the image and its padding if `count_include_pad`.",
+)
 
 
 def _lrn(x: Tensor, *, size: int, alpha: float, beta: float, bias: float) -> Tensor:
@@ -210,8 +217,14 @@ def _lrn_reference(x: np.ndarray, *, size: int, alpha: float, beta: float, bias:
     return (wide / (bias + alpha / size * total) ** beta).astype(x.dtype)
 
 
-LRN = GraphOperator("lrn", FUSABLE, _lrn, _lrn_reference, wide=True)
-"""x / (bias + alpha / size * sum of squares over `size` neighbouring channels) ** beta (Krizhevsky et al., 2012), as in ONNX."""
+LRN = GraphOperator(
+    "lrn",
+    FUSABLE,
+    _lrn,
+    _lrn_reference,
+    wide=True,
+    meaning="x / (bias + alpha / size * sum of squares over `size` neighbouring channels) ** beta (Krizhevsky et al., 2012), as in ONNX.",
+)
 
 
 def _cumsum(x: Tensor, *, axis: int, exclusive: bool = False, reverse: bool = False) -> Tensor:
@@ -238,6 +251,14 @@ def _cumsum_reference(x: np.ndarray, *, axis: int, exclusive: bool = False, reve
     return (np.flip(total, axis) if reverse else total).astype(x.dtype)
 
 
-CUMSUM = GraphOperator("cumsum", FUSABLE, _cumsum, _cumsum_reference, wide=True)
-"""Cumulative sums along an axis, from its end if `reverse`, without the element itself if `exclusive`.  All sums are computed
-independently of each other, so the time is quadratic in the extent."""
+CUMSUM = GraphOperator(
+    "cumsum",
+    FUSABLE,
+    _cumsum,
+    _cumsum_reference,
+    wide=True,
+    meaning=(
+        "Cumulative sums along an axis, from its end if `reverse`, without the element itself if `exclusive`. All sums "
+        "are computed independently of each other, so the time is quadratic in the extent."
+    ),
+)

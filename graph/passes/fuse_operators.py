@@ -20,6 +20,7 @@ from tunesmith.graph.ir.operator import BROADCAST, ELEMENTWISE, FUSABLE, GRAPH_O
 from tunesmith.graph.ir.outline import Outlined, users_of
 from tunesmith.graph.passes.fused_size import FusedSize
 from tunesmith.ir.function import IRModule
+from tunesmith.support.arguments import as_count
 
 MAX_CALLS = 64
 """Maximum number of calls of a group, limited by the registers of a loop nest."""
@@ -29,7 +30,7 @@ _MAPS = (ELEMENTWISE, BROADCAST, INJECTIVE)
 _ANCHORS = (FUSABLE, REDUCTION)
 
 
-def fuse_operators(mod: IRModule, most: int = MAX_CALLS) -> IRModule:
+def fuse_operators(mod: IRModule, *, most: int = MAX_CALLS) -> IRModule:
     """Move every operator call of the graph functions into a primitive function; equal groups share one function.
 
     A view (reshape) that is alone in its group is not moved, because it needs no code.  Functions of external code generators are
@@ -39,6 +40,7 @@ def fuse_operators(mod: IRModule, most: int = MAX_CALLS) -> IRModule:
         mod: the module.
         most: maximum number of calls of a group; 1 disables fusion.
     """
+    as_count("most", most, what="fuse_operators needs at least 1 call per group, which disables fusion")
     made = Outlined(mod)
     graphs = {name: f for name, f in mod.items() if isinstance(f, GraphFunc) and not f.is_primitive and f.codegen is None}
     functions = {name: _function(f, made, most) for name, f in graphs.items()}

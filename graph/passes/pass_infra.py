@@ -9,37 +9,51 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
 from typing import Protocol
 
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.target.target import Target
 from tunesmith.lower.pass_infra import Pass, Pipeline
+from tunesmith.lower.pass_options import Configurable, Option, check_parameters, name_of
+from tunesmith.lower.renamed_passes import did_you_mean_pass
 from tunesmith.support.errors import UserError
 
-Run = Callable[[IRModule, Target], IRModule]
 Watch = Callable[[str, IRModule, IRModule, float], None]
 """Callback after every pass: name of the pass, module before, module after, duration in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
-class ModulePass:
-    """One rewrite of a module.
+class ModulePass(Configurable):
+    """One rewrite of a module: `run(mod, target, **options)`, which must not modify its argument.
 
-    Attributes:
-        name: label in dumps, timings and errors.
-        run: the rewrite; it must not modify its argument.
+    Raises:
+        UserError: a function with other parameters, or as `Configurable`.
     """
 
-    name: str
-    run: Run
+    def __post_init__(self) -> None:
+        Configurable.__post_init__(self)
+        check_parameters(self.run, "mod, target")
 
     def __call__(self, mod: IRModule, target: Target) -> IRModule:
-        return self.run(mod, target)
+        out: IRModule = self.run(mod, target, **dict(self.options))
+        return out
 
 
-def module_pass(run: Callable[[IRModule], IRModule]) -> ModulePass:
-    """A module pass from a function that does not depend on the target."""
-    return ModulePass(run.__name__, lambda mod, target: run(mod))
+def module_pass(run: Callable[..., IRModule]) -> ModulePass:
+    """A module pass from a function that does not depend on the target; its keyword-only parameters are the options.
+
+    Raises:
+        UserError: the function does not take `(mod)`, or as `Configurable`.
+    """
+
+    @wraps(run)
+    def without_target(mod: IRModule, target: Target, **options: Option) -> IRModule:
+        return run(mod, **options)
+
+    made = ModulePass(name_of(run), without_target)
+    check_parameters(run, "mod")
+    return made
 
 
 class NamedPass(Protocol):
@@ -96,7 +110,7 @@ class ModulePipeline:
     def _check(self, names: tuple[str, ...]) -> None:
         for name in names:
             if name not in self.names:
-                raise UserError(f"the pipeline has no pass {name!r}; it has {', '.join(self.names)}")
+                raise UserError(f"the pipeline has no pass {name!r}; it has {', '.join(self.names)}.{did_you_mean_pass(name, self.names)}")
 
 
 def _module_pass(p: AnyPass) -> ModulePass:

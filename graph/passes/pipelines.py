@@ -17,6 +17,13 @@ from tunesmith.graph.passes.legalise import legalise
 from tunesmith.graph.passes.partition import partition
 from tunesmith.graph.passes.pass_infra import ModulePass, ModulePipeline, module_pass
 from tunesmith.graph.passes.simplify_inference import simplify_inference
+from tunesmith.ir.function import IRModule
+
+
+def fold_layouts(mod: IRModule) -> IRModule:
+    """Fold the constants that layout conversion made: `simplify_inference`, then `fold_constants`."""
+    return fold_constants(simplify_inference(mod))
+
 
 GRAPH = ModulePipeline(
     module_pass(simplify_inference),
@@ -24,11 +31,11 @@ GRAPH = ModulePipeline(
     module_pass(fold_scale_axis),
     module_pass(convert_layout),
     module_pass(flatten_rows),
-    ModulePass("fold_layouts", lambda mod, target: fold_constants(simplify_inference(mod))),
+    module_pass(fold_layouts),
     module_pass(common_subexpressions),
     module_pass(fold_permutes),
     module_pass(dead_code),
-    ModulePass("fuse_operators", lambda mod, target: fuse_operators(mod)),
+    module_pass(fuse_operators),
     module_pass(legalise),
 )
 """Compile an imported model to unscheduled TIR functions and a graph function that calls them."""
@@ -46,5 +53,5 @@ def offloading(codegens: Iterable[Codegen], pipeline: ModulePipeline = GRAPH) ->
     if not found:
         return pipeline
     rows = ModulePass("offload_rows", lambda mod, target: dead_code(flatten_rows(mod)))
-    passes = [ModulePass(f"partition_{c.name}", lambda mod, target, c=c: partition(mod, c)) for c in found]  # type: ignore[misc]
+    passes = [ModulePass(f"partition_{c.name}", lambda mod, target, c=c: partition(mod, c)) for c in found]
     return pipeline.insert_after("fold_constants", rows, *passes)

@@ -18,6 +18,7 @@ from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import walk, with_body
 from tunesmith.lower.code_size import DEVICE_UNROLLED, FREE, UNROLLED, code_size, copies_of, expression_size
 from tunesmith.lower.pass_infra import function_pass
+from tunesmith.support.arguments import as_count
 from tunesmith.support.errors import BuildError
 
 
@@ -39,6 +40,8 @@ def bound_unrolling(func: PrimFunc, target: Target, *, cpu_budget: int = UNROLLE
     Raises:
         BuildError: the loops index memory of scope `register` of a CPU, which needs constant indices.
     """
+    for name, budget in (("cpu_budget", cpu_budget), ("gpu_budget", gpu_budget)):
+        as_count(name, budget, what="bound_unrolling needs a budget of at least 1 instruction")
     body = func.body
     most = gpu_budget if target.is_gpu else cpu_budget
     if code_size(body) <= most:

@@ -18,6 +18,7 @@ from tunesmith.ir.visit import transform, walk, with_body
 from tunesmith.lower.pass_infra import function_pass
 from tunesmith.lower.renew_binders import renew_binders
 from tunesmith.lower.simplifier import Simplifier, symbol_ranges
+from tunesmith.support.arguments import as_count
 
 MAX_HOISTED = 3
 """Limit on the conditions moved out of a loop nest: each doubles the nest."""
@@ -35,6 +36,7 @@ def unswitch_loops(func: PrimFunc, target: Target, *, most: int = MAX_HOISTED) -
     A second run changes nothing unless `most` stopped the first: the result has no record of the pass, so each run moves up to
     `most` conditions.  A pipeline contains this pass once.
     """
+    as_count("most", most, 0, "unswitch_loops moves at least 0 conditions")
     s = Simplifier(symbol_ranges(func))
 
     def on_for(n: For, recurse: Any) -> Stmt:

@@ -23,6 +23,7 @@ from tunesmith.ir.visit import Handler, transform, walk, with_body
 from tunesmith.lower.pass_infra import function_pass
 from tunesmith.lower.renew_binders import renew_binders
 from tunesmith.lower.simplifier import Range, Simplifier, symbol_ranges
+from tunesmith.support.arguments import as_count
 
 MAX_VERSIONS = 24
 """Limit on the copies of a tile; beyond it guards stay in the tile, which is slow but small."""
@@ -54,6 +55,8 @@ def version_loops(func: PrimFunc, target: Target, *, most: int = MAX_VERSIONS, r
     A second run changes nothing unless `most` stopped the first: the result has no record of the copies, so each run counts
     them from 1 and would make more.  A pipeline contains this pass once.
     """
+    as_count("most", most, 0, "version_loops makes at least 0 copies")
+    as_count("rests", rests, 0, "version_loops makes at least 0 tiles for a rest")
     body = _Versioner(symbol_ranges(func), most, rests).visit(func.body, 1)
     return with_body(func, seq([]) if body is None else renew_binders(body))
 

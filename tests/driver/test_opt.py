@@ -9,10 +9,15 @@ import pytest
 from click.testing import CliRunner
 
 from tunesmith.cli.main import main
-from tunesmith.driver.opt import Optimized, find_passes, opt
+from tunesmith.driver.opt import GRAPH_PASSES, Optimized, find_passes, opt, purpose
 from tunesmith.driver.workloads import find_subject
+from tunesmith.graph.ir.builder import GraphBuilder
+from tunesmith.graph.passes.pipelines import GRAPH as GRAPH_PIPELINE
+from tunesmith.ir.function import IRModule
 from tunesmith.ir.target.target import Target
+from tunesmith.lower.pass_infra import Pipeline
 from tunesmith.lower.pipelines import CPU, PASSES
+from tunesmith.schedule.schedule import Schedule
 from tunesmith.support.errors import UserError
 
 TARGET = Target("llvm -mcpu=x86-64-v3 -num-cores=2")
@@ -73,10 +78,57 @@ def test_graph_passes_run_on_graph_functions(tmp_path: Path) -> None:
     assert isinstance(found, Optimized) and "exp" not in found.script and "relu" in found.script
 
 
+def test_programs_and_passes_are_objects_too() -> None:
+    func = find_subject("relu(shape=8)").func
+    text = opt(func, "cpu", TARGET).script
+    halves = [*CPU.passes[:1], Pipeline(*CPU.passes[1:])]
+    for program, passes in ((Schedule(func), CPU), (Schedule(func), [CPU]), (IRModule([func]), CPU.passes), ([func], halves)):
+        assert opt(program, passes, TARGET).script == text  # type: ignore[arg-type]
+    b = GraphBuilder("main")
+    graph = b.finish(b.relu(b.input("x", (4,))))
+    by_pipeline, by_name = opt(graph, GRAPH_PIPELINE, TARGET), opt(IRModule({"main": graph}), "graph", TARGET)
+    assert by_pipeline.script == by_name.script and "op_relu" in by_name.script
+
+
+def test_options_of_graph_passes() -> None:
+    b = GraphBuilder("main")
+    graph = b.finish(b.relu(b.exp(b.input("x", (4,)))))
+    assert "fused_exp_relu" in opt(graph, "fuse_operators", TARGET).script
+    alone = opt(graph, "fuse_operators{most=1}", TARGET)
+    assert "fused_exp_relu" not in alone.script and alone.steps[0].name == "fuse_operators{most=1}"
+    with pytest.raises(UserError, match="most=0: fuse_operators needs at least 1 call per group"):
+        opt(graph, "fuse_operators{most=0}", TARGET)
+
+
+@pytest.mark.parametrize("program", [None, 3, "x" * 5000, "a\0b", ".", object()])
+def test_programs_of_other_types_are_refused(program: object) -> None:
+    with pytest.raises(UserError, match=r"is not a workload|a workload is a text"):
+        opt(program, "simplify", TARGET)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("passes", [None, 3, b"simplify", [None], ["simplify", 3], {"simplify": 1}])
+def test_passes_of_other_types_are_refused(passes: object) -> None:
+    with pytest.raises(UserError, match="is not a pass: use ModulePass"):
+        find_passes(passes)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("passes", "message"),
     [
         ("simplfy", "there is no pass 'simplfy'. Did you mean 'simplify'"),
+        ("gpuu", "there is no pass 'gpuu'. Did you mean 'gpu'"),
+        ("mine", r"A text names only these: a pass of your own, or of another package, is given as an object to .*opt\(program"),
+        ("lower.simplify", "there is no pass 'lower.simplify'. Since version 0.2 it is 'simplify'"),
+        ("cpu,lower.prefetch_ahead", "'lower.prefetch_ahead'. Since version 0.2 it is 'inject_prefetch'"),
+        ("clip_loops", "'clip_loops'. Since version 0.2 it is 'tighten_loop_bounds'"),
+        ("cpu{most=1}", "'cpu{most=1}': cpu is a pipeline, which has no options. Give them to its passes"),
+        ("legalise{most=1}", "the pass 'legalise' has no option 'most'; it has none"),
+        ("version_loops{moat=1}", "has no option 'moat'; it has most, rests. Did you mean 'most'"),
+        ("version_loops{most=1,most=2}", "the option 'most' of version_loops is given twice, as 1 and 2: give it once"),
+        ("version_loops{most=many}", "the option 'most' of the pass 'version_loops' is of type int, got 'many'"),
+        ("version_loops{most}", "'most' is no option of version_loops: write option=value"),
+        ("simplify{", "'simplify{' is no pass: write NAME or NAME{option=value,...}"),
+        ("lower_blocks,version_loops{most=-1}", "most=-1: version_loops makes at least 0 copies"),
         ("", "no pass was given. Passes: bound_unrolling"),
         (
             "vectorize_loops",
@@ -86,14 +138,20 @@ def test_graph_passes_run_on_graph_functions(tmp_path: Path) -> None:
     ],
 )
 def test_refusals(script: Path, passes: str, message: str) -> None:
-    with pytest.raises(UserError, match=message.replace("?", r"\?")):
+    with pytest.raises(UserError, match=message.replace("{", r"\{")):
         opt(script, passes, TARGET)
 
 
 def test_texts_of_passes_are_split_at_commas_outside_of_braces() -> None:
     found = find_passes("simplify, version_loops{most=2,rests=1}")
     assert [str(p) for p in found] == ["simplify", "version_loops{most=2,rests=1}"]
-    assert find_passes("cpu") == list(CPU.passes)
+    assert find_passes("cpu") == list(CPU.passes) and find_passes(["simplify", "cpu"]) == [PASSES["simplify"], *CPU.passes]
+
+
+def test_every_listed_pass_has_a_purpose() -> None:
+    for p in (*PASSES.values(), *GRAPH_PASSES.values()):
+        assert purpose(p), p.name
+    assert purpose(GRAPH_PASSES["fold_layouts"]).startswith("Fold the constants")
 
 
 def run(*arguments: str, text: str | None = None) -> str:
@@ -109,6 +167,7 @@ def test_the_command(script: Path) -> None:
     assert run(str(script), "-p", "simplify,lower_blocks", "--diff", *target).startswith("# ")
     listed = run("--list")
     assert all(name in listed for name in PASSES) and "SCHEDULED -> OPAQUE" in listed
+    assert "most=64" in next(line for line in listed.splitlines() if "fuse_operators" in line)
     data = json.loads(run(str(script), "-p", "simplify,lower_blocks", "--json", "-", *target))
     assert [s["pass"] for s in data["steps"]] == ["simplify", "lower_blocks"]
 

@@ -164,6 +164,32 @@ def test_refusals_of_files(file: Path) -> None:
         find_subject(f"{file}:program")
 
 
+ARGUMENTS = """
+def sized(m, *, n, k=3): pass
+
+class Made:
+    def __init__(self, size): pass
+
+builtin = len
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("sized", "m, n of sized have no default. Give each one, or name a function without arguments that calls sized"),
+        ("Made", "size of Made has no default. Give it one"),
+        ("builtin", "obj of builtin has no default"),
+    ],
+)
+def test_functions_with_required_arguments_are_refused(tmp_path: Path, name: str, message: str) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(ARGUMENTS)
+    for find in (find_module, find_subjects, subject_of_text):
+        with pytest.raises(UserError, match=f"mine.py:{name}' is called without arguments, but {message}"):
+            find(f"{path}:{name}")
+
+
 def test_a_function_with_dynamic_shapes_cannot_be_tuned() -> None:
     n = te.var("n")
     x = te.placeholder((n,), name="X")

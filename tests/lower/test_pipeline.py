@@ -19,7 +19,7 @@ from tunesmith.ir.stmt import Block, For
 from tunesmith.ir.verify import verify
 from tunesmith.ir.visit import transform
 from tunesmith.lower.pass_infra import Pass, Pipeline, function_pass, names, pass_context
-from tunesmith.lower.pipelines import CPU, PASSES, find_pass
+from tunesmith.lower.pipelines import CPU, PASSES
 from tunesmith.lower.stages import STAGES, check_stage
 from tunesmith.support.errors import InternalError, UserError
 from tunesmith.support.seeds import stream
@@ -108,28 +108,6 @@ def test_every_pass_has_a_file_and_is_listed() -> None:
         assert p.run.__doc__ and p.requires in STAGES and p.provides in STAGES
 
 
-def test_passes_are_found_by_text_with_options() -> None:
-    assert find_pass("simplify") == PASSES["simplify"]
-    bounded = find_pass("version_loops{most=2, rests=1}")
-    assert bounded.options == (("most", 2), ("rests", 1)) and str(bounded) == "version_loops{most=2,rests=1}"
-    assert bounded.defaults == {"most": 24, "rests": 3} and find_pass(str(bounded)) == bounded
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("simplfy", "there is no pass 'simplfy'. Did you mean 'simplify'\\?"),
-        ("simplify{most=1}", "the pass 'simplify' has no option 'most'; it has none"),
-        ("version_loops{most=many}", "the option 'most' of the pass 'version_loops' is of type int, got 'many'"),
-        ("version_loops{most}", "'most' is no option of version_loops: write option=value"),
-        ("simplify{", "'simplify{' is no pass: write NAME or NAME{option=value,...}"),
-    ],
-)
-def test_invalid_pass_texts_are_refused(text: str, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        find_pass(text)
-
-
 def test_an_option_changes_the_pass(schedules: ModuleType) -> None:
     @T.prim_func
     def tiles(A: T.Buffer((64,), "float32"), C: T.Buffer((64,), "float32")):
@@ -138,8 +116,23 @@ def test_an_option_changes_the_pass(schedules: ModuleType) -> None:
                 if i < 7:
                     C[i * 8 + j] = A[i * 8 + j] * 2.0
 
-    once = find_pass("unswitch_loops")(tiles, schedules.target())
-    assert str(once) != str(tiles) and find_pass("unswitch_loops{most=0}")(tiles, schedules.target()) is tiles
+    once = PASSES["unswitch_loops"](tiles, schedules.target())
+    assert str(once) != str(tiles) and PASSES["unswitch_loops"].with_options(most=0)(tiles, schedules.target()) is tiles
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "value", "message"),
+    [
+        ("unswitch_loops", "most", -1, "most=-1: unswitch_loops moves at least 0 conditions, not -1"),
+        ("version_loops", "most", -1, "most=-1: version_loops makes at least 0 copies, not -1"),
+        ("version_loops", "rests", -2, "rests=-2: version_loops makes at least 0 tiles for a rest, not -2"),
+        ("bound_unrolling", "cpu_budget", 0, "cpu_budget=0: bound_unrolling needs a budget of at least 1 instruction, not 0"),
+        ("bound_unrolling", "gpu_budget", -3, "gpu_budget=-3: bound_unrolling needs"),
+    ],
+)
+def test_numbers_without_meaning_are_refused(schedules: ModuleType, name: str, option: str, value: int, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        PASSES[name].with_options(**{option: value})(row, schedules.target())
 
 
 @pytest.mark.parametrize(
@@ -172,8 +165,11 @@ def test_a_function_in_the_wrong_stage_is_refused(stage: str, fault: str) -> Non
 
 def test_a_pipeline_checks_its_stages() -> None:
     by_name = {p.name: p for p in CPU.passes}
-    with pytest.raises(ValueError, match="pass flatten_buffers needs stage OPAQUE, but the pipeline is at SCHEDULED there"):
+    with pytest.raises(UserError, match="the pass 'flatten_buffers' needs stage OPAQUE, but the pipeline is at SCHEDULED there: move"):
         Pipeline(by_name["simplify"], by_name["flatten_buffers"])
+    for wrong in ("simplify", None, CPU):
+        with pytest.raises(UserError, match="is no pass of functions: use what function_pass makes"):
+            Pipeline(wrong)  # type: ignore[arg-type]
     stage = STAGES[0]
     for p in CPU.passes:
         assert STAGES.index(p.requires) <= STAGES.index(stage)

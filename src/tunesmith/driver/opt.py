@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
+from os.path import isfile
 from pathlib import Path
 
 from rich.console import Group, RenderableType
@@ -17,19 +18,26 @@ from tunesmith.display.tables import plain_table, printable
 from tunesmith.driver.compile import as_target
 from tunesmith.driver.workloads import find_module
 from tunesmith.graph.ir.function import GraphFunc
-from tunesmith.graph.passes.pass_infra import ModulePass, ModulePipeline
+from tunesmith.graph.passes.pass_infra import ModulePass, ModulePipeline, NamedPass
 from tunesmith.graph.passes.pipelines import GRAPH
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.script.parser import parse
 from tunesmith.ir.target.target import Target
 from tunesmith.lower.pass_infra import Pass, Pipeline
-from tunesmith.lower.pipelines import CPU, CPU_CHECKED, GPU, PASSES, find_pass
+from tunesmith.lower.pass_options import parse_pass, text_of
+from tunesmith.lower.pipelines import CPU, CPU_CHECKED, GPU, PASSES
+from tunesmith.lower.renamed_passes import did_you_mean_pass
 from tunesmith.lower.stages import STAGES, stage_of
+from tunesmith.schedule.schedule import Schedule
 from tunesmith.support.errors import UserError
 
 PIPELINES: dict[str, Pipeline | ModulePipeline] = {"cpu": CPU, "cpu_checked": CPU_CHECKED, "gpu": GPU, "graph": GRAPH}
 """Names that stand for all passes of a pipeline."""
 GRAPH_PASSES = {p.name: p for p in GRAPH.passes}
+_BY_NAME: dict[str, Pass | ModulePass] = {**PASSES, **GRAPH_PASSES}
+
+Program = str | PathLike[str] | PrimFunc | GraphFunc | IRModule | Schedule
+AnyPass = str | Pass | ModulePass | Pipeline | ModulePipeline | NamedPass
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,16 +102,14 @@ class Optimized:
         return {"script": self.script, "steps": steps}
 
 
-def opt(
-    program: str | PathLike[str] | PrimFunc | IRModule, passes: str | Sequence[str | Pass | ModulePass], target: str | Target | None = None
-) -> Optimized:
+def opt(program: Program, passes: AnyPass | Sequence[AnyPass], target: str | Target | None = None) -> Optimized:
     """Run passes on a program.
 
     Args:
-        program: a function or module; a file of script text, which is read and not executed; `-` for script text from standard input;
-            or a workload, such as `matmul(m=64,n=64,k=64)` or `path.py:function`.
-        passes: passes in order, as text ("simplify,version_loops{most=8}") or as a list; `cpu`, `cpu_checked`, `gpu` and `graph` stand for
-            the passes of these pipelines.
+        program: a function, module or schedule; a file of script text, which is read and not executed; `-` for script text from
+            standard input; or a workload, such as `matmul(m=64,n=64,k=64)` or `path.py:function`.
+        passes: passes in order, as text ("simplify,version_loops{most=8}"), or a pass, a pipeline, or a list of texts, passes and
+            pipelines; `cpu`, `cpu_checked`, `gpu` and `graph` stand for the passes of these pipelines.
         target: what is compiled for; by default this machine.
     Raises:
         UserError: there is no such program, pass or option, or a pass needs a later stage than the program is in.
@@ -123,57 +129,86 @@ def opt(
         mod = ModulePipeline(p)(mod, machine)
         seconds = time.perf_counter() - start
         after = _script(mod)
-        steps.append(Step(str(p) if isinstance(p, Pass) else p.name, before, after, seconds))
+        steps.append(Step(str(p), before, after, seconds))
         before = after
     return Optimized(mod, tuple(steps))
 
 
-def find_passes(passes: str | Sequence[str | Pass | ModulePass]) -> list[Pass | ModulePass]:
-    """The passes that a text or a list names.  UserError if there is no such pass or option."""
-    entries = re.findall(r"(?:[^,{]|\{[^}]*\}?)+", passes) if isinstance(passes, str) else list(passes)
-    out: list[Pass | ModulePass] = []
-    for entry in entries:
-        if not isinstance(entry, str):
-            out.append(entry)
-            continue
-        name = entry.strip()
-        if name in PIPELINES:
-            out += PIPELINES[name].passes
-        else:
-            out.append(GRAPH_PASSES[name] if name in GRAPH_PASSES else find_pass(name))
+def find_passes(passes: AnyPass | Sequence[AnyPass]) -> list[Pass | ModulePass]:
+    """The passes that a text names, or that a list has.  UserError if there is no such pass or option."""
+    if isinstance(passes, str):
+        entries: Sequence[AnyPass] = re.findall(r"(?:[^,{]|\{[^}]*\}?)+", passes)  # split at commas outside of braces
+    else:
+        entries = passes if isinstance(passes, (list, tuple)) else [passes]  # type: ignore[list-item]
+    out = [p for entry in entries for p in (_named(entry) if isinstance(entry, str) else _passes_of(entry))]
     if not out:
-        raise UserError(
-            f"no pass was given. Passes: {', '.join(PASSES)}; of graphs: {', '.join(GRAPH_PASSES)}; pipelines: {', '.join(PIPELINES)}"
-        )
+        raise UserError(f"no pass was given. {_known()}")
     return out
+
+
+def _named(text: str) -> Sequence[Pass | ModulePass]:
+    name, options = parse_pass(text)
+    if name in PIPELINES:
+        if options:
+            raise UserError(
+                f"{text.strip()!r}: {name} is a pipeline, which has no options. Give them to its passes: list these in place of {name}"
+            )
+        return PIPELINES[name].passes
+    if name not in _BY_NAME:
+        raise UserError(
+            f"there is no pass {name!r}.{did_you_mean_pass(name, (*_BY_NAME, *PIPELINES))} {_known()}. A text names only these: a pass "
+            "of your own, or of another package, is given as an object to tunesmith.driver.opt.opt(program, [the_pass])"
+        )
+    return [_BY_NAME[name].with_texts(options)]
+
+
+def _passes_of(given: Pass | ModulePass | Pipeline | ModulePipeline | NamedPass) -> Sequence[Pass | ModulePass]:
+    if isinstance(given, Pass):
+        return [given]
+    return given.passes if isinstance(given, (Pipeline, ModulePipeline)) else ModulePipeline(given).passes
+
+
+def _known() -> str:
+    return f"Passes: {', '.join(PASSES)}; of graphs: {', '.join(GRAPH_PASSES)}; pipelines: {', '.join(PIPELINES)}"
 
 
 def pass_list() -> RenderableType:
     """A table of all passes: stages, options, purpose."""
     rows = []
-    for p in PASSES.values():
-        options = ", ".join([f"{k}={v}" for k, v in p.defaults.items()])
-        stages = p.requires if p.requires == p.provides else f"{p.requires} -> {p.provides}"
-        rows.append([p.name, stages, options or "-", _purpose(p.run.__module__)])
-    rows += [[p.name, "graph", "-", _purpose(f"tunesmith.graph.passes.{p.name}")] for p in GRAPH.passes]
+    for p in _BY_NAME.values():
+        options = ", ".join([f"{k}={text_of(v)}" for k, v in p.defaults.items()])
+        rows.append([p.name, _stages(p), options or "-", purpose(p)])
     return plain_table("passes", ["pass", "stage", "options", "purpose"], rows, left=["pass", "stage", "options", "purpose"])
 
 
-def _purpose(module: str) -> str:
-    loaded = sys.modules.get(module)
-    return (loaded.__doc__ or "").strip().partition("\n")[0] if loaded is not None else ""
+def _stages(p: Pass | ModulePass) -> str:
+    if isinstance(p, ModulePass):
+        return "graph"
+    return p.requires if p.requires == p.provides else f"{p.requires} -> {p.provides}"
 
 
-def _module(program: str | PathLike[str] | PrimFunc | IRModule) -> IRModule:
-    if isinstance(program, IRModule):
-        return program
-    if isinstance(program, PrimFunc):
-        return IRModule([program])
+def purpose(p: Pass | ModulePass) -> str:
+    """The first line of the docstring of the pass's file, or of its function if the file has another name."""
+    return ((sys.modules[p.run.__module__] if has_own_file(p) else p.run).__doc__ or "").strip().partition("\n")[0]
+
+
+def has_own_file(p: Pass | ModulePass) -> bool:
+    """Whether the file of the pass has its name, and hence describes only this pass."""
+    return p.run.__module__.rpartition(".")[2] == p.name
+
+
+def _module(program: Program) -> IRModule:
+    if isinstance(program, Schedule):
+        return program.mod
+    if isinstance(program, GraphFunc):
+        return IRModule({program.name: program})
+    if not isinstance(program, (str, PathLike)):
+        return find_module(program)
     text = str(program)
     if text == "-":
         return _parsed(sys.stdin.read(), "<stdin>")
     path = Path(text)
-    if "(" in text or ".py:" in text or not path.is_file():
+    if "(" in text or ".py:" in text or not isfile(path):
         return find_module(text)
     try:
         return _parsed(path.read_text(encoding="utf-8"), text)

@@ -5,7 +5,8 @@ A `Subject` is a named function with its metadata; a model becomes one subject p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -162,8 +163,24 @@ def _loaded(text: str) -> object:
     found = load_from_file(text)
     if isinstance(found, (PrimFunc, Workload, IRModule)) or not callable(found):
         return found
+    _check_no_arguments(text, found)
     with user_code.running(text):
         return found()
+
+
+def _check_no_arguments(text: str, found: Callable[..., object]) -> None:
+    """Refuse a function with required arguments, which a text `path.py:function` does not give."""
+    try:
+        parameters = inspect.signature(found).parameters.values()
+    except ValueError:  # functions of C without a signature
+        return
+    required = [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if required:
+        name = text.rpartition(":")[2]
+        raise UserError(
+            f"{text!r} is called without arguments, but {', '.join(required)} of {name} {'has' if len(required) == 1 else 'have'} no "
+            f"default. Give {'it one' if len(required) == 1 else 'each one'}, or name a function without arguments that calls {name}"
+        )
 
 
 def _of_found(text: str, found: Any) -> list[Subject]:

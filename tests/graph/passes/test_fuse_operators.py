@@ -66,7 +66,7 @@ def test_a_block(passed: Passed, assert_golden: Callable[..., None]) -> None:
 
 def groups(f: GraphFunc, most: int = MAX_CALLS) -> list[str]:
     """Names of the called functions, in order; names in branches come first."""
-    done = fuse_operators(IRModule({"main": f}), most)
+    done = fuse_operators(IRModule({"main": f}), most=most)
     operations = [b.operation for b in all_bindings(done["main"].body)]
     return [o.function if isinstance(o, CallFunction) else o.operator for o in operations if not isinstance(o, If)]
 
