@@ -166,6 +166,7 @@ def test_arithmetic_of_scalars_is_tuned() -> None:
     ("arguments", "message"),
     [
         ({"trials": 0}, "trials=0"),
+        ({"allocation": ""}, "unknown allocator ''"),
         ({"batch": 0}, "batch=0"),
         ({"leaders": -1}, "leaders=-1"),
         ({"workers": -2}, "workers is a number of processes"),

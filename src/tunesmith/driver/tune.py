@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from os import PathLike
-from typing import TYPE_CHECKING
 
 from tunesmith.codegen.backends.backend import backend_of, check_kind
 from tunesmith.codegen.build import check_runs_here
@@ -47,9 +46,6 @@ from tunesmith.support.arguments import as_count
 from tunesmith.support.errors import InternalError, TunesmithError, UserError
 from tunesmith.support.seeds import recorded_seed
 from tunesmith.support.user_code import described
-
-if TYPE_CHECKING:
-    pass
 
 
 def tune(
@@ -94,7 +90,7 @@ def tune(
     trials, leaders = None if trials is None else as_count("trials", trials), as_count("leaders", s.leaders, 0)
     rules, callbacks = None if s.rules is None else find_rules(s.rules), _callbacks(callbacks)
     _check(workers, policy, s.weights, tensorboard)
-    allocator = make_allocator(s.allocation or ("gradient" if b.is_shared else "round-robin"))
+    allocator = make_allocator(("gradient" if b.is_shared else "round-robin") if s.allocation is None else s.allocation)
     scheduler = TaskScheduler(allocator, as_count("batch", s.batch), total=b.total_trials, seconds=b.seconds, early_stop=b.early_stop)
     found = find_subjects(workloads)
     if policy is None and any(x.in_model for x in found):
