@@ -227,7 +227,7 @@ def poly(x: Index | Op) -> Poly:
     if isinstance(x, Op):
         return Poly((((x,), 1),))
     try:
-        return poly(operator.index(x))
+        return poly(operator.index(x))  # type: ignore[arg-type]  # an integer of another type, such as numpy's
     except TypeError:
         expected = "an index expression was expected (int, loop variable or arithmetic on them)"
         raise ScriptError(f"{expected}, got {type(x).__name__}: {x!r}") from None

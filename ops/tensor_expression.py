@@ -67,6 +67,10 @@ def __getattr__(name: str) -> Callable[..., Expr]:
     return functools.partial(call, name)
 
 
+def __dir__() -> list[str]:
+    return sorted([*globals(), *INTRINSICS])
+
+
 class SpatialAxis(Var):
     """The variable of one dimension of a `compute`."""
 
@@ -283,7 +287,7 @@ def create_prim_func(tensors: Sequence[Tensor], name: str = "main") -> PrimFunc:
 
 
 def _shape(shape: Index | Iterable[Index], what: str) -> tuple[Poly, ...]:
-    extents = tuple([poly(e) for e in ((shape,) if isinstance(shape, (Integral, Poly, Var)) else shape)])
+    extents = tuple([poly(e) for e in ((shape,) if isinstance(shape, (int, Integral, Poly, Var)) else shape)])
     for e in extents:
         if e.const is not None and e.const < 1:
             raise ScriptError(f"{what}: the extent {e} is not positive")

@@ -9,7 +9,8 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from numbers import Real
+
+import numpy as np
 
 from tunesmith.support.errors import TargetError
 from tunesmith.support.nearest_name import did_you_mean
@@ -241,12 +242,13 @@ def _convert(attribute: Attribute, value: object) -> Value:
 
 def _number(attribute: Attribute, value: object) -> int | float:
     expected = "a whole number" if attribute.type is int else "a number"
-    if isinstance(value, bool) or not isinstance(value, Real | str):
+    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise TargetError(f"expected {expected}, got {value!r}")
     try:
         number = attribute.type(value) if isinstance(value, str) else value
     except ValueError:
         raise TargetError(f"expected {expected}, got {value!r}") from None
-    if not isinstance(number, Real) or not math.isfinite(number) or (attribute.type is int and number != int(number)):
+    if not isinstance(number, int | float) or not math.isfinite(number) or (attribute.type is int and number != int(number)):
         raise TargetError(f"expected {expected}, got {value!r}")
     return int(number) if attribute.type is int else float(number)
