@@ -61,6 +61,20 @@ def test_tuning_writes_a_log_and_resuming_repeats_nothing(tmp_path: Path) -> Non
     assert tunesmith.compile(MATMUL, TARGET, log, strict=True).coverage[0].status == "used"
 
 
+def test_equal_programs_are_measured_once(tmp_path: Path) -> None:
+    log, func, shown = tmp_path / "log.jsonl", workload("relu(shape=64)").func, list[Progress]()
+    given: list[Any] = [func, MATMUL, "relu(shape=64)"]
+    report = tunesmith.tune(
+        given, **grouped(target=TARGET, trials=2, log=log, weights={"relu": 3}, callbacks=[shown.append], batch=1, **QUICK)
+    )
+    assert [t.workload for t in report.tasks] == ["relu", MATMUL, "relu(shape=64)"] and report.ok
+    assert report["relu"].best == report["relu(shape=64)"].best is not None
+    assert report["relu"].flops == 0 < report["relu(shape=64)"].flops
+    assert len(RecordLog(log).load().records) == 4
+    assert report.notes == ("relu is the same program as relu(shape=64), and has its result",)
+    assert {p.task.name: p.task.weight for p in shown} == {"relu(shape=64)": 4, MATMUL: 1}, "the weights are added"
+
+
 def test_numbers_of_numpy_are_numbers() -> None:
     search = Search(batch=np.int64(2), leaders=np.int64(0), seed=np.int64(1))
     report = tunesmith.tune(MATMUL, TARGET, None, budget=np.int64(2), search=search, workers=np.int64(0), progress=False)
