@@ -163,7 +163,7 @@ def make_allocator(spec: str | Allocator) -> Allocator:
     return found
 
 
-def check_weight(name: str, weight: object) -> None:
+def check_weight(name: str, weight: float) -> None:
     """Raise UserError if the weight of a task is not a positive number."""
     if isinstance(weight, bool) or not isinstance(weight, Real) or not 0 < weight < math.inf:
         raise UserError(f"the weight of {name} is {weight}; a weight is a positive number")
