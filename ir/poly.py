@@ -16,6 +16,7 @@ A `Poly` is a value, like an int: equal normal forms compare equal and hash equa
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Union, final
 
@@ -215,7 +216,7 @@ _SMALL = {0: ZERO, 1: ONE, **{i: Poly((((), i),)) for i in (*range(-64, 0), *ran
 
 
 def poly(x: Index | Op) -> Poly:
-    """`x` as a polynomial; `x` is an int, a Var, a Param, an Op or a polynomial."""
+    """`x` as a polynomial; `x` is an int, also one of numpy, a Var, a Param, an Op or a polynomial."""
     if type(x) is Poly:
         return x
     if isinstance(x, Var):
@@ -225,7 +226,11 @@ def poly(x: Index | Op) -> Poly:
         return Poly((((), int(x)),)) if small is None else small
     if isinstance(x, Op):
         return Poly((((x,), 1),))
-    raise ScriptError(f"an index expression was expected (int, loop variable or arithmetic on them), got {type(x).__name__}: {x!r}")
+    try:
+        return poly(operator.index(x))  # type: ignore[arg-type]  # an integer of another type, such as numpy's
+    except TypeError:
+        expected = "an index expression was expected (int, loop variable or arithmetic on them)"
+        raise ScriptError(f"{expected}, got {type(x).__name__}: {x!r}") from None
 
 
 def add(a: Poly, b: Poly) -> Poly:

@@ -7,7 +7,7 @@ reference once per workload, and again after a crash.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import cast
 
@@ -112,7 +112,7 @@ class LocalRunner(Runner):
         return value
 
     def _start(self) -> WorkerPool:
-        return WorkerPool(f"{__name__}:{run_worker.__name__}", 1, memory_limit=self._memory_limit, env=self._env)
+        return WorkerPool(f"{__name__}:{RunJob.__name__}", 1, memory_limit=self._memory_limit, env=self._env)
 
 
 class InProcessRunner(Runner):
@@ -146,13 +146,19 @@ def _threads_of(target: str) -> AbstractContextManager[None]:
     return allowed_threads(Target.from_json(json.loads(target)).num_cores)
 
 
-def run_worker() -> Callable[[Job], tuple[object, bool]]:
+class RunJob:
     """The job of the process: call a method of the evaluators; the answer is its result and whether memory is corrupted."""
-    evaluators = Evaluators()
 
-    def do(job: Job) -> tuple[object, bool]:
+    def __init__(self) -> None:
+        self._evaluators = Evaluators()
+
+    def __call__(self, job: Job) -> tuple[object, bool]:
+        """Call a method."""
         method, arguments = job
-        value = getattr(evaluators, method)(*arguments)
-        return value, evaluators.corrupted
+        value = getattr(self._evaluators, method)(*arguments)
+        return value, self._evaluators.corrupted
 
-    return do
+    def close(self) -> None:
+        """Release the memory and the devices, unless the memory is corrupted: the end of the process releases it then."""
+        if not self._evaluators.corrupted:
+            self._evaluators.close()

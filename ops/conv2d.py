@@ -6,6 +6,7 @@ inline it.
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import TypeVar
 
 import numpy as np
@@ -57,11 +58,11 @@ def _within(i: Poly, low: int, high: int, extent: Poly) -> list[Expr]:
 
 
 def _pair(value: Pair) -> tuple[int, int]:
-    return (value, value) if isinstance(value, int) else value
+    return (value, value) if isinstance(value, (int, Integral)) else value
 
 
 def _sides(pad: Sides) -> tuple[int, int, int, int]:
-    return (pad, pad, pad, pad) if isinstance(pad, int) else pad
+    return (pad, pad, pad, pad) if isinstance(pad, (int, Integral)) else pad
 
 
 def conv2d(

@@ -18,6 +18,7 @@ import inspect
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 from tunesmith.ir.buffer import Buffer, BufferLoad
@@ -64,6 +65,10 @@ def __getattr__(name: str) -> Callable[..., Expr]:
             f"te has no {name}; its functions are {', '.join(__all__)}, and the intrinsics {', '.join(sorted(INTRINSICS))}"
         )
     return functools.partial(call, name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *INTRINSICS])
 
 
 class SpatialAxis(Var):
@@ -282,7 +287,7 @@ def create_prim_func(tensors: Sequence[Tensor], name: str = "main") -> PrimFunc:
 
 
 def _shape(shape: Index | Iterable[Index], what: str) -> tuple[Poly, ...]:
-    extents = tuple([poly(e) for e in ((shape,) if isinstance(shape, (int, Poly, Var)) else shape)])
+    extents = tuple([poly(e) for e in ((shape,) if isinstance(shape, (int, Integral, Poly, Var)) else shape)])
     for e in extents:
         if e.const is not None and e.const < 1:
             raise ScriptError(f"{what}: the extent {e} is not positive")

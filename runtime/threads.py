@@ -76,10 +76,6 @@ def num_threads() -> int:
     return _support.limit or int(load_openmp().omp_get_max_threads())
 
 
-thread_count = num_threads
-"""Older name of `num_threads`."""
-
-
 def set_num_threads(count: int | None) -> None:
     """Limit the threads of parallel loops in this process: in code compiled here, loaded libraries, and executors.
 

@@ -163,6 +163,12 @@ def make_allocator(spec: str | Allocator) -> Allocator:
     return found
 
 
+def check_weight(name: str, weight: float) -> None:
+    """Raise UserError if the weight of a task is not a positive number."""
+    if isinstance(weight, bool) or not isinstance(weight, Real) or not 0 < weight < math.inf:
+        raise UserError(f"the weight of {name} is {weight}; a weight is a positive number")
+
+
 class TaskScheduler:
     """Assigns turns to tasks until the budgets are spent.
 
@@ -204,8 +210,7 @@ class TaskScheduler:
             UserError: a weight is not a positive number, or the common budget is smaller than the number of tasks.
         """
         for s in states:
-            if isinstance(s.weight, bool) or not isinstance(s.weight, Real) or not 0 < s.weight < math.inf:
-                raise UserError(f"the weight of {s.name} is {s.weight}; a weight is a positive number")
+            check_weight(s.name, s.weight)
         if self.total is not None and self.total < len(states):
             raise UserError(f"{self.total} trials for {len(states)} tasks: some would not be measured at all. Give at least {len(states)}")
 

@@ -6,9 +6,22 @@ that only a bug in tunesmith can reach.  No other exception is raised on purpose
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class TunesmithError(Exception):
-    """Base class of every exception that tunesmith raises on purpose."""
+    """Base class of every exception that tunesmith raises on purpose.
+
+    Errors can be copied and pickled, for example to be raised in a worker process and shown in another one.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Restore `args` and the fields without a call of the constructor, whose parameters differ among the subclasses."""
+        return _restored, (type(self), self.args), self.__dict__
+
+
+def _restored(kind: type[TunesmithError], args: tuple[object, ...]) -> TunesmithError:
+    return kind.__new__(kind, *args)
 
 
 class UserError(TunesmithError):
@@ -37,10 +50,23 @@ class ScheduleError(UserError):
         self.message = message
         self.where = where
 
+    @property
+    def summary(self) -> str:
+        """The text without the location."""
+        return f"{self.primitive} refused [{self.requirement}]: {self.message}"
+
     def __str__(self) -> str:
+        place = self._place()
+        return f"{self.summary}\n{place}" if place else self.summary
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The location is pickled as text: its callable is usually local to the primitive."""
+        restored, args, state = super().__reduce__()
+        return restored, args, {**state, "where": self._place()}
+
+    def _place(self) -> str:
         place = self.where() if callable(self.where) else self.where
-        text = f"{self.primitive} refused [{self.requirement}]: {self.message}"
-        return f"{text}\n{place}" if place else text
+        return str(place) if place else ""
 
 
 class TargetError(UserError):

@@ -64,7 +64,8 @@ class WorkerPool:
     """Worker processes that run the same job function.
 
     `factory` names a callable as `"package.module:name"`.  Each worker calls `factory(*init_args)` once and then calls
-    the function that it returned with the payload of each job.  Payloads, results and `init_args` are plain picklable
+    the function that it returned with the payload of each job.  A method `close` of that function, if there is one, is
+    called before a worker exits normally.  Payloads, results and `init_args` are plain picklable
     data: numbers, text, bytes, containers, arrays.
 
     Thread safe.  Workers start immediately, in the background.  They run in a separate session, so that Ctrl-C in a

@@ -45,8 +45,13 @@ def main(descriptor: int, parent: int) -> None:
             pipe.put(pickle.dumps(("broken", traceback.format_exc())))
             return
         pipe.put(pickle.dumps(("ready",)))
-        while True:
-            pipe.put(_answer(function, pipe.take()))
+        with _closed_at_the_end(function):
+            while True:
+                pipe.put(_answer(function, pipe.take()))
+
+
+def _closed_at_the_end(function: Any) -> contextlib.AbstractContextManager[object]:
+    return contextlib.closing(function) if hasattr(function, "close") else contextlib.nullcontext()
 
 
 def _answer(function: Callable[[Any], object], job: bytes) -> bytes:

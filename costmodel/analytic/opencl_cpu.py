@@ -45,8 +45,6 @@ FAR = 3.0
 """Slots of an access to rows that map to the same few sets of the first cache."""
 SETS = 4096
 """Distance in bytes of addresses that map to the same sets."""
-WAYS = 8192.0
-"""Bytes that a few sets can hold."""
 CACHE = 32768.0
 """Bytes of the first-level cache."""
 

@@ -97,26 +97,23 @@ class Annotation(Word):
         return self
 
 
+def _axis_word(name: str, binding: str, meaning: str) -> Word:
+    return Word(f"axis.{name}", "(extent: Index, binding: Index) -> Poly", f"v = T.axis.{name}(64, {binding})", meaning)
+
+
 class _Axis:
     """Iteration variables of a block: `vi, vk = T.axis.remap("SR", [i, k])`, `vi = T.axis.spatial(64, i * 8 + j)`."""
 
-    spatial: Any = Word(
-        "axis.spatial",
-        "(extent: Index, binding: Index) -> Poly",
-        "vi = T.axis.spatial(64, i * 8 + j)",
-        "A data-parallel iteration variable: extent, binding.",
-    )
-    reduce: Any = Word(
-        "axis.reduce", "(extent: Index, binding: Index) -> Poly", "vk = T.axis.reduce(64, k)", "A reduction variable: extent, binding."
-    )
+    spatial: Any = _axis_word("spatial", "i * 8 + j", "A data-parallel iteration variable: extent, binding.")
+    reduce: Any = _axis_word("reduce", "k", "A reduction variable: extent, binding.")
+    S: Any = _axis_word("S", "i * 8 + j", "The same as `T.axis.spatial`.")
+    R: Any = _axis_word("R", "k", "The same as `T.axis.reduce`.")
     remap: Any = Word(
         "axis.remap",
         "(kinds: str, bindings: Sequence[Index]) -> Any",
         'vi, vk = T.axis.remap("SR", [i, k])',
         "Iteration variables bound to loops, with their extents; S is spatial, R reduce.",
     )
-    S: Any = spatial
-    R: Any = reduce
 
 
 axis = _Axis()

@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from tunesmith.support.errors import TargetError
 from tunesmith.support.nearest_name import did_you_mean
 from tunesmith.support.registry import Registry
@@ -240,6 +242,7 @@ def _convert(attribute: Attribute, value: object) -> Value:
 
 def _number(attribute: Attribute, value: object) -> int | float:
     expected = "a whole number" if attribute.type is int else "a number"
+    value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise TargetError(f"expected {expected}, got {value!r}")
     try:

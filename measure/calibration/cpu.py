@@ -108,11 +108,6 @@ def machine_rates(target: Target | None = None, *, refresh: bool = False, progre
     return rates
 
 
-def cached_rates(target: Target | None = None) -> MachineRates | None:
-    """The cached rates; None if there are none.  Measures nothing."""
-    return _cache(_checked(target)).load()
-
-
 def calibrated(target: Target | None = None) -> Target:
     """`target` (default: this machine) with measured rates instead of estimates.  Its identity and database key do not change."""
     target = _checked(target)

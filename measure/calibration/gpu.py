@@ -131,11 +131,6 @@ def device_rates(target: Target, *, refresh: bool = False, progress: Callable[[s
     return rates
 
 
-def cached_device_rates(target: Target) -> DeviceRates | None:
-    """The cached rates; None if there are none.  Measures nothing."""
-    return _cache(target, _checked(target)).load()
-
-
 def calibrated_device(target: Target, progress: Callable[[str], None] | None = None) -> Target:
     """The target with measured rates instead of estimates.  Its identity and database key do not change.
 

@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from tunesmith.ir import structural
 from tunesmith.ir.function import PrimFunc
@@ -115,6 +116,10 @@ class Database:
         database = cls(contents.records, contents.workloads.values())
         database.report = contents.report
         return database
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles are new databases of the same records and programs: a lock can be neither shared nor pickled."""
+        return type(self), (self.records(), list(self.workloads().values())), {"report": self.report}
 
     def __len__(self) -> int:
         """Number of distinct measurements, including failed ones."""

@@ -127,7 +127,7 @@ def collect(
             sketch = make_sketch(name, func, schedule)
         except ScheduleError as error:
             if refused is not None:
-                refused.append(f"{name!r}: {error}")
+                refused.append(f"{name!r}: {error.summary}")
             continue
         try:
             sketch.space  # noqa: B018  raises if no row is admissible

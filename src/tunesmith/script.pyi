@@ -32,19 +32,19 @@ class Buffer(AbstractContextManager[Buffer]):
 class _Axis:
     @staticmethod
     def spatial(extent: Index, binding: Index) -> Poly:
-        """vi = T.axis.spatial(64, i * 8 + j): A data-parallel iteration variable: extent, binding."""
+        """v = T.axis.spatial(64, i * 8 + j): A data-parallel iteration variable: extent, binding."""
     @staticmethod
     def reduce(extent: Index, binding: Index) -> Poly:
-        """vk = T.axis.reduce(64, k): A reduction variable: extent, binding."""
+        """v = T.axis.reduce(64, k): A reduction variable: extent, binding."""
     @staticmethod
     def remap(kinds: str, bindings: Sequence[Index]) -> Any:
         """vi, vk = T.axis.remap("SR", [i, k]): Iteration variables bound to loops, with their extents; S is spatial, R reduce."""
     @staticmethod
     def S(extent: Index, binding: Index) -> Poly:
-        """vi = T.axis.spatial(64, i * 8 + j): A data-parallel iteration variable: extent, binding."""
+        """v = T.axis.S(64, i * 8 + j): The same as `T.axis.spatial`."""
     @staticmethod
     def R(extent: Index, binding: Index) -> Poly:
-        """vk = T.axis.reduce(64, k): A reduction variable: extent, binding."""
+        """v = T.axis.R(64, k): The same as `T.axis.reduce`."""
 
 axis: _Axis
 

@@ -2,4 +2,5 @@
 
 from tunesmith.ops.tensor_expression import *  # noqa: F403
 from tunesmith.ops.tensor_expression import __all__ as __all__
+from tunesmith.ops.tensor_expression import __dir__ as __dir__
 from tunesmith.ops.tensor_expression import __getattr__ as __getattr__

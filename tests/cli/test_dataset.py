@@ -59,7 +59,9 @@ def test_merge(log: Path, tmp_path: Path) -> None:
     out = tmp_path / "m.parquet"
     result = run("merge", log, log, "--out", out, "--json", "-")
     assert result.exit_code == 0 and json.loads(result.stdout)["records"] == 4 and "4 records of 8" in result.stderr
-    assert run("merge", out, log, "--out", out, "--standing").exit_code == 0
+    assert run("merge", out, log, "--out", out, "--representatives").exit_code == 0
+    earlier = run("merge", out, log, "--out", out, "--standing")
+    assert earlier.exit_code == 0 and "! --standing is an earlier name of --representatives" in earlier.stderr
     assert len(RecordTable.load(out)) == 3, "a crashed measurement does not represent its candidate"
     missing = run("merge", tmp_path / "none", "--out", out)
     assert missing.exit_code == 2 and "cannot read" in missing.stderr

@@ -67,8 +67,15 @@ def test_bench(hand: ModuleType, log: Path) -> None:
     assert result.exit_code == 0, result.stderr
     assert [row["system"] for row in json.loads(result.stdout)] == ["tunesmith", "openblas"]
     assert "preparing tunesmith, openblas" in result.stderr
+    listed = run("bench", "--baselines")
+    assert listed.exit_code == 0 and "openblas\n" in listed.stdout and not listed.stderr
+
+
+def test_earlier_names_of_options_are_accepted_with_a_warning() -> None:
     listed = run("bench", "--peers")
-    assert listed.exit_code == 0 and "openblas\n" in listed.stdout
+    assert listed.exit_code == 0 and listed.stdout == run("bench", "--baselines").stdout
+    assert listed.stderr == "! --peers is an earlier name of --baselines, which replaces it\n"
+    assert "peers" not in run("bench", "--help").output
 
 
 def test_tune_and_its_json(tmp_path: Path) -> None:
@@ -207,7 +214,7 @@ def test_standard_output_on_a_full_disk(monkeypatch: pytest.MonkeyPatch, capsys:
             return 1 << 20
 
     full, kept = True, []
-    for arguments in (["show", "relu(shape=4)"], ["--version"], ["bench", "--peers"]):
+    for arguments in (["show", "relu(shape=4)"], ["--version"], ["bench", "--baselines"]):
         kept.append(io.TextIOWrapper(io.BufferedWriter(Full()), "utf-8"))
         monkeypatch.setattr(sys, "stdout", kept[-1])
         with pytest.raises(SystemExit) as caught:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import io
 import math
 import os
+import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 import tunesmith
 from tunesmith import te
 from tunesmith.display.progress import ProgressView, clock, line, seconds_left
-from tunesmith.driver.tune_options import grouped
+from tunesmith.driver.tune_options import Search, grouped
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.policies import MeasurePolicy, RacePolicy
@@ -57,6 +59,32 @@ def test_tuning_writes_a_log_and_resuming_repeats_nothing(tmp_path: Path) -> Non
     records = RecordLog(log).load().records
     assert len(records) == 6 == len({r.candidate for r in records}) and more.tasks[0].resumed == 4
     assert tunesmith.compile(MATMUL, TARGET, log, strict=True).coverage[0].status == "used"
+
+
+def test_equal_programs_are_measured_once(tmp_path: Path) -> None:
+    log, func, shown = tmp_path / "log.jsonl", workload("relu(shape=64)").func, list[Progress]()
+    given: list[Any] = [func, MATMUL, "relu(shape=64)"]
+    report = tunesmith.tune(
+        given, **grouped(target=TARGET, trials=2, log=log, weights={"relu": 3}, callbacks=[shown.append], batch=1, **QUICK)
+    )
+    assert [t.workload for t in report.tasks] == ["relu", MATMUL, "relu(shape=64)"] and report.ok
+    assert report["relu"].best == report["relu(shape=64)"].best is not None
+    assert report["relu"].flops == 0 < report["relu(shape=64)"].flops
+    assert len(RecordLog(log).load().records) == 4
+    assert report.notes == ("relu is the same program as relu(shape=64), and has its result",)
+    assert {p.task.name: p.task.weight for p in shown} == {"relu(shape=64)": 4, MATMUL: 1}, "the weights are added"
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    search = Search(batch=np.int64(2), leaders=np.int64(0), seed=np.int64(1))
+    report = tunesmith.tune(MATMUL, TARGET, None, budget=np.int64(2), search=search, workers=np.int64(0), progress=False)
+    assert report.tasks[0].trials == 2
+
+
+@pytest.mark.parametrize("budget", [True, 0, 1.5, "9", [3]])
+def test_a_budget_is_a_budget_or_a_number_of_trials(budget: Any) -> None:
+    with pytest.raises(UserError, match=re.escape(f"budget={budget!r}: expected Budget(")):
+        tunesmith.tune(MATMUL, TARGET, None, budget=budget)
 
 
 def test_several_workloads_take_turns_and_have_separate_lines(tmp_path: Path) -> None:
@@ -166,6 +194,7 @@ def test_arithmetic_of_scalars_is_tuned() -> None:
     ("arguments", "message"),
     [
         ({"trials": 0}, "trials=0"),
+        ({"allocation": ""}, "unknown allocator ''"),
         ({"batch": 0}, "batch=0"),
         ({"leaders": -1}, "leaders=-1"),
         ({"workers": -2}, "workers is a number of processes"),

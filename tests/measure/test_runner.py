@@ -22,7 +22,8 @@ from tunesmith.measure.candidate import MeasureTask
 from tunesmith.measure.evaluator.argument_data import make_inputs
 from tunesmith.measure.evaluator.correctness import save_reference
 from tunesmith.measure.evaluator.cpu_evaluator import CpuEvaluator
-from tunesmith.measure.local_runner import InProcessRunner, LocalRunner
+from tunesmith.measure.evaluator.evaluators import Evaluators
+from tunesmith.measure.local_runner import InProcessRunner, LocalRunner, RunJob
 from tunesmith.measure.policies import RacePolicy
 from tunesmith.measure.runner import Runner, RunRequest, RunResult, RunSetup
 from tunesmith.runtime.checker.param_spec import ParamSpec
@@ -264,6 +265,19 @@ def test_compare_falls_back_to_single_runs_after_a_crash(isolated: Runner, setup
     results = isolated.compare([ask(setup, good()), ask(setup, kernel(STORE_NULL)), ask(setup, good())], NOISY)
     assert [kind(r) for r in results] == [None, "crash", None]
     assert [r.verified for r in results] == [True, False, True]
+
+
+@pytest.mark.parametrize("corrupted", [False, True])
+def test_the_process_releases_its_evaluators_unless_they_are_corrupted(
+    setup: RunSetup, monkeypatch: pytest.MonkeyPatch, corrupted: bool
+) -> None:
+    closed: list[object] = []
+    monkeypatch.setattr(CpuEvaluator, "close", lambda evaluator: closed.append(evaluator))
+    job = RunJob()
+    assert job(("prepare", (setup,))) == (None, False)
+    monkeypatch.setattr(Evaluators, "corrupted", corrupted)
+    job.close()
+    assert len(closed) == (not corrupted)
 
 
 def test_guards_overwritten_during_compare_raise(setup: RunSetup) -> None:

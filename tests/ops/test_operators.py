@@ -9,6 +9,7 @@ from tunesmith.ir.expr import Binary
 from tunesmith.ir.interpreter.interpret import run
 from tunesmith.ir.poly import Param
 from tunesmith.ir.stmt import BufferStore, For
+from tunesmith.ir.structural import equal
 from tunesmith.ir.visit import blocks_under, path_to_block
 from tunesmith.ops import tensor_expression as te
 from tunesmith.ops.binary import binary
@@ -288,3 +289,9 @@ def test_reduced_keeps_axes_and_maps_elements(axes: tuple[int, ...], keepdims: b
     found = run(te.create_prim_func([x, made]), [data])[-1]
     assert found.shape == shape
     np.testing.assert_allclose(found, (data * data).sum(axes, keepdims=keepdims), rtol=1e-12)
+
+
+def test_strides_and_padding_of_numpy() -> None:
+    x, w = te.placeholder((1, 8, 8, 4), name="X"), te.placeholder((3, 3, 4, 2), name="W")
+    given, plain = (te.create_prim_func([x, w, conv2d(x, w, stride=n, pad=n)]) for n in (np.int64(2), 2))
+    assert equal(given, plain)

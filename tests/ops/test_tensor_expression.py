@@ -254,3 +254,12 @@ def test_python_conditions_are_refused_with_a_suggestion() -> None:
             ScriptError, match=r"te.select\(cond, a, b\), te.maximum\(a, b\) and te.minimum\(a, b\); in scripts T.select, T.max"
         ):
             te.compute((8,), element)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    size = np.int64(4)
+    given = te.create_prim_func(matmul_tensors(size, size, size))  # type: ignore[arg-type]
+    assert equal(given, te.create_prim_func(matmul_tensors(4, 4, 4)))
+    assert te.placeholder(size, name="A").shape == (4,)  # type: ignore[arg-type]
+    with pytest.raises(ScriptError, match=r"an index expression was expected .*, got float: 4\.5"):
+        te.placeholder((4.5,), name="A")  # type: ignore[arg-type]

@@ -39,8 +39,8 @@ print(threads.load_openmp()._name)
     assert run(code).startswith("/")
 
 
-def test_thread_count_follows_the_environment() -> None:
-    assert run("import tunesmith.runtime.threads as t; print(t.thread_count())", OMP_NUM_THREADS="3") == "3"
+def test_num_threads_follows_the_environment() -> None:
+    assert run("import tunesmith.runtime.threads as t; print(t.num_threads())", OMP_NUM_THREADS="3") == "3"
 
 
 def test_pinning() -> None:
@@ -58,9 +58,9 @@ def test_pinning_refusals() -> None:
 
 def test_pinned_process_runs_each_thread_on_its_own_core() -> None:
     code = """
-from tunesmith.runtime.threads import load_openmp, thread_count
+from tunesmith.runtime.threads import load_openmp, num_threads
 library = load_openmp()
-print(thread_count(), library.omp_get_proc_bind(), library.omp_get_num_places())
+print(num_threads(), library.omp_get_proc_bind(), library.omp_get_num_places())
 """
     count, bind, places = map(int, run(code, **threads.pin_threads(1)).split())
     assert count == 1

@@ -61,6 +61,11 @@ def is_socket(fd):
     try: return stat.S_ISSOCK(os.fstat(fd).st_mode)
     except OSError: return False
 
+class Closed:
+    def __init__(self, path): self.path = path
+    def __call__(self, payload): return payload
+    def close(self): open(self.path, "w").close()
+
 def raises(): raise OSError("no such device")
 def dies(): os._exit(7)
 def hangs(): time.sleep(600)
@@ -115,6 +120,14 @@ def test_run_keeps_the_order_of_the_payloads(make_pool: Callable[..., WorkerPool
     assert [result.value for result in results] == [0.2, 101, 102]
     assert all(result.error is None and result.message == "" and result.seconds >= 0 for result in results)
     assert pool.outstanding == 0 and pool.next_result() is None
+
+
+def test_the_job_function_is_closed_when_its_worker_ends(make_pool: Callable[..., WorkerPool], tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    pool = make_pool("Closed", init_args=(str(closed),))
+    assert pool.run([1])[0].value == 1 and not closed.exists()
+    pool.close()
+    assert closed.exists()
 
 
 def test_results_come_in_order_of_completion(make_pool: Callable[..., WorkerPool], tmp_path: Path) -> None:

@@ -73,6 +73,17 @@ def target_option(command: F) -> F:
     return click.option("--target", metavar="T", help="Such as 'llvm -mcpu=native'; by default this machine.")(command)
 
 
+def renamed(**options: str) -> dict[str, Any]:
+    """Context settings of a command that accept earlier names of options, with a warning: `renamed(peers="baselines")`."""
+
+    def current(name: str) -> str:
+        if name in options:
+            say(f"! --{name} is an earlier name of --{options[name]}, which replaces it")
+        return options.get(name, name)
+
+    return {"token_normalize_func": current}
+
+
 def finish(shown: RenderableType, data: object, out: str | None, ok: bool) -> None:
     """Print the result, write it as JSON if requested, and exit with status 1 unless `ok`."""
     console(stderr=out == "-").print(printable(shown) if isinstance(shown, str) else shown)

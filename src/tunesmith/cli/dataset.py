@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tunesmith.cli.common import LOG, finish, json_option, say, target_option
+from tunesmith.cli.common import LOG, finish, json_option, renamed, say, target_option
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,12 +71,12 @@ def build(
     finish(report.render(), report.to_json(), out, report.ok)
 
 
-@dataset.command()
+@dataset.command(context_settings=renamed(standing="representatives"))
 @_IN
 @_OUT
-@click.option("--standing", is_flag=True, help="Keep one measurement per candidate: its representative one.")
+@click.option("--representatives", is_flag=True, help="Keep one measurement per candidate.")
 @json_option
-def merge(tables: tuple[Path, ...], table: Path, standing: bool, out: str | None) -> None:
+def merge(tables: tuple[Path, ...], table: Path, representatives: bool, out: str | None) -> None:
     """Merge tables and logs; each measurement is kept once."""
     from tunesmith.datasets.record_table import load_any
     from tunesmith.datasets.record_table import merge as run
@@ -85,7 +85,7 @@ def merge(tables: tuple[Path, ...], table: Path, standing: bool, out: str | None
     for path, one in zip(tables, given, strict=True):
         _say_bad(path, one)
     merged = run(given)
-    merged = merged.representatives() if standing else merged
+    merged = merged.representatives() if representatives else merged
     merged.save(table)
     finish(f"{table}: {_records(len(merged))} of {sum(map(len, given))}", {"table": str(table), **summary(merged)}, out, True)
 

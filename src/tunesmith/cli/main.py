@@ -14,7 +14,7 @@ import click
 
 import tunesmith
 from tunesmith.cli.arena import arena
-from tunesmith.cli.common import LOG, Commands, finish, json_option, say, target_option
+from tunesmith.cli.common import LOG, Commands, finish, json_option, renamed, say, target_option
 from tunesmith.cli.costmodel import costmodel
 from tunesmith.cli.dataset import dataset
 from tunesmith.cli.experiment import experiment
@@ -88,12 +88,17 @@ def tune(
     finish(report.render(), report.to_json(), out, report.ok)
 
 
-@main.command()
+@main.command(context_settings=renamed(peers="baselines"))
 @click.argument("workloads", metavar="WORKLOAD...", nargs=-1, required=True)
 @click.option("--log", default="log.jsonl", show_default=True, type=LOG, help="Log with the best schedules.")
-@click.option("--against", metavar="BASELINE,...", help="By default torch,openblas,onnxruntime,jax; see `tunesmith bench --peers`.")
+@click.option("--against", metavar="BASELINE,...", help="By default torch,openblas,onnxruntime,jax; see `tunesmith bench --baselines`.")
 @click.option(
-    "--peers", is_flag=True, is_eager=True, expose_value=False, callback=lambda c, p, v: _list_baselines(c, v), help="List the baselines."
+    "--baselines",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=lambda c, p, v: _list_baselines(c, v),
+    help="List them.",
 )
 @click.option("--rounds", default=8, show_default=True, help="Windows in which each system is timed, in turn.")
 @target_option

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from os import PathLike
-from typing import TYPE_CHECKING
 
 from tunesmith.codegen.backends.backend import backend_of, check_kind
 from tunesmith.codegen.build import check_runs_here
@@ -41,15 +40,12 @@ from tunesmith.search.samplers.registry import find_sampler, make_sampler
 from tunesmith.search.samplers.sampler import Sampler
 from tunesmith.search.space.rules_table import find_rules
 from tunesmith.search.task import Task
-from tunesmith.search.task_scheduler import TaskScheduler, TaskState, make_allocator
+from tunesmith.search.task_scheduler import TaskScheduler, TaskState, check_weight, make_allocator
 from tunesmith.search.tuner import Callback, Progress, Tuning
 from tunesmith.support.arguments import as_count
 from tunesmith.support.errors import InternalError, TunesmithError, UserError
 from tunesmith.support.seeds import recorded_seed
 from tunesmith.support.user_code import described
-
-if TYPE_CHECKING:
-    pass
 
 
 def tune(
@@ -68,7 +64,8 @@ def tune(
     """Search for fast schedules.
 
     Args:
-        workloads: one or several: operators' texts, `"path.py:function"`, PrimFuncs, modules, lists of tensors.
+        workloads: one or several: operators' texts, `"path.py:function"`, PrimFuncs, modules, lists of tensors.  Equal programs are
+            measured once.
         target: target of the programs, which is this machine unless workers are remote; by default this machine.  The machine rates of
             the analytic model are measured once and cached, unless a Target object is passed, which is used as it is.
         log: file of records: read first, then appended to as measurements complete.  The run is recorded in `LOG.runs` beside it
@@ -94,7 +91,7 @@ def tune(
     trials, leaders = None if trials is None else as_count("trials", trials), as_count("leaders", s.leaders, 0)
     rules, callbacks = None if s.rules is None else find_rules(s.rules), _callbacks(callbacks)
     _check(workers, policy, s.weights, tensorboard)
-    allocator = make_allocator(s.allocation or ("gradient" if b.is_shared else "round-robin"))
+    allocator = make_allocator(("gradient" if b.is_shared else "round-robin") if s.allocation is None else s.allocation)
     scheduler = TaskScheduler(allocator, as_count("batch", s.batch), total=b.total_trials, seconds=b.seconds, early_stop=b.early_stop)
     found = find_subjects(workloads)
     if policy is None and any(x.in_model for x in found):
@@ -103,8 +100,9 @@ def tune(
     kind, maker = find_sampler(s.sampler), find_model(s.model)
     warnings = [f"{x.name}: {remark}" for x in found for remark in checked(x.func)]
     target = _target_remote(target) if isinstance(workers, str) else _target_here(target)
-    tasks = _weighted([x.task(target, rules) for x in found], s.weights or {})
-    groups = [_group(x) for x in found]
+    named = _weighted([x.task(target, rules) for x in found], s.weights or {})
+    tasks, equal = _distinct(named)
+    groups = [{x.name: _group(x) for x in found}[task.name] for task in tasks]
     scheduler.check([_state(task, group) for task, group in zip(tasks, groups, strict=True)])
     journal = None if log is None else RecordLog(log)
     database = Database() if journal is None else _loaded(journal)
@@ -128,14 +126,15 @@ def tune(
             "leaders": leaders,
             "workers": workers,
         }
-        names = [task.name for task in tasks]
+        names = [task.name for task in named]
         path = None if log is None else manifest_path(log)
         manifest = stack.enter_context(recorded_run(path, seed=seed, target=target, workloads=names, settings=settings))
         each = trials if trials is not None else None if b.total_trials is None else b.total_trials // len(tasks)
         notes = [asked_once(s.batch, each)] if each is not None and s.batch >= each else []
-        notes += warnings
+        notes += [*equal, *warnings]
         run = _Search(measurer, database, scheduler, trials, seed, leaders, shown, notes)
         report = run.run(tasks, groups, lambda task: make_sampler(kind, task, lambda: make_model(maker, seed), seed))
+        report = _with_equal_programs(report, named)
         manifest["tasks"] = [_manifest_entry(t) for t in report.tasks]
         if report.interrupted:
             manifest["outcome"] = "interrupted"
@@ -274,7 +273,32 @@ def _weighted(tasks: Sequence[Task], weights: Mapping[str, float]) -> list[Task]
     unknown = sorted(weights.keys() - {task.name for task in tasks})
     if unknown:
         raise UserError(f"the weight {unknown[0]!r} matches no tuned workload; tuned: {', '.join(task.name for task in tasks)}")
+    for name, weight in weights.items():
+        check_weight(name, weight)
     return [dataclasses.replace(task, weight=weights.get(task.name, task.weight)) for task in tasks]
+
+
+def _distinct(tasks: Sequence[Task]) -> tuple[list[Task], list[str]]:
+    """One task for each program, with the sum of the weights, and a note for each task without its own search.
+
+    Of several tasks, the first with a numpy reference is chosen, which also has suitable ranges of inputs.
+    """
+    equal: dict[str, list[Task]] = {}
+    for task in tasks:
+        equal.setdefault(task.digest, []).append(task)
+    chosen, notes = [], []
+    for same in equal.values():
+        one = min(same, key=lambda task: task.reference is None)
+        chosen.append(one if len(same) == 1 else dataclasses.replace(one, weight=sum(task.weight for task in same)))
+        notes += [f"{task.name} is the same program as {one.name}, and has its result" for task in same if task is not one]
+    return chosen, notes
+
+
+def _with_equal_programs(report: Report, tasks: Sequence[Task]) -> Report:
+    """The report of `_distinct` tasks, with an entry for each task."""
+    found = {t.digest: t for t in report.tasks}
+    entries = [dataclasses.replace(found[task.digest], workload=task.name, flops=task.flops) for task in tasks]
+    return dataclasses.replace(report, tasks=tuple(entries))
 
 
 def _target_here(target: str | Target | None) -> Target:

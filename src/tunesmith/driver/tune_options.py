@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tunesmith.search.samplers.sampler import Sampler
 from tunesmith.search.space.rules_table import Rule
 from tunesmith.search.task_scheduler import Allocator
+from tunesmith.support.arguments import as_count
 from tunesmith.support.errors import UserError
 
 if TYPE_CHECKING:
@@ -69,9 +70,10 @@ def as_budget(budget: Budget | int | None) -> Budget:
     """The budget; a number is `trials`.  UserError for anything else."""
     if isinstance(budget, Budget):
         return budget
-    if budget is None or (isinstance(budget, int) and not isinstance(budget, bool)):
-        return Budget(budget)
-    raise UserError(f"budget={budget!r}: expected Budget(trials=..., seconds=...) or a number of trials")
+    try:
+        return Budget(None if budget is None else as_count("budget", budget))
+    except UserError:
+        raise UserError(f"budget={budget!r:.200}: expected Budget(trials=..., seconds=...) or a number of trials, at least 1") from None
 
 
 def as_search(search: Search | str | type[Sampler] | None) -> Search:

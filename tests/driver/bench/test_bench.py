@@ -22,7 +22,9 @@ from tunesmith.support.errors import RecordError, RunError, UserError
 SHORT = BenchPolicy(rounds=2, window_s=0.01, patience_s=0.0)
 
 
-def test_tunesmith_and_baselines_are_timed_on_the_same_inputs(hand: ModuleType, tmp_path: Path) -> None:
+def test_tunesmith_and_baselines_are_timed_on_the_same_inputs(hand: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tvm.py").write_text("raise ImportError('a broken installation')")
+    monkeypatch.syspath_prepend(tmp_path)  # of the systems' processes too, so that TVM is unavailable on every machine
     log = hand.write_log(tmp_path / "log.jsonl", hand.record_of(hand.matmul()))
     said: list[str] = []
     report = tunesmith.bench([hand.MATMUL, "softmax(m=3,n=5)"], log, ["openblas", "tvm"], policy=SHORT, say=said.append)
@@ -34,8 +36,8 @@ def test_tunesmith_and_baselines_are_timed_on_the_same_inputs(hand: ModuleType, 
     softmax = rows["softmax(m=3,n=5)", "tunesmith"]
     assert not softmax.ok and "no record of this workload" in softmax.note and not report.ok
     assert report.absent == ("openblas has no softmax(m=3,n=5)",)
-    if "tvm" in report.skipped:
-        assert any("tvm is skipped" in text for text in said)
+    assert list(report.skipped) == ["tvm"] and "a broken installation" in report.skipped["tvm"]
+    assert any("tvm is skipped" in text for text in said)
     assert report.ratio(hand.MATMUL) == pytest.approx(rows[hand.MATMUL, "openblas"].median / rows[hand.MATMUL, "tunesmith"].median)
     assert report.ratio("softmax(m=3,n=5)") is None
     entry = report.to_json()[0]

@@ -437,6 +437,9 @@ def test_words_of_the_namespace_exist_and_raise_when_called() -> None:
     for name in ("grid", "block", "exp", "select"):
         with pytest.raises(ScriptError, match=rf"T\.{name} may be used only in functions decorated with @T.prim_func"):
             getattr(T, name)(1)
+    for name in ("spatial", "S", "R"):
+        with pytest.raises(ScriptError, match=rf"T\.axis\.{name} may be used only in functions"):
+            getattr(T.axis, name)(8, 1)
     with pytest.raises(AttributeError, match=r"the script has no T\.nonsense"):
         _ = T.nonsense
     for module in (T, tunesmith.script):

@@ -6,6 +6,7 @@ import json
 import pickle
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -299,6 +300,11 @@ def test_native_of_another_architecture_is_refused() -> None:
     other = "aarch64" if here == "x86_64" else "x86_64"
     with pytest.raises(TargetError, match="is not this machine's.*add -mcpu=NAME"):
         Target(f"llvm -mtriple={other}-unknown-linux-gnu")
+
+
+def test_numbers_of_numpy() -> None:
+    given = Target({"kind": "llvm", "mcpu": "znver5", "num-cores": np.int64(2), "clock_ghz": np.float32(4)})
+    assert given == Target("llvm -mcpu=znver5 -num-cores=2 -clock_ghz=4") and type(given.num_cores) is int
 
 
 def test_detection_prefers_features_over_model_numbers() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from tunesmith.ir.target.attributes import ATTRIBUTES
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.calibration import cpu as module
 from tunesmith.measure.calibration import worker
-from tunesmith.measure.calibration.cpu import MachineRates, cached_rates, calibrated, machine_rates
+from tunesmith.measure.calibration.cpu import MachineRates, calibrated, machine_rates
 from tunesmith.support.errors import BuildError, RecordError, RunError, UserError
 
 RATES = MachineRates(252.0, 501.0, 224.0, 386.0, 114.0, 211.0, 38.0, 43.0, 0.5)
@@ -27,13 +28,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_measured_once_and_cached(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = Target.detect()
-    assert cached_rates(target) is None
     rates = machine_rates(target, progress=lambda _: None)
     assert rates.peak_gflops_core > 1
     assert rates.peak_gflops > 1
     assert all(value > 0 for value in rates.to_json().values())
     monkeypatch.setattr(module, "_measure_in_worker", lambda *_: pytest.fail("measured again"))
-    assert machine_rates(target) == cached_rates(target) == rates
+    assert machine_rates(target) == rates
     (path,) = cache.iterdir()
     assert json.loads(path.read_text())["target"] == target.to_json()
     known = calibrated(target)
@@ -63,9 +63,11 @@ def test_invalid_cache_is_measured_again(cache: Path, monkeypatch: pytest.Monkey
     machine_rates()
     (path,) = cache.iterdir()
     path.write_text(text)
-    assert cached_rates() is None
-    assert machine_rates() == RATES
-    assert cached_rates() == RATES
+    other = dataclasses.replace(RATES, dram_gbs=7.0)
+    monkeypatch.setattr(module, "_measure_in_worker", lambda *_: other)
+    assert machine_rates() == other
+    monkeypatch.setattr(module, "_measure_in_worker", lambda *_: pytest.fail("measured again"))
+    assert machine_rates() == other
 
 
 def test_unwritable_cache_is_not_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from tunesmith.ir.target.attributes import ATTRIBUTES
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.calibration import gpu as module
 from tunesmith.measure.calibration import worker
-from tunesmith.measure.calibration.gpu import RATES, DeviceRates, cached_device_rates, calibrated_device, device_rates, measure_device
+from tunesmith.measure.calibration.gpu import RATES, DeviceRates, calibrated_device, device_rates, measure_device
 from tunesmith.measure.calibration.gpu_probe import CHUNK, FMAS, THREADS, compiled, source
 from tunesmith.runtime.device.cpu import CpuDeviceAPI
 from tunesmith.runtime.device.device import DEVICES, Allocation, DeviceAttributes, DeviceLost
@@ -183,16 +183,16 @@ def test_measuring_stops_after_a_lost_device(pretend: Callable[..., Pretended]) 
 def test_rates_are_cached_and_notes_reported(pretend: Callable[..., Pretended], cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(replace(FOUND, l2_gbs=1e9))
     messages: list[str] = []
-    assert cached_device_rates(H200) is None
     rates = device_rates(H200, progress=messages.append)
     assert len(messages) == 1 and messages[0].startswith("rates of the cuda device: l2_gbs is omitted")
     monkeypatch.setattr(module, "_measure_in_worker", lambda *_: pytest.fail("measured again"))
-    assert device_rates(H200) == cached_device_rates(H200) == rates
+    assert device_rates(H200) == rates
     (path,) = cache.iterdir()
     content = json.loads(path.read_text())
     assert (content["device"], content["driver"], content["target"]) == ("Pretended", "13.0", H200.to_json())
     path.write_text("{")
-    assert cached_device_rates(H200) is None
+    monkeypatch.setattr(module, "_measure_in_worker", lambda *_: FOUND)
+    assert device_rates(H200) == FOUND, "an invalid cache is measured again"
 
 
 def test_rates_change_only_facts_of_the_target(pretend: Callable[..., Pretended]) -> None:
@@ -287,4 +287,4 @@ def test_measuring_in_a_worker_process(monkeypatch: pytest.MonkeyPatch, cache: P
     target = detect_device("opencl")
     rates = device_rates(target, progress=messages.append)
     assert rates.facts() and messages[0].startswith("calibrating the first opencl device")
-    assert cached_device_rates(target) == rates
+    assert device_rates(target) == rates and len(messages) == 1 + len(rates.notes)

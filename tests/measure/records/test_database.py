@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import pickle
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -245,3 +247,14 @@ def test_concurrent_adds_and_queries(make_record: Make) -> None:
     assert not failures
     assert len(database) == 500
     assert _best_row(database) == 0
+
+
+def test_copies_and_pickles_are_independent_databases(make_record: Make, tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text("damaged\n")
+    database = Database.from_log(path)
+    database.add(_timed(make_record, 1, 2e-3))
+    for made in (pickle.loads(pickle.dumps(database)), copy.copy(database), copy.deepcopy(database)):
+        assert made.records() == database.records() and made.report.bad_count == 1
+        made.add(_timed(make_record, 2, 1e-3))
+        assert (_best_row(made), _best_row(database), len(database)) == (2, 1, 1)

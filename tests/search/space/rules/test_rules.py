@@ -158,6 +158,7 @@ def test_a_refused_schedule_is_reported_with_its_rule(monkeypatch: pytest.Monkey
     ) as found:
         space = generate(func, TARGET, [refused])
     assert len(found) == len(space.refused) == 1 and found[0].filename == __file__
+    assert "\n" not in space.refused[0], "the reason without the program"
     assert {s.name for s in space.sketches} <= {"fallback", "fallback serial"} and space.sketches
     monkeypatch.setattr(space_rules, "rules_of", lambda target: (refused,))
     assert generate(func, TARGET).refused == space.refused, "the rules of a backend: a line in the space, and no warning"
