@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from tunesmith.runtime.executor.executor import Profile, ProfileRow
 from tunesmith.runtime.timing import Samples
@@ -16,13 +16,14 @@ from tunesmith.support.errors import RunError
 class Compiled(ABC):
     """Compiled functions or a compiled model, in this process.
 
-    lib["matmul"](a, b, c)             # one function by name; a model is "main"
-    lib(a, b, c)                       # the only function, or the model
-    lib.bind(a, b, c)()                # for repeated calls on the same arguments
-    lib.time(a, b, c).median           # seconds per call
-    print(lib.profile(a, b, c))        # microseconds of each part
-    lib.export_library("lib.so")       # for tunesmith.load_module
-    "matmul" in lib, list(lib)         # the names
+        lib["matmul"](a, b, c)             # one function by name; a model is "main"
+        lib(a, b, c)                       # the only function, or the model
+        lib.bind(a, b, c)()                # for repeated calls on the same arguments
+        lib.time(a, b, c).median           # seconds per call
+        print(lib.profile(a, b, c))        # microseconds of each part
+        lib.export_library("lib.so")       # for tunesmith.load_module
+
+    Iterating gives the names, as does `functions`: `"matmul" in lib`.
     """
 
     @property
@@ -113,3 +114,6 @@ class Compiled(ABC):
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.functions)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"{self!r} is code of this process, which cannot be pickled or copied: write a library with export_library(path)")

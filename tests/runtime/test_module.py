@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import math
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -213,7 +214,7 @@ def test_a_loaded_library_is_copied(tmp_path: Path, vadd_object: bytes, arrays: 
     load_module(copied)(a, b, c)
     np.testing.assert_array_equal(c, a + b)
     folder = tmp_path / "none" / "x.so"
-    for path, why in ((tmp_path, "directory"), (folder, "No such file"), (b"x.so", "written to a path"), (None, "to None")):
+    for path, why in ((tmp_path, "it is a folder"), (folder, "No such file"), (b"x.so", "written to a path"), (None, "to None")):
         with pytest.raises(RunError, match=why):
             module.export_library(path)  # type: ignore[arg-type]
     export_library(library, [vadd_object])
@@ -223,5 +224,7 @@ def test_a_loaded_library_is_copied(tmp_path: Path, vadd_object: bytes, arrays: 
     with pytest.raises(RunError, match="cannot copy the library .*vadd.so.* No such file"):
         module.export_library(tmp_path / "late.so")
     assert not (tmp_path / "late.so").exists()
+    with pytest.raises(TypeError, match="<module of vadd .*cannot be pickled or copied: write a library"):
+        pickle.dumps(module)
     with pytest.raises(RunError, match="is not of a library: link its object code"):
         Module.from_object(vadd_object).export_library(tmp_path / "late.so")
