@@ -13,6 +13,7 @@ from typing import TypeVar
 import numpy as np
 
 from tunesmith.ops.workload import Workload
+from tunesmith.support.errors import UserError
 
 V = TypeVar("V")
 
@@ -95,8 +96,11 @@ def operator_call(workload: Workload, inputs: Sequence[np.ndarray]) -> OperatorC
         workload: the workload.
         inputs: its inputs, in order.
     Raises:
+        UserError: it is no workload.
         RunError: number, shapes or types of the inputs are not those of the workload.
     """
+    if not isinstance(workload, Workload):
+        raise UserError(f"a baseline prepares a Workload of ops/, as tunesmith.ops.workload.workload(text) makes, not {workload!r:.100}")
     workload.check_inputs(inputs)
     if len(workload.outputs) != 1:
         return None

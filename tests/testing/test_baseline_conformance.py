@@ -169,6 +169,21 @@ class Greedy(Relu):
         self.threads = 64
 
 
+class Early(Relu):
+    """Computes the result at preparation."""
+
+    def variant(self, x: np.ndarray) -> PreparedCall:
+        result = np.maximum(x, 0)
+        return PreparedCall("early", lambda: result, np.asarray)
+
+
+class Texts(Relu):
+    """Takes anything for a workload."""
+
+    def prepare(self, workload: Workload, inputs: Sequence[np.ndarray]) -> PreparedCall | None:
+        return super().prepare(workload, inputs) if isinstance(workload, Workload) else None
+
+
 class Nothing(Relu):
     def variants(self, call: OperatorCall) -> Sequence[PreparedCall]:
         return []
@@ -186,9 +201,11 @@ CASES_OF_FAILURE: list[tuple[Callable[..., None], type[Baseline], str]] = [
     (suite.test_unsupported_operators_give_none, Guesses, "an operator of another package must give None"),
     (suite.test_unsupported_operators_give_none, Refuses, "no_such_operator is unsupported"),
     (suite.test_preparation_happens_once, Lazy, "3 preparations in three calls, expected none"),
+    (suite.test_the_timed_part_computes, Early, r"relu\(shape=2048x2048\): a call takes .* us: prepare computed the result"),
     (suite.test_prepared_calls_are_independent, Shared, "after another call was prepared"),
     (suite.test_inputs_are_not_changed, InPlace, "the baseline changed its input X"),
     (suite.test_invalid_inputs_are_refused, Unchecked, "an input is missing: a RunError is expected, got PreparedCall"),
+    (suite.test_invalid_inputs_are_refused, Texts, "the workload is 'relu': a UserError is expected, got none"),
     (suite.test_failures_of_the_library_are_run_errors, Bare, "must be a RunError, got ValueError: the library is broken"),
 ]
 

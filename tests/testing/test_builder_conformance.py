@@ -71,6 +71,28 @@ class Empty(Broken):
         return [replace(r, artifact=None, error=None) for r in results]
 
 
+class Remembers(Broken):
+    """Keeps the first error for all later candidates that fail."""
+
+    first: ErrorInfo | None = None
+
+    def damage(self, results: list[BuildResult]) -> list[BuildResult]:
+        for r in results:
+            self.first = self.first or r.error
+        return [replace(r, error=self.first) if r.error else r for r in results]
+
+
+class Poisoned(Broken):
+    """Fails in every batch after one with an error."""
+
+    failed: ErrorInfo | None = None
+
+    def damage(self, results: list[BuildResult]) -> list[BuildResult]:
+        found = [replace(r, artifact=None, error=self.failed) if self.failed else r for r in results]
+        self.failed = next((r.error for r in results if r.error), self.failed)
+        return found
+
+
 class Invents(Broken):
     """Returns a result for no request."""
 
@@ -154,6 +176,8 @@ CASES: list[tuple[str, type[Builder], str]] = [
     ("test_failures_are_results", Loses, "9 candidates have 2 results"),
     ("test_failures_are_results", Crashes, "the error is a crash, expected a build_error"),
     ("test_failures_are_results", Silent, "the error has no message"),
+    ("test_a_failure_does_not_affect_later_candidates", Poisoned, "a valid candidate is not built: build_error: "),
+    ("test_a_failure_does_not_affect_later_candidates", Remembers, "candidates with different faults have the error "),
     ("test_the_law_of_sketches_is_checked_on_request", Lawless, "a lawful candidate is reported: it differs"),
     ("test_close_may_be_repeated", ClosesOnce, "closed twice"),
     ("test_slow_candidates_are_timeouts", Broken, "reported as None, expected timeout"),

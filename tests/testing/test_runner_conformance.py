@@ -91,6 +91,18 @@ class Milliseconds(Broken):
         return [replace(r, samples=tuple(1e9 * s for s in r.samples)) for r in results]
 
 
+class Microseconds(Broken):
+    """Divides by the number of calls twice, or converts twice."""
+
+    def damage(self, results: list[RunResult]) -> list[RunResult]:
+        return [replace(r, samples=tuple(s * 1e-3 for s in r.samples)) for r in results]
+
+
+class Hundredfold(Broken):
+    def damage(self, results: list[RunResult]) -> list[RunResult]:
+        return [replace(r, samples=tuple(s * 100 for s in r.samples)) for r in results]
+
+
 class Trusts(Broken):
     """Verifies nothing, and says that it did."""
 
@@ -178,6 +190,8 @@ CASES: list[tuple[str, type[Runner], str]] = [
     ("test_times_follow_the_policy", Once, "the policy asks for 2 samples, got 1"),
     ("test_times_follow_the_policy", Patient, "clearly behind the best has 2 samples"),
     ("test_times_follow_the_policy", Milliseconds, "samples are seconds per call"),
+    ("test_times_are_seconds_per_call", Microseconds, r"the samples, which are seconds per call, are \[0.00"),
+    ("test_times_are_seconds_per_call", Hundredfold, "times those of a clock around the same code"),
     ("test_results_of_earlier_candidates_are_not_accepted", Trusts, r"those that write too little have the errors \[None, None\]"),
     ("test_failures_are_results", Raises, "must report failures as results, but raised ValueError"),
     ("test_failures_are_results", Loses, "5 candidates have 2 results"),

@@ -9,6 +9,7 @@ import pytest
 
 from tunesmith.search.samplers.random_sampler import RandomSampler
 from tunesmith.search.samplers.sampler import Candidate, Result, Sampler, SamplerStatistics
+from tunesmith.search.task import Task
 from tunesmith.testing.sampler_conformance import TASKS, SamplerConformance, example_task, maker
 
 
@@ -88,6 +89,41 @@ class Forgetful(RandomSampler):
         return SamplerStatistics(drafted=10 - self._round, scored=0, draft_seconds=0.0)
 
 
+class Seedless(RandomSampler):
+    """Ignores its seed."""
+
+    def __init__(self, task: Task, seed: int) -> None:
+        super().__init__(task, 0)
+
+
+class Half(RandomSampler):
+    """Proposes half of the candidates asked for."""
+
+    def ask(self, n: int) -> list[Candidate]:
+        return super().ask((n + 1) // 2)
+
+
+class Clears(RandomSampler):
+    """Empties the caller's list of results."""
+
+    def tell(self, results: Sequence[Result]) -> None:
+        super().tell(results)
+        results.clear()  # type: ignore[attr-defined]
+
+
+class Keeps(RandomSampler):
+    """Keeps the caller's list, and proposes next to its first result."""
+
+    kept: Sequence[Result] = ()
+
+    def tell(self, results: Sequence[Result]) -> None:
+        super().tell(results)
+        self.kept = results
+
+    def ask(self, n: int) -> list[Candidate]:
+        return super().ask(n)[: n if self.kept else n - 1]
+
+
 suite = SamplerConformance()
 usual, small = example_task("usual"), example_task("small")
 
@@ -106,6 +142,23 @@ def test_repeated_candidates_are_detected() -> None:
 def test_a_global_random_stream_is_detected() -> None:
     with pytest.raises(AssertionError):
         suite.test_equal_seeds_and_results_give_equal_proposals(maker(Global), usual)
+
+
+def test_an_ignored_seed_is_detected() -> None:
+    with pytest.raises(AssertionError, match="ignores its seed"):
+        suite.test_other_seeds_give_other_proposals(maker(Seedless))
+
+
+def test_missing_proposals_are_detected() -> None:
+    with pytest.raises(AssertionError, match=r"asked four times for 8 .*, got \[4, 4, 4, 4\]"):
+        suite.test_a_large_space_gives_the_number_asked_for(maker(Half))
+
+
+def test_changed_and_kept_lists_are_detected() -> None:
+    with pytest.raises(AssertionError, match="tell changed the list of results"):
+        suite.test_results_are_not_changed(maker(Clears))
+    with pytest.raises(AssertionError, match="copy its elements"):
+        suite.test_results_are_not_changed(maker(Keeps))
 
 
 def test_an_unexhausted_space_is_detected() -> None:

@@ -10,6 +10,7 @@ All tests are skipped if the library is not installed.  A baseline that needs se
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -55,6 +56,8 @@ CASES = (
     "add(shape=4x5x6,other=5x1)",
 )
 """Workloads of the operators that libraries have."""
+LARGE = ("matmul(m=512,n=512,k=512)", "conv2d(n=1,h=56,w=56,ci=64,co=64,kh=3,kw=3)", "relu(shape=2048x2048)", "softmax(m=2048,n=2048)")
+"""Workloads that take more than some microseconds on any processor or device."""
 
 
 class BaselineConformance:
@@ -141,6 +144,18 @@ class BaselineConformance:
             prepared.complete()
         assert before > 0 and len(counted) == before, f"{case}: {len(counted) - before} preparations in three calls, expected none"
 
+    def test_the_timed_part_computes(self, make: Make) -> None:
+        """A large operator takes longer than it could if its result had been computed by `prepare`."""
+        baseline = ready(make)
+        for case in map(workload, LARGE):
+            inputs = case.random_inputs()
+            prepared = baseline.prepare(case, inputs)
+            if prepared is None:
+                continue
+            fastest = min(_seconds(prepared.complete) for _ in range(5))
+            assert fastest > 5e-6, f"{case}: a call takes {fastest * 1e6:.2f} us: prepare computed the result, or calls do not wait for it"
+            return
+
     def test_prepared_calls_are_independent(self, make: Make) -> None:
         """A call keeps its own inputs and memory when another one is prepared and run."""
         baseline = ready(make)
@@ -183,6 +198,15 @@ class BaselineConformance:
                 raise AssertionError(f"{what}: a RunError is expected, got {type(error).__name__}: {error}") from error
             else:
                 raise AssertionError(f"{what}: a RunError is expected, got {found}")
+        for what in ("relu", None, 3):
+            try:
+                baseline.prepare(what, [first])  # type: ignore[arg-type]
+            except UserError as error:
+                assert str(error), f"the workload is {what!r}: the error has no message"
+            except Exception as error:
+                raise AssertionError(f"the workload is {what!r}: a UserError is expected, got {type(error).__name__}: {error}") from error
+            else:
+                raise AssertionError(f"the workload is {what!r}: a UserError is expected, got none")
 
     def test_failures_of_the_library_are_run_errors(self, make: Make) -> None:
         """An exception of the library becomes a RunError that names the baseline and the operator."""
@@ -259,3 +283,9 @@ def _call(case: Workload, inputs: Sequence[np.ndarray]) -> OperatorCall:
     call = operator_call(case, inputs)
     assert call is not None
     return call
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin

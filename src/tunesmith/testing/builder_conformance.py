@@ -138,6 +138,23 @@ class BuilderConformance:
                 assert result.error.kind == "build_error", f"{what}: the error is a {result.error.kind}, expected a build_error"
                 assert result.error.message, f"{what}: the error has no message"
 
+    def test_a_failure_does_not_affect_later_candidates(self, make: Make) -> None:
+        """An error belongs to its candidate, not to the builder: others of the same function are built, and errors differ."""
+        good, *others = example_requests()
+        invalid = invalid_requests()
+        with make() as builder:
+            wanted = built(builder.build([good])[0]).data
+            texts = {}
+            for what, request in invalid.items():
+                failed, after = builder.build([request, good])
+                assert failed.error is not None, f"{what}: no error is reported"
+                texts[what] = failed.error.message
+                assert built(after).data == wanted, f"after a candidate whose {what}, the next one has other code"
+            for request in others:
+                assert built(builder.build([request])[0])
+            different = {texts[what] for what in ("row violates a constraint", "trace is no JSON", "target has no code generator")}
+            assert len(different) == 3, f"candidates with different faults have the error {texts['trace is no JSON']!r}"
+
     def test_the_law_of_sketches_is_checked_on_request(self, make: Make) -> None:
         """With `check_law` a candidate is also replayed from its trace; the report is empty if both programs are equal."""
         with make() as builder:

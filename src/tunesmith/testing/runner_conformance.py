@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 import pytest
 
 from tunesmith.codegen.artifact import Code
@@ -28,6 +30,7 @@ from tunesmith.codegen.llvm.host_entry import emit_entry
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.evaluator.argument_data import make_inputs
 from tunesmith.measure.evaluator.correctness import save_reference
+from tunesmith.measure.evaluator.packed_call import load_call
 from tunesmith.measure.policies import RacePolicy
 from tunesmith.measure.runner import Runner, RunRequest, RunResult, RunSetup
 from tunesmith.runtime.checker.param_spec import ParamSpec
@@ -62,10 +65,22 @@ loop:
 done:
   ret void"""
 
+_SLOW = _ADD.replace("label %done\n", "label %wait\nwait:\n  br label %again\nagain:\n").replace(
+    "done:",
+    """  %count = phi i64 [ 0, %wait ], [ %one, %again ]
+  %read = load volatile float, ptr %a
+  %one = add i64 %count, 1
+  %less = icmp slt i64 %one, 10000000
+  br i1 %less, label %again, label %done
+done:""",
+)
+"""C = A + B, and then ten million reads, which take some milliseconds."""
+
 CANDIDATES: dict[str, str] = {
     "right": _ADD.replace("PLUS", "0.0").replace("LAST", str(SIZE)),
     "wrong": _ADD.replace("PLUS", "1.0").replace("LAST", str(SIZE)),
     "partial": _ADD.replace("PLUS", "0.0").replace("LAST", str(SIZE - 1)),
+    "slow": _SLOW.replace("PLUS", "0.0").replace("LAST", str(SIZE)),
     "idle": "  ret void",
     "null store": "  store volatile float 1.0, ptr null\n  ret void",
     "exit": "  call void @exit(i32 0)\n  ret void",
@@ -147,6 +162,21 @@ class RunnerConformance:
                 assert result.seconds >= 0 and result.error is None
             assert len(good.samples) == RACE.repeats, f"the policy asks for {RACE.repeats} samples, got {len(good.samples)}"
             assert len(behind.samples) == 1, f"a candidate clearly behind the best has {len(behind.samples)} samples, expected one"
+
+    def test_times_are_seconds_per_call(self, make: Make, setup: RunSetup) -> None:
+        """The fastest sample agrees with a clock in this process within a factor of 20; both are repeated on a busy machine."""
+        a, b, c = (np.ones(SIZE, np.float32) for _ in range(3))
+        call = load_call(example_code("slow"), [a, b, c])
+        ratios = []
+        with make() as runner:
+            for _ in range(3):
+                (result,) = runner.run([example_request(setup, "slow")])
+                assert result.error is None and result.samples, f"a candidate of some milliseconds has the error {result.error}"
+                here = min(_seconds(call) for _ in range(3))
+                ratios.append(min(result.samples) / here)
+                if 0.05 < ratios[-1] < 20:
+                    return
+        raise AssertionError(f"the samples, which are seconds per call, are {ratios} times those of a clock around the same code")
 
     @pytest.mark.parametrize(
         ("verify", "best", "verified"),
@@ -275,3 +305,9 @@ def kinds(results: Sequence[RunResult], requests: Sequence[RunRequest]) -> list[
     """The error kinds of results; raises an AssertionError unless there is one result for each request."""
     assert len(results) == len(requests), f"{len(requests)} candidates have {len(results)} results: one is lost, or invented"
     return [None if r.error is None else r.error.kind for r in results]
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin

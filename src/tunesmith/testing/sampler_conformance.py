@@ -92,6 +92,8 @@ class SamplerConformance:
     """Whether the second half of a search must be better than chance."""
     searches: ClassVar[int] = 3
     """Number of searches for this test."""
+    random: ClassVar[bool] = True
+    """Whether other seeds must give other proposals."""
     tasks: ClassVar[Sequence[str]] = TASKS
     """The tasks of `TASKS` that the sampler supports."""
 
@@ -149,6 +151,36 @@ class SamplerConformance:
         state = str(np.random.get_state())
         assert search(make(task, 5), task.space, 3) == first
         assert str(np.random.get_state()) == state
+
+    def test_other_seeds_give_other_proposals(self, make: Make) -> None:
+        """For samplers that draw at random: five searches with different seeds are not all equal."""
+        if not self.random:
+            return
+        task = example_task("usual")
+        found = [search(make(task, seed), task.space, 1) for seed in range(5)]
+        assert any(batch != found[0] for batch in found), "five seeds give the same proposals: the sampler ignores its seed"
+
+    def test_a_large_space_gives_the_number_asked_for(self, make: Make) -> None:
+        """A few candidates may be missing, for example duplicates that were removed, but no more than a quarter."""
+        task = example_task("usual")
+        batches = search(make(task, 6), task.space, 4, 8)
+        assert sum(map(len, batches)) >= 24, f"asked four times for 8 of thousands of candidates, got {[len(b) for b in batches]}"
+
+    def test_results_are_not_changed(self, make: Make) -> None:
+        """`tell` neither changes the list that it is given, nor keeps it: the caller may change it later."""
+        task = example_task("usual")
+        proposals = []
+        for clears in (False, True):
+            sampler = make(task, 7)
+            for _ in range(2):
+                results = [invented(task.space, c) for c in sampler.ask(6)]
+                given = list(results)
+                sampler.tell(results)
+                assert results == given, "tell changed the list of results"
+                if clears:
+                    results.clear()
+            proposals.append(sampler.ask(6))
+        assert proposals[0] == proposals[1], "a list that the caller cleared after tell changes the proposals: copy its elements"
 
     @pytest.mark.parametrize("failures", [0.5, 1.0])
     def test_failures_are_accepted(self, make: Make, task: Task, failures: float) -> None:
