@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tunesmith.support.errors import UserError
-from tunesmith.support.registry import Registry
+from tunesmith.support.registry import Registry, instance_of
 
 PREFIX = "suite:"
 
@@ -34,7 +34,7 @@ class Suite:
         return len(self.workloads)
 
 
-SUITES: Registry[Suite] = Registry("suite")
+SUITES: Registry[Suite] = Registry("suite", contract=instance_of(Suite))
 """All suites by name; other packages add suites through the entry point group `tunesmith.suite`."""
 
 
