@@ -233,6 +233,7 @@ def test_values_that_are_accepted(contract: Contract, value: object) -> None:
         (FUNCTION, 3, r"the thing 'x' is 3 \(int\), not a function. Correct the registration, or uninstall"),
         (instance_of(Base), Whole, r"is the class Whole, not an instance of \S+test_registry.Base"),
         (derived_from(Base), Whole(), r"is <.*> \(Whole\), not a class derived from \S+test_registry.Base"),
+        (derived_from(Base), Base, r"the thing 'x' Base has no run: the contract is that of \S+test_registry.Base"),
         (derived_from(Base), dict, "is the class dict, not a class derived from"),
         (FUNCTION, Unprintable(), r"is an object whose repr raises ValueError \(Unprintable\), not a function"),
     ],
