@@ -27,6 +27,10 @@ class Suite:
     about: str
     workloads: tuple[str, ...]
 
+    def __post_init__(self) -> None:
+        if isinstance(self.workloads, str) or not all(isinstance(w, str) for w in self.workloads):
+            raise UserError(f"the workloads of a suite are a tuple of texts, not {self.workloads!r:.80}")
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.workloads)
 

@@ -94,7 +94,7 @@ def check_kind(target: Target) -> None:
     """Refuse a target that no code is generated for.  Raises BuildError."""
     advice = backend_of(target).unavailable
     if advice:
-        raise BuildError(_refusal(target, _name(target), advice.format(llvm=str(target).replace(target.kind, "llvm", 1))))
+        raise BuildError(_refusal(target, _name(target), advice.replace("{llvm}", repr(str(target).replace(target.kind, "llvm", 1)))))
 
 
 def _name(target: Target) -> str | None:

@@ -74,6 +74,14 @@ def test_the_refusal_of_a_kind_imports_no_other_backend(monkeypatch: pytest.Monk
         backend_of(TARGET)
 
 
+def test_advice_of_an_unavailable_backend_is_any_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry: Registry[Backend] = Registry("backend")
+    registry.register("llvm", replace(CPU_BACKEND, unavailable="set {path} to 100%, or give {llvm}"))
+    monkeypatch.setattr(module, "BACKENDS", registry)
+    with pytest.raises(BuildError, match="set {path} to 100%, or give 'llvm -mcpu=x86-64-v3 -num-cores=2'"):
+        check_kind(TARGET)
+
+
 def test_a_backend_that_is_none_is_refused() -> None:
     with pytest.raises(UserError, match=r"the backend 'lab' is the class Backend, not an instance of tunesmith.codegen.\S+.Backend"):
         BACKENDS.register("lab", Backend)  # type: ignore[arg-type]
