@@ -118,5 +118,13 @@ def test_the_guide_lists_the_group_of_every_registry() -> None:
     assert sorted(groups) == sorted(listed), "a row for each group, and one only"
 
 
+def test_every_registry_has_a_contract() -> None:
+    layout = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["tunesmith"]["layout"]
+    texts = [p.read_text() for folder in layout for p in sorted((ROOT / folder).rglob("*.py"))]
+    made = [re.findall(r"= Registry\(|contract=(?:instance_of|derived_from|FUNCTION)", text) for text in texts]
+    wrong = [found for found in made if found.count("= Registry(") * 2 != len(found)]
+    assert any(made) and not wrong
+
+
 def test_every_entry_point_is_found_under_its_group(installed: dict[str, str], tmp_path: Path) -> None:
     python(f"EXPECTED = {points()!r}\n{NAMES}", installed, tmp_path)
