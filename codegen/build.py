@@ -5,7 +5,6 @@ from __future__ import annotations
 from tunesmith.codegen.artifact import Artifact
 from tunesmith.codegen.backends.backend import backend_of, check_kind
 from tunesmith.codegen.llvm.build import Functions
-from tunesmith.codegen.llvm.build import build as build_llvm
 from tunesmith.ir.target.target import Target
 from tunesmith.support.errors import BuildError
 
@@ -17,8 +16,8 @@ def build(funcs: Functions, target: Target, packing: str = "call", bounds_check:
         funcs: a function, several, or a module.
         target: what is compiled for.
         packing: where constants are packed, on CPUs: see `llvm.build.build`.  On devices each call packs.
-        bounds_check: check every index when a function runs, on CPUs only: see `lower.passes.check_bounds`.  Constants are then packed
-            in each call.
+        bounds_check: check every index when a function runs, where the backend supports it: see `lower.passes.check_bounds`.  Constants are
+            then packed in each call.
     Raises:
         BuildError: no code is generated for this kind of target, or a function cannot be compiled.
     """
@@ -26,11 +25,11 @@ def build(funcs: Functions, target: Target, packing: str = "call", bounds_check:
     backend = backend_of(target)
     if not bounds_check:
         return backend.build(funcs, target, packing)
-    if backend.checked_pipeline is None:
+    if backend.build_checked is None:
         raise BuildError(
-            f"bounds_check=True is for targets of kind llvm, not {target.kind}: check the program on a CPU, before its loops are bound"
+            f"bounds_check=True: the backend of {target.kind} generates no checks. Check the program on a CPU, before its loops are bound"
         )
-    return build_llvm(funcs, target, backend.checked_pipeline)
+    return backend.build_checked(funcs, target)
 
 
 def check_runs_here(target: Target) -> None:

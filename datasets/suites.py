@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tunesmith.support.errors import UserError
-from tunesmith.support.registry import Registry
+from tunesmith.support.registry import Registry, instance_of
 
 PREFIX = "suite:"
 
@@ -27,6 +27,10 @@ class Suite:
     about: str
     workloads: tuple[str, ...]
 
+    def __post_init__(self) -> None:
+        if isinstance(self.workloads, str) or not all(isinstance(w, str) for w in self.workloads):
+            raise UserError(f"the workloads of a suite are a tuple of texts, not {self.workloads!r:.80}")
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.workloads)
 
@@ -34,7 +38,7 @@ class Suite:
         return len(self.workloads)
 
 
-SUITES: Registry[Suite] = Registry("suite")
+SUITES: Registry[Suite] = Registry("suite", contract=instance_of(Suite))
 """All suites by name; other packages add suites through the entry point group `tunesmith.suite`."""
 
 

@@ -19,7 +19,7 @@ from tunesmith.ir.node import Node
 from tunesmith.ir.poly import Atom, Op, Param, Poly, Var
 from tunesmith.ir.stmt import Allocate, Block, For
 from tunesmith.support.errors import InternalError
-from tunesmith.support.registry import Registry
+from tunesmith.support.registry import Registry, instance_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,9 @@ class Structure:
 _DIGEST_NAMES = {"IsNegative": "Lt0", "IndirectIndex": "Lookup"}
 """Former class names that digests keep, because digests identify programs in logs."""
 
-STRUCTURES: Registry[Structure] = Registry("structure", {"GraphFunc": "tunesmith.graph.ir.structural:STRUCTURE"})
+STRUCTURES: Registry[Structure] = Registry(
+    "structure", {"GraphFunc": "tunesmith.graph.ir.structural:STRUCTURE"}, contract=instance_of(Structure)
+)
 """Structures by class name of the function."""
 
 

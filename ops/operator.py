@@ -16,7 +16,7 @@ from tunesmith.ir.function import PrimFunc
 from tunesmith.ops.parameter import Parameter, Value
 from tunesmith.ops.tensor_expression import Tensor, create_prim_func
 from tunesmith.support.errors import UserError
-from tunesmith.support.registry import Registry
+from tunesmith.support.registry import Registry, instance_of
 
 Params = Mapping[str, Value]
 Arrays = Sequence[np.ndarray]
@@ -122,6 +122,8 @@ _LIBRARY: dict[str, tuple[str, ...]] = {
 """Operators by module; each is a constant with the name of the operator in capitals."""
 
 OPERATORS: Registry[Operator] = Registry(
-    "operator", {name: f"tunesmith.ops.{module}:{name.upper()}" for module, names in _LIBRARY.items() for name in names}
+    "operator",
+    {name: f"tunesmith.ops.{module}:{name.upper()}" for module, names in _LIBRARY.items() for name in names},
+    contract=instance_of(Operator),
 )
 """All operators by name."""

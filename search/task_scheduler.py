@@ -15,7 +15,7 @@ from numbers import Real
 
 from tunesmith.support.arguments import as_count, as_positive
 from tunesmith.support.errors import UserError
-from tunesmith.support.registry import Registry
+from tunesmith.support.registry import Registry, derived_from
 
 RESCUE = 2
 """A task without a success has priority until its trials reach this multiple of the mean trials of tasks with one."""
@@ -145,7 +145,7 @@ class Gradient(Allocator):
         return state.weight * (self.alpha * past + (1 - self.alpha) * expected)
 
 
-ALLOCATORS: Registry[type[Allocator]] = Registry("allocator")
+ALLOCATORS: Registry[type[Allocator]] = Registry("allocator", contract=derived_from(Allocator))
 """All allocators by name; other packages add theirs through the entry point group `tunesmith.allocator`."""
 ALLOCATORS.register("gradient", Gradient)
 ALLOCATORS.register("round-robin", RoundRobin)

@@ -11,44 +11,115 @@ import re
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib import metadata
+from operator import attrgetter
+from types import ModuleType
 from typing import Generic, TypeVar, cast
 
 from tunesmith.support.caller import stacklevel
 from tunesmith.support.errors import TunesmithError, UserError
+from tunesmith.support.moved_modules import moved_to
 from tunesmith.support.nearest_name import did_you_mean
+from tunesmith.support.user_code import check_complete
 
 T = TypeVar("T")
 
 _PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
-def resolve(path: str) -> object:
+def resolve(path: str, what: str = "") -> object:
     """The object named by `"package.module:Name"` (or `:Name.attribute`); imports the module.
 
+    Args:
+        path: the path.
+        what: the object as messages name it, by default by its path.
     Raises:
-        UserError: the text is not such a path, or the module or the name does not exist.
+        UserError: the text is not such a path, the module or the name does not exist, or the module raises an exception.  An error that
+            tunesmith defines passes unchanged, with a note.
     """
+    what = what or repr(path)
     if not _PATH.fullmatch(path):
-        raise UserError(f"{path!r} is not a dotted path. Spell it package.module:Name")
+        raise UserError(f"cannot import {what}: {path!r} is not a dotted path. Spell it package.module:Name")
     module_name, _, attributes = path.partition(":")
+    module: ModuleType | None = None
     try:
-        found: object = importlib.import_module(module_name)
-    except ImportError as error:
-        raise UserError(
-            f"cannot import {path!r}: {error}. Check the spelling of the module and that what it imports is installed"
-        ) from error
-    for attribute in attributes.split("."):
-        try:
-            found = getattr(found, attribute)
-        except AttributeError as error:
-            raise UserError(f"cannot import {path!r}: {module_name} has no {attributes!r}") from error
+        module = importlib.import_module(module_name)
+        found: object = attrgetter(attributes)(module)
+    except TunesmithError as error:
+        error.add_note(f"while loading {what}")
+        raise
+    except (Exception, SystemExit) as error:
+        raise UserError(f"cannot import {what}: {_reason(error, module, attributes)}") from error
     return found
+
+
+def _reason(error: BaseException, module: ModuleType | None, attributes: str) -> str:
+    """Why an import failed: of the module, or of the attributes if the module is loaded."""
+    if isinstance(error, ImportError):
+        return f"{error}{moved_to(error) or '. Check the spelling of the module and that what it imports is installed'}"
+    if module is not None and isinstance(error, AttributeError):
+        return f"{module.__name__} has no {attributes!r}"
+    return f"{type(error).__name__}: {error}"
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """A condition on values.
+
+    Attributes:
+        expected: what a value must be, for messages: "a class derived from package.module.Name".
+        holds: whether a value is one.
+    """
+
+    expected: str
+    holds: Callable[[object], bool]
+
+    def check(self, value: object, what: str) -> None:
+        """Refuse a value that is something else, or a class that lacks methods.
+
+        Args:
+            value: the value.
+            what: its kind and name for the message: "the backend 'llvm'".
+        Raises:
+            UserError: the message says what was found and what is expected.
+        """
+        if not self.holds(value):
+            found = f"the class {value.__qualname__}" if isinstance(value, type) else f"{_short(value)} ({type(value).__qualname__})"
+            raise UserError(f"{what} is {found}, not {self.expected}. Correct the registration, or uninstall the package that has it")
+        check_complete(value, what)
+
+
+ANYTHING = Contract("an object", lambda value: True)
+FUNCTION = Contract("a function", callable)
+
+
+def instance_of(kind: type) -> Contract:
+    """The contract of instances of a class."""
+    return Contract(f"an instance of {kind.__module__}.{kind.__qualname__}", lambda value: isinstance(value, kind))
+
+
+def derived_from(kind: type) -> Contract:
+    """The contract of classes derived from a class."""
+    path = f"{kind.__module__}.{kind.__qualname__}"
+    return Contract(f"a class derived from {path}", lambda value: isinstance(value, type) and issubclass(value, kind))
+
+
+def _short(value: object) -> str:
+    try:
+        return f"{value!r:.80}"
+    except Exception as error:  # the value is foreign, and so is its __repr__
+        return f"an object whose repr raises {type(error).__name__}"
 
 
 def _group(kind: str) -> str:
     """The entry point group of a kind."""
     return "tunesmith." + kind.replace(" ", "_")
+
+
+def _package(point: metadata.EntryPoint) -> str:
+    """The name of the distribution that has an entry point."""
+    return (point.dist.name if point.dist is not None else None) or "of unknown name"
 
 
 class Registry(Generic[T]):
@@ -60,11 +131,13 @@ class Registry(Generic[T]):
         kind: the kind in the singular, as error messages spell it ("cost model").  The entry point group
             is `tunesmith.` and the kind with spaces replaced by underscores (`tunesmith.cost_model`).
         lazy: names whose values are dotted paths, see `register_lazy`.
-        formerly: an earlier name of the kind; its entry point group is also read, with a DeprecationWarning for each entry point.
+        formerly: an earlier name of the kind; its entry point group is also read, with a DeprecationWarning for each entry point.  An
+            entry point of the same package with the same name in the present group has precedence.
+        contract: what values must be; a value that is registered is checked at once, another one when it is imported.
     """
 
-    def __init__(self, kind: str, lazy: Mapping[str, str] | None = None, formerly: str = "") -> None:
-        self.kind = kind
+    def __init__(self, kind: str, lazy: Mapping[str, str] | None = None, formerly: str = "", contract: Contract = ANYTHING) -> None:
+        self.kind, self.contract = kind, contract
         self.group, self._old_group = _group(kind), _group(formerly) if formerly else ""
         self._values: dict[str, T] = {}
         self._paths: dict[str, str] = {}
@@ -75,7 +148,8 @@ class Registry(Generic[T]):
             self.register_lazy(name, path)
 
     def register(self, name: str, value: T) -> T:
-        """Bind `name` to `value` and return the value.  UserError if the name is already registered."""
+        """Bind `name` to `value` and return the value.  UserError if the name is already registered, or the value breaks the contract."""
+        self.contract.check(value, f"the {self.kind} {name!r}")
         with self._lock:
             self._claim(name, f"{type(value).__name__} registered in the program")
             self._values[name] = value
@@ -97,8 +171,8 @@ class Registry(Generic[T]):
         """The value of `name`.
 
         Raises:
-            UserError: the name is unknown (the message lists the known names and suggests the closest), or its path
-                cannot be imported.
+            UserError: the name is unknown (the message lists the known names and suggests the closest), its path
+                cannot be imported, or the value breaks the contract of the registry.
         """
         with self._lock:
             if name not in self._sources:
@@ -106,11 +180,7 @@ class Registry(Generic[T]):
             if name not in self._sources:
                 raise UserError(self._unknown(name))
             if name not in self._values:
-                try:
-                    self._values[name] = cast(T, resolve(self._paths[name]))
-                except TunesmithError as error:
-                    error.add_note(f"while loading the {self.kind} {name!r} from {self._sources[name]}")
-                    raise
+                self._values[name] = self._import(name)
             return self._values[name]
 
     def names(self) -> list[str]:
@@ -142,6 +212,12 @@ class Registry(Generic[T]):
     def __len__(self) -> int:
         return len(self.names())
 
+    def _import(self, name: str) -> T:
+        what = f"the {self.kind} {name!r} ({self._sources[name]})"
+        found = resolve(self._paths[name], what)
+        self.contract.check(found, what)
+        return cast(T, found)
+
     def _claim(self, name: str, source: str) -> None:
         self._refuse_taken(name, source, self._sources)
         self._sources[name] = source
@@ -159,25 +235,31 @@ class Registry(Generic[T]):
             return
         sources = dict(self._sources)
         paths: dict[str, str] = {}
-        old = set(metadata.entry_points(group=self._old_group)) if self._old_group else set()
-        for point in sorted({*metadata.entry_points(group=self.group), *old}, key=lambda p: (p.name, p.value, p in old)):
-            distribution = point.dist.name if point.dist is not None else "an unknown package"
-            source = f"{point.value} from the package {distribution}"
-            if point in old:
-                if paths.get(point.name) == point.value:
-                    continue  # a package that supports both names of the group
-                warnings.warn(
-                    f"the package {distribution} has the {self.kind} {point.name!r} in the entry point group {self._old_group}, which is "
-                    f"now {self.group}: rename the group, or install a newer version of the package",
-                    DeprecationWarning,
-                    stacklevel=stacklevel(),
-                )
+        old: list[metadata.EntryPoint] = []
+        for point in self._entry_points():
+            source = f"{point.value} from the entry point group {point.group} of the package {_package(point)}"
             self._refuse_taken(point.name, source, sources)
             sources[point.name] = source
             paths[point.name] = point.value
+            old += [point] if point.group != self.group else []
+        for point in old:
+            warnings.warn(
+                f"the package {_package(point)} has the {self.kind} {point.name!r} in the entry point group {point.group}, which is "
+                f"now {self.group}: rename the group, or install a newer version of the package",
+                DeprecationWarning,
+                stacklevel=stacklevel(),
+            )
         self._sources = sources
         self._paths.update(paths)
         self._searched = True
+
+    def _entry_points(self) -> list[metadata.EntryPoint]:
+        """Those of the group, and those of the former group that the same package does not repeat in the group; sorted."""
+        new = set(metadata.entry_points(group=self.group))
+        repeated = {(p.name, _package(p)) for p in new}
+        old = set(metadata.entry_points(group=self._old_group)) if self._old_group else set()
+        former = [p for p in old if (p.name, _package(p)) not in repeated]
+        return sorted([*new, *former], key=lambda p: (p.name, p.group != self.group, p.value))
 
     def _unknown(self, name: str) -> str:
         known = sorted(self._sources)

@@ -42,7 +42,7 @@ def check_complete(kind: object, what: str) -> None:
     """
     if isinstance(kind, ABCMeta) and inspect.isabstract(kind):
         missing = ", ".join(sorted(kind.__abstractmethods__))
-        base = next(c for c in kind.__mro__ if c.__module__.partition(".")[0] == "tunesmith")
+        base = next((c for c in kind.__mro__ if c.__module__.partition(".")[0] == "tunesmith"), kind)
         contract = f"{base.__module__}.{base.__qualname__}"
         raise UserError(f"{what} {kind.__name__} has no {missing}: the contract is that of {contract}. Define what is missing")
 

@@ -13,7 +13,7 @@ from tunesmith.codegen.artifact import Artifact
 from tunesmith.ir.target.target import Target
 from tunesmith.lower.pass_infra import Pipeline
 from tunesmith.support.errors import BuildError
-from tunesmith.support.registry import Registry, resolve
+from tunesmith.support.registry import Registry, instance_of, resolve
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Backend:
         rules: names of the sketch rules, all of which are tried.
         large_rules: names of the rules for functions that are too large to be inlined as a whole.
         fallback_rule: name of the rule for functions that no other rule applies to.
-        checked_pipeline: as `pipeline`, with every index checked at run time; None where that is not supported.
+        build_checked: `(functions, target) -> Artifact`, whose code checks every index when it runs; None where that is not supported.
         models: whether whole models can be compiled.
         device: name of the runtime device that runs the code (`runtime.device.device.DEVICES`); empty if it runs in this process.
         needs_threads: whether loops must be bound to threads, so that `compile` schedules unscheduled functions before it builds them.
@@ -56,7 +56,7 @@ class Backend:
     rules: tuple[str, ...]
     fallback_rule: str
     large_rules: tuple[str, ...] = ()
-    checked_pipeline: Pipeline | None = None
+    build_checked: Callable[[Any, Target], Artifact] | None = None
     models: bool = False
     device: str = ""
     needs_threads: bool = False
@@ -77,25 +77,31 @@ BACKENDS: Registry[Backend] = Registry(
         "cuda": "tunesmith.codegen.backends.cuda:CUDA_BACKEND",
         "opencl": "tunesmith.codegen.backends.opencl:OPENCL_BACKEND",
     },
+    contract=instance_of(Backend),
 )
 """All backends by kind of target; other packages add theirs through the entry point group `tunesmith.backend`."""
 
 
 def backend_of(target: Target) -> Backend:
     """The backend of a target: that of its kind or else of the kind it is based on.  BuildError if neither has one."""
-    for kind in (target.kind, target.base):
-        if kind in BACKENDS:
-            return BACKENDS.get(kind)
-    raise BuildError(_refusal(target, "give a target such as Target.detect()"))
+    name = _name(target)
+    if name is None:
+        raise BuildError(_refusal(target, None, "give a target such as Target.detect()"))
+    return BACKENDS.get(name)
 
 
 def check_kind(target: Target) -> None:
     """Refuse a target that no code is generated for.  Raises BuildError."""
     advice = backend_of(target).unavailable
     if advice:
-        raise BuildError(_refusal(target, advice.format(llvm=str(target).replace(target.kind, "llvm", 1))))
+        raise BuildError(_refusal(target, _name(target), advice.replace("{llvm}", repr(str(target).replace(target.kind, "llvm", 1)))))
 
 
-def _refusal(target: Target, advice: str) -> str:
-    kinds = [name for name in BACKENDS if not BACKENDS.get(name).unavailable]
+def _name(target: Target) -> str | None:
+    return next((kind for kind in (target.kind, target.base) if kind in BACKENDS), None)
+
+
+def _refusal(target: Target, but: str | None, advice: str) -> str:
+    """The message with the names of all other backends, none of which is imported: a package with a defect must not replace it."""
+    kinds = [name for name in BACKENDS if name != but]
     return f"code is generated for targets of kind {', '.join(kinds)}, not {target.kind}: {advice}"

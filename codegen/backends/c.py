@@ -10,7 +10,7 @@ C_BACKEND = replace(
     CPU_BACKEND,
     kind="c",
     unavailable=(
-        "there is no code generator for C yet. Give the target {llvm!r} for this processor; for C programs, a model compiled with "
+        "there is no code generator for C yet. Give the target {llvm} for this processor; for C programs, a model compiled with "
         'executor="aot" exports an object file and a header'
     ),
 )

@@ -16,6 +16,10 @@ def _build(functions: Any, target: Target, packing: str) -> Artifact:
     return build(functions, target, packing=packing)
 
 
+def _build_checked(functions: Any, target: Target) -> Artifact:
+    return build(functions, target, CPU_CHECKED)
+
+
 def _source(functions: Any, target: Target) -> str:
     return emit_text(functions, target)[0]
 
@@ -34,6 +38,6 @@ CPU_BACKEND = Backend(
     rules=("contraction", "rows", "reductions", "pointwise"),
     fallback_rule="fallback",
     large_rules=("stages",),
-    checked_pipeline=CPU_CHECKED,
+    build_checked=_build_checked,
     models=True,
 )

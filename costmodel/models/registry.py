@@ -11,7 +11,7 @@ from tunesmith.costmodel.models.model import CostModel
 from tunesmith.costmodel.models.saved_model import SUFFIXES, is_model_file, model_of_file
 from tunesmith.support.errors import UserError
 from tunesmith.support.load_from_file import load_from_file, names_a_file
-from tunesmith.support.registry import Registry
+from tunesmith.support.registry import Registry, derived_from
 from tunesmith.support.user_code import check_complete
 
 COST_MODELS: Registry[type[CostModel]] = Registry(
@@ -22,6 +22,7 @@ COST_MODELS: Registry[type[CostModel]] = Registry(
         "random": "tunesmith.costmodel.models.random_model:RandomModel",
         "xgb": "tunesmith.costmodel.models.xgb_model:XGBModel",
     },
+    contract=derived_from(CostModel),
 )
 """All models by name; other packages add theirs through the entry point group `tunesmith.cost_model`."""
 

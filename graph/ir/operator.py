@@ -25,7 +25,7 @@ from tunesmith.ops.tensor_expression import Tensor
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import ScriptError, UserError
 from tunesmith.support.nearest_name import nearest_name
-from tunesmith.support.registry import Registry
+from tunesmith.support.registry import Registry, instance_of
 
 ELEMENTWISE, BROADCAST, INJECTIVE, REDUCTION, FUSABLE, OPAQUE = KINDS = (
     "elementwise",
@@ -260,6 +260,8 @@ _LIBRARY: dict[str, tuple[str, ...]] = {
 """Module of `graph.operators` -> its operators; each is a constant with the upper-case name of the operator."""
 
 GRAPH_OPERATORS: Registry[GraphOperator] = Registry(
-    "graph operator", {name: f"tunesmith.graph.operators.{module}:{name.upper()}" for module, names in _LIBRARY.items() for name in names}
+    "graph operator",
+    {name: f"tunesmith.graph.operators.{module}:{name.upper()}" for module, names in _LIBRARY.items() for name in names},
+    contract=instance_of(GraphOperator),
 )
 """All operators by name."""

@@ -23,7 +23,7 @@ from tunesmith.ir.target.target import Target
 from tunesmith.runtime.checker.param_spec import ParamSpec
 from tunesmith.runtime.elf_symbols import read_symbols
 from tunesmith.support.errors import BuildError, UserError
-from tunesmith.support.registry import Registry
+from tunesmith.support.registry import Registry, derived_from
 
 
 class ExternalCodegen(ABC):
@@ -59,7 +59,9 @@ class ExternalCodegen(ABC):
 
 
 EXTERNAL_CODEGENS: Registry[type[ExternalCodegen]] = Registry(
-    "external codegen", {"blas": "tunesmith.graph.offload.external_blas:BlasCodegen"}
+    "external codegen",
+    {"blas": "tunesmith.graph.offload.external_blas:BlasCodegen"},
+    contract=derived_from(ExternalCodegen),
 )
 """Classes of code generators by name."""
 
@@ -77,11 +79,7 @@ def find_codegen(codegen: Codegen) -> ExternalCodegen:
         return codegen
     if not isinstance(codegen, str):
         raise UserError(f"an external code generator must be a name or an ExternalCodegen, got {codegen!r}")
-    made = EXTERNAL_CODEGENS.get(codegen)
-    found = made() if isinstance(made, type) else made
-    if not isinstance(found, ExternalCodegen):
-        raise UserError(f"the external codegen {codegen!r} is a {type(found).__name__}, not a class derived from ExternalCodegen")
-    return found
+    return EXTERNAL_CODEGENS.get(codegen)()
 
 
 def external_specs(func: GraphFunc) -> list[ParamSpec]:

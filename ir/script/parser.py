@@ -22,7 +22,7 @@ from tunesmith.ir.script.parser_scope import Budget
 from tunesmith.ir.script.parser_stmt import statement_word
 from tunesmith.ir.stmt import Annotations
 from tunesmith.support.errors import ScriptError
-from tunesmith.support.registry import Registry
+from tunesmith.support.registry import FUNCTION, Registry
 
 MAX_TEXT = 16_000_000
 MAX_DOMAIN = 65_536
@@ -38,7 +38,9 @@ class FunctionReader(Protocol):
     def __call__(self, source: Source, budget: Budget, d: ast.FunctionDef, constants: Mapping[str, Any]) -> Any: ...
 
 
-DIALECTS: Registry[FunctionReader] = Registry("script dialect", {"G.function": "tunesmith.graph.ir.script_parser:parse_function"})
+DIALECTS: Registry[FunctionReader] = Registry(
+    "script dialect", {"G.function": "tunesmith.graph.ir.script_parser:parse_function"}, contract=FUNCTION
+)
 """Readers by decorator."""
 
 

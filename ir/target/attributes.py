@@ -14,7 +14,7 @@ import numpy as np
 
 from tunesmith.support.errors import TargetError
 from tunesmith.support.nearest_name import did_you_mean
-from tunesmith.support.registry import Registry
+from tunesmith.support.registry import Registry, instance_of
 
 CPU_KINDS = ("llvm", "c")
 GPU_KINDS = ("cuda", "opencl")
@@ -36,9 +36,9 @@ class TargetKind:
     defaults: Mapping[str, Value] = field(default_factory=dict)
 
 
-TARGET_KINDS: Registry[TargetKind] = Registry("target kind")
+TARGET_KINDS: Registry[TargetKind] = Registry("target kind", contract=instance_of(TargetKind))
 """Kinds besides the built-in ones, by name.  Their programs are searched and recorded separately from those of the base kind."""
-TARGET_TAGS: Registry[Mapping[str, Value]] = Registry("target tag")
+TARGET_TAGS: Registry[Mapping[str, Value]] = Registry("target tag", contract=instance_of(Mapping))
 """Named targets besides the built-in ones: kind and attributes."""
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from tunesmith.ir.target.attributes import CPU_KINDS, KINDS, TARGET_KINDS, TARGET_TAGS, Value, suggestion
+from tunesmith.ir.target.attributes import CPU_KINDS, KINDS, TARGET_KINDS, TARGET_TAGS, Value, check_attributes, suggestion
 from tunesmith.ir.target.cpus import CPUS, CpuModel, vector_width
 from tunesmith.ir.target.detect import detect_host, nvidia_gpus
 from tunesmith.ir.target.gpus import ARCHITECTURES, CARDS, L2_BYTES_PER_CLOCK, OPENCL_FLOOR, base_arch, card_of_driver_name
@@ -50,7 +50,8 @@ def resolve(kind: str, given: Mapping[str, Value], where: str) -> Resolved:
     """
     if kind not in KINDS:
         made = TARGET_KINDS.get(kind)
-        kind, given = made.like, {**made.defaults, **given}
+        defaults = check_attributes(made.like, made.defaults, f"{where}: defaults of the target kind {kind!r}")
+        kind, given = made.like, {**defaults, **given}
     if kind in CPU_KINDS:
         return _resolve_cpu(dict(given), where)
     return _resolve_cuda(dict(given), where) if kind == "cuda" else _resolve_opencl(dict(given))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tunesmith.measure.baselines.baseline import Baseline
-from tunesmith.support.registry import Registry
+from tunesmith.support.registry import Registry, derived_from
 
 BASELINES: Registry[type[Baseline]] = Registry(
     "baseline",
@@ -20,6 +20,7 @@ BASELINES: Registry[type[Baseline]] = Registry(
         "tvm_tuned": "tunesmith.measure.baselines.tvm:TvmTunedBaseline",
     },
     formerly="peer",
+    contract=derived_from(Baseline),
 )
 
 

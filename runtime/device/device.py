@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tunesmith.support.errors import RunError
-from tunesmith.support.registry import Registry
+from tunesmith.support.registry import Registry, instance_of
 
 
 class DeviceLost(RunError):
@@ -212,6 +212,7 @@ DEVICES: Registry[DeviceAPI] = Registry(
         "cuda": "tunesmith.runtime.device.cuda:CUDA",
         "opencl": "tunesmith.runtime.device.opencl:OPENCL",
     },
+    contract=instance_of(DeviceAPI),
 )
 """Device kind -> API."""
 

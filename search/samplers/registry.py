@@ -10,7 +10,7 @@ from tunesmith.search.samplers.sampler import Sampler
 from tunesmith.search.task import Task
 from tunesmith.support.errors import UserError
 from tunesmith.support.load_from_file import load_from_file, names_a_file
-from tunesmith.support.registry import Registry
+from tunesmith.support.registry import Registry, derived_from
 from tunesmith.support.user_code import check_complete
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ SAMPLERS: Registry[type[Sampler]] = Registry(
         "optuna-tpe": "tunesmith.search.samplers.optuna_sampler:OptunaTPESampler",
         "random": "tunesmith.search.samplers.random_sampler:RandomSampler",
     },
+    contract=derived_from(Sampler),
 )
 """All samplers by name; other packages add theirs through the entry point group `tunesmith.sampler`."""
 

@@ -16,7 +16,7 @@ from tunesmith.search.space.rules.block_classes import has_loop_for_each_variabl
 from tunesmith.search.space.sketch import Sketch, Space, collect
 from tunesmith.support.caller import stacklevel
 from tunesmith.support.errors import BuildError, UserError
-from tunesmith.support.registry import Registry
+from tunesmith.support.registry import FUNCTION, Registry
 
 
 class SketchWarning(UserWarning):
@@ -28,7 +28,9 @@ Rule = Callable[[PrimFunc, Target], list[tuple[str, Callable[[Schedule], None]]]
 
 _NAMES = ("contraction", "fallback", "pointwise", "reductions", "rows")
 SEARCH_RULES: Registry[Rule] = Registry(
-    "search rule", {n: f"tunesmith.search.space.rules.{n}:sketches" for n in (*_NAMES, "stages", *[f"gpu_{n}" for n in _NAMES])}
+    "search rule",
+    {n: f"tunesmith.search.space.rules.{n}:sketches" for n in (*_NAMES, "stages", *[f"gpu_{n}" for n in _NAMES])},
+    contract=FUNCTION,
 )
 """Rules by name.  A registered rule is used only if it is named, so installing a package changes no search space."""
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from click.testing import CliRunner, Result
 
 from tunesmith.cli.main import main
+from tunesmith.datasets import suites
 from tunesmith.datasets.foreign_table import ForeignTable
 from tunesmith.datasets.record_table import RecordTable
 from tunesmith.driver.workloads import find_subject, find_subjects
 from tunesmith.measure.records.record import ErrorInfo
 from tunesmith.support.errors import UserError
+from tunesmith.support.registry import Registry
 
 ANSOR = {
     "i": [['["gemm", 8]', "llvm", [2, 64, 64, 0, 0, 0, 0, 0], "", 1, []], [[], [["SP", 2, 0, 8, [2], 1]]]],
@@ -124,6 +127,15 @@ def test_import_and_stats_of_imported_tables(tmp_path: Path) -> None:
     assert run("stats", out, "--plots", tmp_path).exit_code == 2
     assert run("import", "ansor", tmp_path / "none", "--out", out).exit_code == 2
     assert run("import", "halide", log, "--out", out).exit_code == 2
+
+
+def test_a_suite_with_a_defect_does_not_hide_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {"lab": "no_such_package:SUITE", "here": "tests_of_suites:HERE"}
+    monkeypatch.setitem(sys.modules, "tests_of_suites", SimpleNamespace(HERE=suites.Suite("here", ("relu(shape=8)",))))
+    monkeypatch.setattr(suites, "SUITES", Registry("suite", names))
+    listed = run("build", "--suites")
+    assert listed.exit_code == 0 and "suite:here" in listed.stdout and "suite:lab" not in listed.stdout
+    assert "cannot import the suite 'lab'" in listed.stderr
 
 
 def test_suites_are_accepted_as_workloads() -> None:

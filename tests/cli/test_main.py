@@ -19,6 +19,7 @@ from click.testing import CliRunner, Result
 import tunesmith
 from tunesmith.cli.main import main
 from tunesmith.measure.records.log import RecordLog
+from tunesmith.support.errors import UserError
 
 TUNING = ["--sampler", "random", "--workers", "0"]
 
@@ -178,6 +179,18 @@ def test_an_internal_error_is_shown_with_its_traceback(monkeypatch: pytest.Monke
     monkeypatch.setattr("tunesmith.driver.show.open_records", broken)
     result = run("show", log)
     assert result.exit_code == 1 and "impossible" in result.stderr and "Please report it" in result.stderr
+
+
+def test_notes_of_an_error_are_shown(monkeypatch: pytest.MonkeyPatch, log: Path) -> None:
+    error = UserError("no such package")
+    error.add_note("while loading the device 'lab'")
+
+    def refused(*arguments: Any, **settings: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("tunesmith.driver.show.open_records", refused)
+    result = run("show", log)
+    assert result.exit_code == 2 and "error: no such package\nwhile loading the device 'lab'" in result.stderr
 
 
 def test_the_installed_command(hand: ModuleType, log: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tunesmith.datasets.suites import SUITES, expand
+from tunesmith.datasets.suites import SUITES, Suite, expand
 from tunesmith.ops.workload import workload
 from tunesmith.support.errors import UserError
 
@@ -30,3 +30,9 @@ def test_expand() -> None:
         expand("suite:resnet5")
     with pytest.raises(UserError, match="names no suite. Known: ansor"):
         expand("suite:")
+
+
+@pytest.mark.parametrize("workloads", ["relu(shape=8)", (3,)])
+def test_workloads_of_a_suite_are_texts(workloads: object) -> None:
+    with pytest.raises(UserError, match="the workloads of a suite are a tuple of texts, not "):
+        Suite("mine", workloads)  # type: ignore[arg-type]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 import sys
+from abc import ABC, abstractmethod
 from pathlib import Path
 
 import pytest
 
 from tunesmith.support.errors import MissingExtraError, UserError
-from tunesmith.support.registry import Registry, resolve
+from tunesmith.support.registry import ANYTHING, FUNCTION, Contract, Registry, derived_from, instance_of, resolve
 
 
 def _module(monkeypatch: pytest.MonkeyPatch, folder: Path, name: str, text: str) -> None:
@@ -19,10 +20,10 @@ def _module(monkeypatch: pytest.MonkeyPatch, folder: Path, name: str, text: str)
     monkeypatch.delitem(sys.modules, name, raising=False)
 
 
-def _distribution(monkeypatch: pytest.MonkeyPatch, folder: Path, entry_points: str) -> None:
-    info = folder / "plugin_under_test-1.0.dist-info"
+def _distribution(monkeypatch: pytest.MonkeyPatch, folder: Path, entry_points: str, name: str = "plugin-under-test") -> None:
+    info = folder / f"{name.replace('-', '_')}-1.0.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plugin-under-test\nVersion: 1.0\n")
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(entry_points)
     monkeypatch.syspath_prepend(folder)
 
@@ -83,9 +84,9 @@ def test_lazy_value_is_imported_on_first_use_and_once(monkeypatch: pytest.Monkey
 def test_a_path_that_cannot_be_imported_says_which_and_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     _module(monkeypatch, tmp_path, "needs_under_test", "import no_such_package_at_all\n")
     registry: Registry[object] = Registry("device", {"a": "needs_under_test:X", "b": "json:no_such_name", "c": "no_such_module:X"})
-    with pytest.raises(UserError, match="cannot import 'needs_under_test:X': No module named 'no_such_package_at_all'") as refusal:
+    message = r"cannot import the device 'a' \(needs_under_test:X\): No module named 'no_such_package_at_all'. Check the spelling"
+    with pytest.raises(UserError, match=message):
         registry.get("a")
-    assert refusal.value.__notes__ == ["while loading the device 'a' from needs_under_test:X"]
     with pytest.raises(UserError, match="json has no 'no_such_name'"):
         registry.get("b")
     with pytest.raises(UserError, match="No module named 'no_such_module'"):
@@ -96,8 +97,9 @@ def test_missing_extra_of_a_lazy_module_is_raised_unchanged(monkeypatch: pytest.
     text = "from tunesmith.support.errors import MissingExtraError\nraise MissingExtraError('optuna', 'optuna', 'This sampler')\n"
     _module(monkeypatch, tmp_path, "extra_under_test", text)
     registry: Registry[object] = Registry("sampler", {"tpe": "extra_under_test:X"})
-    with pytest.raises(MissingExtraError, match=r"pip install 'tunesmith\[optuna\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'tunesmith\[optuna\]'") as refusal:
         registry.get("tpe")
+    assert refusal.value.__notes__ == ["while loading the sampler 'tpe' (extra_under_test:X)"]
 
 
 @pytest.mark.parametrize("path", ["json", "json:", ":loads", "json.loads", "../evil:x", "json:loads()", "a b:c", "json:loads\n"])
@@ -122,7 +124,7 @@ def test_an_entry_point_may_not_replace_a_name(monkeypatch: pytest.MonkeyPatch, 
     registry.register("own", 1)
     assert registry.get("own") == 1
     for _ in range(2):
-        with pytest.raises(UserError, match="registered twice: int .*, and json:loads from the package plugin-under-test"):
+        with pytest.raises(UserError, match="twice: int .*, and json:loads from .* group tunesmith.plugin_kind of the package"):
             registry.names()
 
 
@@ -150,7 +152,98 @@ def test_entry_points_of_a_former_group_are_read_with_a_warning(monkeypatch: pyt
 
 
 def test_a_former_group_may_not_replace_a_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    _distribution(monkeypatch, tmp_path, "[tunesmith.old_kind]\nx = json:loads\n")
+    _distribution(monkeypatch, tmp_path, "[tunesmith.kind]\nx = json:dumps\n", "other")
+    registry: Registry[object] = Registry("kind", formerly="old kind")
+    with pytest.raises(UserError, match="'x' is registered twice: json:dumps .*, and json:loads .* of the package plugin-under-test"):
+        registry.names()
+
+
+def test_of_both_groups_of_a_package_the_present_one_is_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
     _distribution(monkeypatch, tmp_path, "[tunesmith.old_kind]\nx = json:loads\n[tunesmith.kind]\nx = json:dumps\n")
     registry: Registry[object] = Registry("kind", formerly="old kind")
-    with pytest.warns(DeprecationWarning), pytest.raises(UserError, match="'x' is registered twice: json:dumps .*, and json:loads"):
-        registry.names()
+    assert registry.get("x").__name__ == "dumps" and not recwarn.list
+
+
+BROKEN = {
+    "1 / 0": "ZeroDivisionError: division by zero",
+    "raise SystemExit(2)": "SystemExit: 2",
+    "def (": r"SyntaxError: invalid syntax \(broken_under_test.py, line 1\)",
+    "from json import no_such_name": "cannot import name 'no_such_name' from 'json' .* Check the spelling",
+    "import tunesmith.measure.peers.peer": r"'tunesmith.measure.peers'. tunesmith.measure.peers is tunesmith.measure.baselines since",
+    "from tunesmith.ir.target import Target": "tunesmith.ir.target is tunesmith.ir.target.target since version 0.2",
+    "def __getattr__(name): raise OSError('no file')": "OSError: no file",
+    "Y = 1": "broken_under_test has no 'X'",
+}
+
+
+@pytest.mark.parametrize("text", BROKEN)
+def test_a_module_with_a_defect_is_refused_with_its_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str) -> None:
+    _distribution(monkeypatch, tmp_path, "[tunesmith.plugin_kind]\nx = broken_under_test:X\nloads = json:loads\n")
+    _module(monkeypatch, tmp_path, "broken_under_test", text + "\n")
+    registry: Registry[object] = Registry("plugin kind")
+    where = r"cannot import the plugin kind 'x' \(broken_under_test:X from the .* group tunesmith.plugin_kind of the package plugin-"
+    for _ in range(2):
+        with pytest.raises(UserError, match=f"{where}.*{BROKEN[text]}"):
+            registry.get("x")
+    assert registry.names() == ["loads", "x"] and registry.get("loads").__name__ == "loads"
+
+
+def test_an_entry_point_that_breaks_the_contract_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    _distribution(monkeypatch, tmp_path, "[tunesmith.plugin_kind]\nx = json:loads\n")
+    registry: Registry[Path] = Registry("plugin kind", contract=instance_of(Path))
+    message = r"the plugin kind 'x' \(json:loads from the .* package plugin-under-test\) is <function loads.*, not an instance of pathlib"
+    with pytest.raises(UserError, match=message):
+        registry.get("x")
+
+
+def test_a_registered_value_that_breaks_the_contract_is_refused() -> None:
+    registry: Registry[Path] = Registry("place", contract=instance_of(Path))
+    with pytest.raises(UserError, match="the place 'x' is 3 .int., not an instance of pathlib"):
+        registry.register("x", 3)  # type: ignore[arg-type]
+    assert "x" not in registry
+
+
+class Base(ABC):
+    @abstractmethod
+    def run(self) -> None: ...
+
+
+class Whole(Base):
+    def run(self) -> None: ...
+
+
+class Unprintable:
+    def __repr__(self) -> str:
+        raise ValueError
+
+
+@pytest.mark.parametrize(
+    ("contract", "value"), [(ANYTHING, None), (FUNCTION, len), (FUNCTION, Whole), (instance_of(Base), Whole()), (derived_from(Base), Whole)]
+)
+def test_values_that_are_accepted(contract: Contract, value: object) -> None:
+    contract.check(value, "the thing 'x'")
+
+
+@pytest.mark.parametrize(
+    ("contract", "value", "message"),
+    [
+        (FUNCTION, 3, r"the thing 'x' is 3 \(int\), not a function. Correct the registration, or uninstall"),
+        (instance_of(Base), Whole, r"is the class Whole, not an instance of \S+test_registry.Base"),
+        (derived_from(Base), Whole(), r"is <.*> \(Whole\), not a class derived from \S+test_registry.Base"),
+        (derived_from(Base), Base, r"the thing 'x' Base has no run: the contract is that of \S+test_registry.Base"),
+        (derived_from(Base), dict, "is the class dict, not a class derived from"),
+        (FUNCTION, Unprintable(), r"is an object whose repr raises ValueError \(Unprintable\), not a function"),
+    ],
+)
+def test_values_that_are_refused(contract: Contract, value: object, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        contract.check(value, "the thing 'x'")
+
+
+def test_a_long_value_is_shortened() -> None:
+    with pytest.raises(UserError) as refusal:
+        FUNCTION.check("x" * 10_000, "the thing 'x'")
+    assert len(str(refusal.value)) < 250

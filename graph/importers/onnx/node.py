@@ -20,7 +20,7 @@ from tunesmith.graph.importers.onnx.values import Datum, FoldingBuilder, Sizes, 
 from tunesmith.graph.ir.node import Constant
 from tunesmith.ir.poly import Poly
 from tunesmith.support import dtype as dt
-from tunesmith.support.registry import Registry
+from tunesmith.support.registry import FUNCTION, Registry
 
 DTYPES: Mapping[int, str] = {
     1: "float32",
@@ -145,7 +145,7 @@ class OnnxNode:
 Converted = Datum | Sequence[Datum | None]
 Converter = Callable[[OnnxNode], Converted]
 
-ONNX_OPERATORS: Registry[Converter] = Registry("onnx operator")
+ONNX_OPERATORS: Registry[Converter] = Registry("onnx operator", contract=FUNCTION)
 """Converters by operator name; outside the default domain the name is `domain.Operator`."""
 
 

@@ -26,13 +26,13 @@ from tunesmith.graph.ir.node import Constant, Operand, TensorType, Value
 from tunesmith.ir.poly import Poly, poly
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import MissingExtraError, ModelImportError
-from tunesmith.support.registry import Registry
+from tunesmith.support.registry import FUNCTION, Registry
 
 Converted = Operand | Sequence[Operand | None] | None
 Converter = Callable[..., Converted]
 Fn = TypeVar("Fn", bound=Converter)
 
-TORCH_OPERATORS: Registry[Converter] = Registry("torch operator")
+TORCH_OPERATORS: Registry[Converter] = Registry("torch operator", contract=FUNCTION)
 """Converters by operator name including the overload: `aten.conv2d.default`."""
 
 

@@ -52,7 +52,7 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except UserError as error:
-            complain(str(error))
+            complain("\n".join([str(error), *getattr(error, "__notes__", ())]))
             ctx.exit(FAILED if isinstance(error, (BuildError, RunError)) else MISUSED)
         except KeyboardInterrupt:
             complain("interrupted")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tunesmith.cli.common import LOG, finish, json_option, renamed, say, target_option
+from tunesmith.support.errors import UserError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -251,7 +252,12 @@ def _list_suites(out: str | None) -> None:
     from tunesmith.datasets.suites import SUITES
     from tunesmith.display.tables import plain_table
 
-    found = {name: SUITES.get(name) for name in SUITES.names()}
+    found = {}
+    for name in SUITES:
+        try:
+            found[name] = SUITES.get(name)
+        except UserError as error:  # of a package with a defect; the others are usable
+            say(f"! {error}")
     rows = [[f"suite:{name}", str(len(s)), s.about] for name, s in found.items()]
     finish(plain_table("", ["suite", "workloads", "what"], rows, left=["what"]), {n: list(s) for n, s in found.items()}, out, True)
 

@@ -18,7 +18,7 @@ from tunesmith.measure.baselines.registry import BASELINES
 from tunesmith.ops.workload import workload
 from tunesmith.runtime.device.device import DEVICES
 from tunesmith.search.space.rules_table import find_rules
-from tunesmith.support.errors import BuildError
+from tunesmith.support.errors import BuildError, UserError
 from tunesmith.support.registry import Registry
 
 TARGET = Target("llvm -mcpu=x86-64-v3 -num-cores=2")
@@ -65,8 +65,38 @@ def test_a_kind_without_code_generator_says_what_to_do() -> None:
         check_kind(c)
 
 
-def test_checked_bounds_need_a_pipeline() -> None:
-    with pytest.raises(BuildError, match="bounds_check=True is for targets of kind llvm, not opencl"):
+def test_the_refusal_of_a_kind_imports_no_other_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = {"c": "tunesmith.codegen.backends.c:C_BACKEND", "lab": "no_such_package:BACKEND"}
+    monkeypatch.setattr(module, "BACKENDS", Registry("backend", paths))
+    with pytest.raises(BuildError, match="targets of kind lab, not c: there is no code generator for C yet"):
+        check_kind(Target("c -mcpu=x86-64-v3 -num-cores=2"))
+    with pytest.raises(BuildError, match="targets of kind c, lab, not llvm: give a target such as"):
+        backend_of(TARGET)
+
+
+def test_advice_of_an_unavailable_backend_is_any_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry: Registry[Backend] = Registry("backend")
+    registry.register("llvm", replace(CPU_BACKEND, unavailable="set {path} to 100%, or give {llvm}"))
+    monkeypatch.setattr(module, "BACKENDS", registry)
+    with pytest.raises(BuildError, match="set {path} to 100%, or give 'llvm -mcpu=x86-64-v3 -num-cores=2'"):
+        check_kind(TARGET)
+
+
+def test_a_backend_that_is_none_is_refused() -> None:
+    with pytest.raises(UserError, match=r"the backend 'lab' is the class Backend, not an instance of tunesmith.codegen.\S+.Backend"):
+        BACKENDS.register("lab", Backend)  # type: ignore[arg-type]
+
+
+def test_checked_bounds_are_built_by_the_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry: Registry[Backend] = Registry("backend")
+    artifact = CPU_BACKEND.build(workload("relu(shape=8)").func, TARGET, "call")
+    registry.register("llvm", replace(CPU_BACKEND, build_checked=lambda functions, target: artifact))
+    monkeypatch.setattr(module, "BACKENDS", registry)
+    assert build(workload("relu(shape=8)").func, TARGET, bounds_check=True) is artifact
+
+
+def test_checked_bounds_need_a_backend_that_has_them() -> None:
+    with pytest.raises(BuildError, match="bounds_check=True: the backend of opencl generates no checks"):
         build(workload("relu(shape=8)").func, Target("opencl -num-cores=2"), bounds_check=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,13 +12,15 @@ import numpy as np
 import pytest
 
 import tunesmith
-from tunesmith.driver.bench.bench import BenchPolicy, _InterleavedRun, _SystemProcess, _Timing
+from tunesmith.driver.bench.bench import BenchPolicy, _InterleavedRun, _start_systems, _SystemProcess, _Timing
 from tunesmith.driver.bench.report import BenchReport, BenchRow
 from tunesmith.driver.bench.worker import BaselineSystem, CompiledSystem, Setting, System, Window
+from tunesmith.ir.target.target import Target
 from tunesmith.measure.baselines.registry import create_baseline
 from tunesmith.measure.evaluator.correctness import save_reference, tolerance_of
 from tunesmith.ops.workload import Workload, workload
 from tunesmith.support.errors import RecordError, RunError, UserError
+from tunesmith.support.worker_pool import JobResult
 
 SHORT = BenchPolicy(rounds=2, window_s=0.01, patience_s=0.0)
 
@@ -62,6 +65,26 @@ def setting(w: Workload, folder: Path, **changes: Any) -> Setting:
     path = folder / "reference.npz"
     save_reference(path, w.reference(w.random_inputs(0)))
     return Setting(w.text, 0, str(path), tolerance_of(w.func), **changes)
+
+
+@pytest.mark.parametrize("kind", ["opencl", "cuda -arch=sm_80"])
+def test_baselines_of_a_device_have_the_threads_of_this_machine(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    started: list[tuple[str, str]] = []
+
+    class Pool:
+        def __init__(self, factory: str, workers: int, arguments: tuple[object, ...], env: dict[str, str]) -> None:
+            started.append((str(arguments[-1]), env["OMP_NUM_THREADS"]))
+
+        def run(self, jobs: object, timeout: float) -> list[JobResult]:
+            return [JobResult(0, "", None, "", "", "", 0.0)]
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr("tunesmith.driver.bench.bench.WorkerPool", Pool)
+    here = str(Target.detect().num_cores)
+    with ExitStack() as stack:
+        _start_systems(stack, ["openblas"], Target(f"{kind} -num-cores=1234"))
+    assert [threads for _, threads in started] == [here, here] and started[1][0] == here
 
 
 def test_a_system_is_checked_before_it_is_timed(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from tunesmith.ir.target.target import Target
 from tunesmith.lower.fallback.default_schedule import default_schedule
 from tunesmith.lower.pipelines import CPU
 from tunesmith.support.errors import BuildError, RunError, UserError
+from tunesmith.support.registry import Registry
 
 TARGET = Target("llvm")
 PATTERNS = (Pattern("dense", ("permute_dims?", "matmul", "add?", "relu|tanh?")),)
@@ -235,8 +236,10 @@ def test_invalid_objects(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with pytest.raises(RunError, match="the object of the external codegen 'probe' for probe_dense is not a 64-bit"):
         compile_external(mod, TARGET, [Text()])
-    monkeypatch.setattr(external_codegen, "EXTERNAL_CODEGENS", type(EXTERNAL_CODEGENS)("external codegen", {"dict": "builtins:dict"}))
-    with pytest.raises(UserError, match="the external codegen 'dict' is a dict, not a class derived from ExternalCodegen"):
+    monkeypatch.setattr(
+        external_codegen, "EXTERNAL_CODEGENS", Registry("external codegen", {"dict": "builtins:dict"}, contract=EXTERNAL_CODEGENS.contract)
+    )
+    with pytest.raises(UserError, match="the external codegen 'dict' .* is the class dict, not a class derived from .*ExternalCodegen"):
         find_codegen("dict")
 
 

@@ -128,8 +128,8 @@ class _SystemProcess:
 def _start_systems(stack: ExitStack, against: Sequence[str], target: Target) -> list[_SystemProcess]:
     """Start all processes and query which baselines are available."""
     backend = backend_of(target)
-    # Where baselines run on a device, the target's cores are multiprocessors, not threads of this machine.
-    threads = Target.detect().num_cores if backend.baselines else target.num_cores
+    # The cores of a device are multiprocessors, not threads of this machine.
+    threads = Target.detect().num_cores if backend.device else target.num_cores
     plain = {"OMP_NUM_THREADS": str(threads), **({"OMP_PROC_BIND": "false"} if "OMP_PROC_BIND" in os.environ else {})}
     baselines = [(name, "baseline", (backend.baselines.get(name, name), threads), plain) for name in dict.fromkeys(against)]
     jobs = [(OURS, "ours", (bool(backend.device),), pin_threads(threads)), *baselines]
