@@ -19,7 +19,7 @@ PRINTED = {
     "own_pass.py": [
         "legalize_bool_storage divide_by_multiplying vectorize_loops",
         "B[i] = A[i] * T.float32(0.125) + A[i] / T.float32(3.0)",
-        "divide_by_multiplying{inexact=True}",
+        "divide_by_multiplying{inexact=true}",
         "model: equal to numpy",
     ],
     "own_target.py": [

@@ -198,13 +198,13 @@ class BaselineConformance:
                 raise AssertionError(f"{what}: a RunError is expected, got {type(error).__name__}: {error}") from error
             else:
                 raise AssertionError(f"{what}: a RunError is expected, got {found}")
-        for what in ("relu", None, 3):
+        for other in ("relu", None, 3):
             try:
-                baseline.prepare(what, [first])  # type: ignore[arg-type]
+                baseline.prepare(other, [first])  # type: ignore[arg-type]
             except UserError as error:
-                assert str(error), f"the workload is {what!r}: the error has no message"
+                assert str(error), f"the workload is {other!r}: the error has no message"
             except Exception as error:
-                raise AssertionError(f"the workload is {what!r}: a UserError is expected, got {type(error).__name__}: {error}") from error
+                raise AssertionError(f"the workload is {other!r}: a UserError is expected, got {type(error).__name__}: {error}") from error
             else:
                 raise AssertionError(f"the workload is {what!r}: a UserError is expected, got none")
 
