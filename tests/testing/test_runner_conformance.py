@@ -101,6 +101,13 @@ class Trusts(Broken):
         return [replace(r, verified=True) for r in results]
 
 
+class Always(Broken):
+    """Verifies where it must not."""
+
+    def change(self, request: RunRequest) -> RunRequest:
+        return replace(request, verify="always") if request.verify == "never" else request
+
+
 class Forgets(Broken):
     """Never says that it verified a result."""
 
@@ -245,6 +252,13 @@ CASES: list[tuple[str, type[Runner], str]] = [
     ("test_times_follow_the_policy", Twice, "the policy asks for 3 samples, got 2"),
     ("test_times_follow_the_policy", Patient, "clearly behind the best has 2 samples"),
     ("test_times_follow_the_policy", Milliseconds, "samples are seconds per call"),
+    (
+        "test_outputs_are_verified_on_request",
+        Trusts,
+        "verify='winner' with the best at None: a wrong candidate has None, expected wrong_result",
+    ),
+    ("test_outputs_are_verified_on_request", Forgets, "verify='winner' .* a right candidate has None, verified=False"),
+    ("test_outputs_are_verified_on_request", Always, "verify='never' .* a right candidate has None, verified=True"),
     ("test_results_of_earlier_candidates_are_not_accepted", Trusts, r"those that write too little have the errors \[None, None\]"),
     ("test_failures_are_results", Raises, "must report failures as results, but raised ValueError"),
     ("test_failures_are_results", Loses, "5 candidates have 2 results"),
@@ -270,19 +284,6 @@ CASES: list[tuple[str, type[Runner], str]] = [
 def test_broken_runners_are_detected(test: str, broken: type[Runner], message: str, tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match=message):
         getattr(suite, test)(broken, example_setup(tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("broken", "verify", "verified", "message"),
-    [
-        (Trusts, "always", True, "verify='always' with the best at None: a wrong candidate has None, expected wrong_result"),
-        (Forgets, "always", True, "a right candidate has None, verified=False"),
-        (Trusts, "never", False, "verify='never' .* a right candidate has None, verified=True"),
-    ],
-)
-def test_missing_verification_is_detected(broken: type[Runner], verify: str, verified: bool, message: str, tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match=message):
-        suite.test_outputs_are_verified_on_request(broken, example_setup(tmp_path), verify, None, verified)
 
 
 @pytest.mark.parametrize(

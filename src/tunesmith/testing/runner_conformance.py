@@ -49,6 +49,14 @@ COMPARISON = TimingPolicy(number=3, repeats=3, window_s=0.0, quiet_fraction=math
 UNIT = 20.0
 """Factor by which a time may differ from a wall clock's: units differ by 1,000, a busy or another machine by far less."""
 TRIES = 5
+VERIFICATIONS: tuple[tuple[str, float | None, bool], ...] = (
+    ("winner", None, True),
+    ("winner", 1e3, True),
+    ("winner", 1e-9, False),
+    ("always", 1e-9, True),
+    ("never", None, False),
+)
+"""When to verify, the best time so far, and whether a candidate is verified then."""
 ARM = '{"kind": "llvm", "mcpu": "neoverse-n1", "num_cores": 2}'
 
 _ADD = """
@@ -176,10 +184,11 @@ class RunnerConformance:
         request = example_request(setup, "long", "never")
         bare = replace(request, setup=replace(setup, key="add without reference", reference=None), verify="always")
         with make() as runner:
-            for method, times in {
+            methods: dict[str, Callable[[], list[RunResult]]] = {
                 "run": lambda: runner.run([request]),
                 "compare": lambda: runner.compare([bare], COMPARISON),
-            }.items():
+            }
+            for method, times in methods.items():
                 pairs = []
                 for _ in range(TRIES):
                     (result,) = times()
@@ -191,20 +200,21 @@ class RunnerConformance:
                     reported, wall = pairs[-1]
                     raise AssertionError(f"{method} reports {reported:.3g} s for a call that takes {wall:.3g} s by a wall clock")
 
-    @pytest.mark.parametrize(
-        ("verify", "best", "verified"),
-        [("winner", None, True), ("winner", 1e3, True), ("winner", 1e-9, False), ("always", 1e-9, True), ("never", None, False)],
-    )
-    def test_outputs_are_verified_on_request(self, make: Make, setup: RunSetup, verify: str, best: float | None, verified: bool) -> None:
+    def test_outputs_are_verified_on_request(self, make: Make, setup: RunSetup) -> None:
         """`winner` verifies a candidate before its time may become the best, `always` all of them, `never` none."""
+        requests = [example_request(setup, name, verify, best) for verify, best, _ in VERIFICATIONS for name in ("right", "wrong")]
         with make() as runner:
-            requests = [example_request(setup, name, verify, best) for name in ("right", "wrong")]
-            right, wrong = runner.run(requests)
-        case = f"verify={verify!r} with the best at {best}"
-        assert (right.error, right.verified) == (None, verified), f"{case}: a right candidate has {right.error}, verified={right.verified}"
-        wanted = ["wrong_result"] if verified else [None]
-        assert kinds([wrong], requests[1:]) == wanted, f"{case}: a wrong candidate has {wrong.error}, expected {wanted[0]}"
-        assert not wrong.verified, f"{case}: a wrong candidate is marked verified"
+            results = runner.run(requests)
+        found = kinds(results, requests)
+        for k, (verify, best, verified) in enumerate(VERIFICATIONS):
+            case = f"verify={verify!r} with the best at {best}"
+            right, wrong = results[2 * k : 2 * k + 2]
+            assert (right.error, right.verified) == (None, verified), (
+                f"{case}: a right candidate has {right.error}, verified={right.verified}"
+            )
+            wanted = "wrong_result" if verified else None
+            assert found[2 * k + 1] == wanted, f"{case}: a wrong candidate has {wrong.error}, expected {wanted}"
+            assert not wrong.verified, f"{case}: a wrong candidate is marked verified"
 
     def test_results_of_earlier_candidates_are_not_accepted(self, make: Make, setup: RunSetup) -> None:
         """A candidate that writes nothing, or not every element, is wrong, also directly after a right one."""

@@ -99,6 +99,10 @@ class SamplerConformance:
     """Whether the second half of a search must be better than chance."""
     searches: ClassVar[int] = 3
     """Number of searches for this test."""
+    rounds: ClassVar[int] = 12
+    """Number of batches of 16 candidates in each of these searches."""
+    draws: ClassVar[bool] = True
+    """Whether proposals are drawn at random, so that they depend on the seed."""
     tasks: ClassVar[Sequence[str]] = TASKS
     """The tasks of `TASKS` that the sampler supports."""
 
@@ -160,7 +164,8 @@ class SamplerConformance:
         state = str(np.random.get_state())
         assert search(make(task, 5), task.space, 3) == first, "equal seeds and results give different proposals"
         assert str(np.random.get_state()) == state, "a search drew from numpy's global random state"
-        assert search(make(task, 6), task.space, 3) != first, "the seeds 5 and 6 give the same proposals: the seed is ignored"
+        if self.draws:
+            assert search(make(task, 6), task.space, 2) != first[:2], "the seeds 5 and 6 give the same proposals: the seed is ignored"
 
     @pytest.mark.parametrize("failures", [0.5, 1.0])
     def test_failures_are_accepted(self, make: Make, task: Task, failures: float) -> None:
@@ -185,10 +190,10 @@ class SamplerConformance:
             assert all(x <= y for x, y in zip(before, after, strict=True)), f"the statistics {after} are less than {before}"
 
     def test_learners_do_better_than_chance(self, make: Make) -> None:
-        """Fraction of random candidates that are faster than the proposals in the second half of searches of 192 candidates.
+        """Fraction of random candidates that are faster than the proposals in the second half of the searches.
 
-        By chance the mean fraction is 1/2, with a standard deviation of 0.017 for 288 independent proposals of three searches; 0.4 is
-        six deviations below.
+        By chance the mean fraction is 1/2, with a standard deviation of 0.017 for 288 independent proposals of three searches of twelve
+        rounds; 0.4 is six deviations below.  For 64 proposals of one search of eight rounds it is 0.036, and 0.4 is almost three below.
         """
         if not self.learns:
             return
@@ -196,8 +201,8 @@ class SamplerConformance:
         chance = np.sort(np.concatenate([_some_seconds(task.space, k, 1000) for k in range(len(task.space.sketches))]))
         shares = []
         for seed in range(self.searches):
-            batches = search(make(task, seed), task.space, 12, 16)
-            seconds = [invented(task.space, c, failures=0.0).seconds for batch in batches[6:] for c in batch]
+            batches = search(make(task, seed), task.space, self.rounds, 16)
+            seconds = [invented(task.space, c, failures=0.0).seconds for batch in batches[self.rounds // 2 :] for c in batch]
             shares.append(np.searchsorted(chance, np.array(seconds)) / len(chance))
         mean = float(np.concatenate(shares).mean())
         assert mean < 0.4, (
