@@ -159,13 +159,13 @@ class SamplerConformance:
 
     def test_equal_seeds_and_results_give_equal_proposals(self, make: Make, task: Task) -> None:
         """Independent of numpy's global random state, which is unchanged; another seed gives other proposals."""
-        first = search(make(task, 5), task.space, 3)
+        first = search(make(task, 5), task.space, 2)
         np.random.random(3)
         state = str(np.random.get_state())
-        assert search(make(task, 5), task.space, 3) == first, "equal seeds and results give different proposals"
+        assert search(make(task, 5), task.space, 2) == first, "equal seeds and results give different proposals"
         assert str(np.random.get_state()) == state, "a search drew from numpy's global random state"
         if self.draws:
-            assert search(make(task, 6), task.space, 2) != first[:2], "the seeds 5 and 6 give the same proposals: the seed is ignored"
+            assert search(make(task, 6), task.space, 2) != first, "the seeds 5 and 6 give the same proposals: the seed is ignored"
 
     @pytest.mark.parametrize("failures", [0.5, 1.0])
     def test_failures_are_accepted(self, make: Make, task: Task, failures: float) -> None:

@@ -27,6 +27,8 @@ class TestEvolutionary(SamplerConformance):
 
 
 class TestAnnealing(SamplerConformance):
+    searches = 1
+
     @pytest.fixture
     def make(self) -> Make:
         settings = AnnealingSettings(chains=32, steps=20)
