@@ -70,7 +70,7 @@ def _named(found: object) -> list[tuple[str, Callable[[Schedule], None]]]:
 
 def _sketch(name: str, func: PrimFunc, schedule: Callable[[Schedule], None]) -> Sketch | None:
     """The sketch of a schedule, which is run twice; None if it is refused, or has no admissible row."""
-    made = []
+    made: list[Sketch | None] = []
     for _ in range(2):
         try:
             sketch = make_sketch(name, func, schedule)
