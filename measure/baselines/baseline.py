@@ -20,7 +20,8 @@ from tunesmith.measure.baselines.operator_call import OperatorCall, operator_cal
 from tunesmith.measure.records.environment import package_version
 from tunesmith.ops.workload import Workload
 from tunesmith.runtime.timing import TimingPolicy, interleaved
-from tunesmith.support.errors import RunError, UserError
+from tunesmith.support.arguments import as_count
+from tunesmith.support.errors import RunError
 
 _TRYOUT = TimingPolicy(warmup=3, min_repeat_ms=1.0, repeats=7, quiet_fraction=math.inf, window_s=0.0, limit_s=2.0)
 
@@ -69,9 +70,7 @@ class Baseline(ABC):
     """Module to import, if its name differs from the package."""
 
     def __init__(self, threads: int) -> None:
-        if threads < 1:
-            raise UserError(f"baseline {self.name}: at least 1 thread is required, got {threads}")
-        self.threads = threads
+        self.threads = as_count("threads", threads, what=f"baseline {self.name}: at least 1 thread is required")
 
     def available(self) -> str | None:
         """None if the baseline can be used, else the reason why not.  Imports the library."""
@@ -101,6 +100,7 @@ class Baseline(ABC):
             The prepared call, which was run at least once; None if the baseline does not support the operator, its form or the dtype.
 
         Raises:
+            UserError: an argument is not a workload, or not a sequence of arrays.
             RunError: the inputs are not those of the workload, or the library failed.
         """
         call = operator_call(workload, inputs)

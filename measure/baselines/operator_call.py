@@ -96,11 +96,15 @@ def operator_call(workload: Workload, inputs: Sequence[np.ndarray]) -> OperatorC
         workload: the workload.
         inputs: its inputs, in order.
     Raises:
-        UserError: it is no workload.
+        UserError: an argument is not a workload, or not a sequence of arrays.
         RunError: number, shapes or types of the inputs are not those of the workload.
     """
     if not isinstance(workload, Workload):
-        raise UserError(f"a baseline prepares a Workload of ops/, as tunesmith.ops.workload.workload(text) makes, not {workload!r:.100}")
+        raise UserError(
+            f"workload={workload!r:.200}: expected a Workload; the function `workload` of tunesmith.ops.workload makes one of a text"
+        )
+    if not isinstance(inputs, Sequence) or not all(isinstance(array, np.ndarray) for array in inputs):
+        raise UserError(f"{workload.text}: inputs={inputs!r:.200}: expected a sequence of numpy arrays, one for each input")
     workload.check_inputs(inputs)
     if len(workload.outputs) != 1:
         return None

@@ -232,20 +232,25 @@ def test_bfloat16(runner: Runner, setup: RunSetup, tmp_path: Path) -> None:
 # ---- faults ----------------------------------------------------------------------------------------------------------
 
 
+FAULTS: dict[str, tuple[Callable[[], bytes], str, str]] = {
+    "null store": (lambda: kernel(STORE_NULL), "crash", "while running it: the worker process died (signal SIGSEGV)"),
+    "exit": (lambda: kernel("  call void @exit(i32 0)\n  ret void", "declare void @exit(i32)"), "crash", "exit status 0"),
+    "endless": (lambda: kernel(FOR_EVER), "timeout", "while running it: killed after 4 s"),
+    "memory": (lambda: kernel(USES_ARENA, HUGE_ARENA), "out_of_memory", "Failed to allocate mapped memory"),
+    "illegal instruction": (lambda: kernel("  call void @llvm.trap()\n  ret void", "declare void @llvm.trap()"), "crash", "signal SIGILL"),
+    "past the end": (lambda: kernel(adding(last=1000), CLAMP), "crash", "signal SIGSEGV"),
+    "input": (lambda: kernel("  store float 1.0, ptr %a\n  ret void"), "crash", "signal SIGSEGV"),
+}
+"""Code, error kind and message.  The last three are signals like the first, and seconds on Ray, so they run in a local process only."""
+
+
 @pytest.mark.parametrize(
-    ("code", "wanted", "message"),
-    [
-        (lambda: kernel(STORE_NULL), "crash", "while running it: the worker process died (signal SIGSEGV)"),
-        (lambda: kernel("  call void @llvm.trap()\n  ret void", "declare void @llvm.trap()"), "crash", "signal SIGILL"),
-        (lambda: kernel("  call void @exit(i32 0)\n  ret void", "declare void @exit(i32)"), "crash", "exit status 0"),
-        (lambda: kernel(FOR_EVER), "timeout", "while running it: killed after 4 s"),
-        (lambda: kernel(USES_ARENA, HUGE_ARENA), "out_of_memory", "Failed to allocate mapped memory"),
-        (lambda: kernel(adding(last=1000), CLAMP), "crash", "signal SIGSEGV"),
-        (lambda: kernel("  store float 1.0, ptr %a\n  ret void"), "crash", "signal SIGSEGV"),
-    ],
-    ids=["null store", "illegal instruction", "exit", "endless", "memory", "past the end", "input"],
+    ("isolated", "fault"),
+    [("local", name) for name in FAULTS] + [("ray", name) for name in list(FAULTS)[:4]],
+    indirect=["isolated"],
 )
-def test_fault_affects_only_its_candidate(isolated: Runner, setup: RunSetup, code: Callable[[], bytes], wanted: str, message: str) -> None:
+def test_fault_affects_only_its_candidate(isolated: Runner, setup: RunSetup, fault: str) -> None:
+    code, wanted, message = FAULTS[fault]
     bad, after = isolated.run([ask(setup, code()), ask(setup, good())])
     assert kind(bad) == wanted and bad.error is not None and message in bad.error.message
     assert not bad.verified and bad.samples == ()

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
+from tunesmith.ir.target.target import Target
 from tunesmith.measure.builder import Builder, BuildResult, InProcessBuilder
 from tunesmith.measure.candidate import BuildRequest
 from tunesmith.measure.local_builder import LocalBuilder
@@ -69,28 +74,6 @@ class Loses(Broken):
 class Empty(Broken):
     def damage(self, results: list[BuildResult]) -> list[BuildResult]:
         return [replace(r, artifact=None, error=None) for r in results]
-
-
-class Remembers(Broken):
-    """Keeps the first error for all later candidates that fail."""
-
-    first: ErrorInfo | None = None
-
-    def damage(self, results: list[BuildResult]) -> list[BuildResult]:
-        for r in results:
-            self.first = self.first or r.error
-        return [replace(r, error=self.first) if r.error else r for r in results]
-
-
-class Poisoned(Broken):
-    """Fails in every batch after one with an error."""
-
-    failed: ErrorInfo | None = None
-
-    def damage(self, results: list[BuildResult]) -> list[BuildResult]:
-        found = [replace(r, artifact=None, error=self.failed) if self.failed else r for r in results]
-        self.failed = next((r.error for r in results if r.error), self.failed)
-        return found
 
 
 class Invents(Broken):
@@ -163,6 +146,55 @@ class NoSlots(Broken):
     slots = 0
 
 
+class RepeatsErrors(Broken):
+    """Reports the error of one program for the next one, in the same batch."""
+
+    def damage(self, results: list[BuildResult]) -> list[BuildResult]:
+        found: list[BuildResult] = []
+        for k, r in enumerate(results):
+            before = results[k - 1].error if k else None
+            found.append(replace(r, artifact=None, error=before) if before and k + 1 < len(results) else r)
+        return found
+
+
+class RemembersErrors(Broken):
+    """Reports the error of a program for the programs of later batches that it has not built yet."""
+
+    error: ErrorInfo | None = None
+
+    def build(self, requests: Sequence[BuildRequest]) -> list[BuildResult]:
+        before, results = self.error, super().build(requests)
+        self.error = next((r.error for r in results if r.error is not None), before)
+        return [replace(r, artifact=None, error=before) if before and r.error is None else r for r in results]
+
+
+class Litters(Broken):
+    """Leaves the object code of each candidate in a file."""
+
+    def damage(self, results: list[BuildResult]) -> list[BuildResult]:
+        for _ in results:
+            handle, _ = tempfile.mkstemp(suffix=".o")
+            os.close(handle)
+        return results
+
+
+class Native(Broken):
+    """Builds for this machine, for every target."""
+
+    def build(self, requests: Sequence[BuildRequest]) -> list[BuildResult]:
+        target = json.dumps(Target("llvm").to_json(facts=True))
+        return super().build([replace(r, target=target) for r in requests])
+
+
+class Relabels(Native):
+    """Builds for this machine, and says that it built for the target."""
+
+    def build(self, requests: Sequence[BuildRequest]) -> list[BuildResult]:
+        results = super().build(requests)
+        pairs = zip(requests, results, strict=True)
+        return [r if r.artifact is None else replace(r, artifact=replace(r.artifact, target=json.loads(q.target))) for q, r in pairs]
+
+
 CASES: list[tuple[str, type[Builder], str]] = [
     ("test_results_are_in_the_order_of_the_requests", Unordered, "not in the order of the requests"),
     ("test_results_are_in_the_order_of_the_requests", Empty, "either code or an error"),
@@ -173,11 +205,13 @@ CASES: list[tuple[str, type[Builder], str]] = [
     ("test_equal_requests_give_equal_code", Wrong, "different rows have equal code"),
     ("test_equal_requests_give_equal_code", Counts, "different rows|equal requests give different code"),
     ("test_failures_are_results", Raises, "must report failures as results, but raised ValueError"),
-    ("test_failures_are_results", Loses, "9 candidates have 2 results"),
+    ("test_failures_are_results", Loses, "15 candidates have 8 results"),
     ("test_failures_are_results", Crashes, "the error is a crash, expected a build_error"),
     ("test_failures_are_results", Silent, "the error has no message"),
-    ("test_a_failure_does_not_affect_later_candidates", Poisoned, "a valid candidate is not built: build_error: "),
-    ("test_a_failure_does_not_affect_later_candidates", Remembers, "candidates with different faults have the error "),
+    ("test_failures_are_results", RepeatsErrors, "a valid candidate after an invalid one .row violates a constraint. is not built"),
+    ("test_failures_are_results", RemembersErrors, "a valid candidate of the next batch is not built"),
+    ("test_code_is_for_the_target", Native, "the code is described as built for"),
+    ("test_code_is_for_the_target", Relabels, r"is code of x86_64, expected aarch64"),
     ("test_the_law_of_sketches_is_checked_on_request", Lawless, "a lawful candidate is reported: it differs"),
     ("test_close_may_be_repeated", ClosesOnce, "closed twice"),
     ("test_slow_candidates_are_timeouts", Broken, "reported as None, expected timeout"),
@@ -188,6 +222,11 @@ CASES: list[tuple[str, type[Builder], str]] = [
 def test_broken_builders_are_detected(test: str, broken: type[Builder], message: str) -> None:
     with pytest.raises(AssertionError, match=message):
         getattr(suite, test)(broken)
+
+
+def test_files_left_behind_are_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(AssertionError, match=r"the builder left 2 file\(s\): \S+\.o"):
+        suite.test_no_files_are_left(Litters, tmp_path, monkeypatch)
 
 
 class DiesWithItsWorker(LocalBuilder):

@@ -16,9 +16,22 @@ from tunesmith.costmodel.models.registry import COST_MODELS, make_model
 from tunesmith.support.errors import RecordError
 from tunesmith.testing.cost_model_conformance import CostModelConformance, check_same_scores
 
+FIXED = ("analytic", "random")
+"""Models that do not learn."""
+
 
 class TestRegistered(CostModelConformance):
-    @pytest.fixture(params=COST_MODELS.names())
+    learns = True
+
+    @pytest.fixture(params=[name for name in COST_MODELS.names() if name not in FIXED])
+    def make(self, request: pytest.FixtureRequest) -> Callable[[], CostModel]:
+        return partial(make_model, request.param)
+
+
+class TestFixed(CostModelConformance):
+    learns = False
+
+    @pytest.fixture(params=FIXED)
     def make(self, request: pytest.FixtureRequest) -> Callable[[], CostModel]:
         return partial(make_model, request.param)
 
@@ -60,6 +73,92 @@ def test_suite_detects_a_model_that_breaks_the_contract(test: str) -> None:
 def test_suite_detects_files_that_are_not_checked(test: str, tmp_path: Path) -> None:
     with pytest.raises((AssertionError, pytest.fail.Exception)):
         getattr(CostModelConformance(), test)(Forgetful, tmp_path)
+
+
+class Sorted(Forgetful):
+    """Scores are in the order of their size."""
+
+    def score(self, features: Features) -> Scores:
+        return np.sort(np.asarray(features[:, 0], np.float64))
+
+
+class Scales(Forgetful):
+    """Scales the caller's features."""
+
+    def score(self, features: Features) -> Scores:
+        features *= np.float32(0.5)
+        return np.asarray(features[:, 0], np.float64)
+
+
+class Undefined(Forgetful):
+    """Scores of programs with a small feature are NaN."""
+
+    def score(self, features: Features) -> Scores:
+        return np.where(features[:, 0] < 1, np.nan, features[:, 0]).astype(np.float64)
+
+
+class Fixed(Forgetful):
+    """Ignores updates, though it claims to learn."""
+
+    def score(self, features: Features) -> Scores:
+        return np.asarray(features[:, 0], np.float64)
+
+
+class Reuses(Forgetful):
+    """All results are in one array."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scores = np.zeros(1 << 16)
+
+    def score(self, features: Features) -> Scores:
+        found = self.scores[: len(features)]
+        found[...] = features[:, 0]
+        return found
+
+
+class Borrows(Forgetful):
+    """Keeps the caller's array instead of what was learned from it."""
+
+    data: np.ndarray | None = None
+
+    def score(self, features: Features) -> Scores:
+        shift = 0.0 if self.data is None else float(np.sum(self.data))
+        return np.asarray(features[:, 0] + shift, np.float64)
+
+    def update(self, features: Features, seconds: np.ndarray, groups: np.ndarray) -> None:
+        check_training_data(features, seconds, groups)
+        self.data = seconds
+
+
+class ForgetsFirst(Borrows):
+    """Forgets what it learned before it refuses invalid data."""
+
+    def update(self, features: Features, seconds: np.ndarray, groups: np.ndarray) -> None:
+        self.data = None
+        check_training_data(features, seconds, groups)
+        self.data = seconds.copy()
+
+
+class Learning(CostModelConformance):
+    learns = True
+
+
+@pytest.mark.parametrize(
+    ("test", "broken", "message"),
+    [
+        ("test_a_score_is_the_programs_own", Sorted, "programs are scored without the rest of their batch"),
+        ("test_no_side_effects", Scales, "score changed the features"),
+        ("test_one_finite_score_per_program", Undefined, r"\d+ of 160 scores are not finite"),
+        ("test_learners_learn_the_order_within_tasks", Fixed, "the model learns, and an update changed no score"),
+        ("test_results_are_the_callers", Reuses, "a later call changed the scores that an earlier one returned"),
+        ("test_arrays_are_not_kept", Borrows, "arrays of an update were overwritten"),
+        ("test_invalid_data_is_refused", ForgetsFirst, "an update was refused"),
+    ],
+)
+def test_broken_models_are_detected(test: str, broken: type[CostModel], message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        getattr(Learning(), test)(broken)
 
 
 class Projected(Forgetful):

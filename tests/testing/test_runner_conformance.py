@@ -91,18 +91,6 @@ class Milliseconds(Broken):
         return [replace(r, samples=tuple(1e9 * s for s in r.samples)) for r in results]
 
 
-class Microseconds(Broken):
-    """Divides by the number of calls twice, or converts twice."""
-
-    def damage(self, results: list[RunResult]) -> list[RunResult]:
-        return [replace(r, samples=tuple(s * 1e-3 for s in r.samples)) for r in results]
-
-
-class Hundredfold(Broken):
-    def damage(self, results: list[RunResult]) -> list[RunResult]:
-        return [replace(r, samples=tuple(s * 100 for s in r.samples)) for r in results]
-
-
 class Trusts(Broken):
     """Verifies nothing, and says that it did."""
 
@@ -111,6 +99,13 @@ class Trusts(Broken):
 
     def damage(self, results: list[RunResult]) -> list[RunResult]:
         return [replace(r, verified=True) for r in results]
+
+
+class Always(Broken):
+    """Verifies where it must not."""
+
+    def change(self, request: RunRequest) -> RunRequest:
+        return replace(request, verify="always") if request.verify == "never" else request
 
 
 class Forgets(Broken):
@@ -183,15 +178,87 @@ class Pessimist(Broken):
         return self.run(requests)
 
 
+class Scaled(Broken):
+    """Reports times in another unit."""
+
+    factor = 1.0
+
+    def damage(self, results: list[RunResult]) -> list[RunResult]:
+        return [replace(r, samples=tuple(self.factor * s for s in r.samples)) for r in results]
+
+
+class TooLong(Scaled):
+    factor = 1e3
+
+
+class TooShort(Scaled):
+    factor = 1e-3
+
+
+class ComparesTooShort(TooShort):
+    """Only the times of comparisons are wrong."""
+
+    def run(self, requests: Sequence[RunRequest]) -> list[RunResult]:
+        return InProcessRunner.run(self, requests)
+
+
+class Twice(Broken):
+    """Takes two samples of every candidate."""
+
+    def change(self, request: RunRequest) -> RunRequest:
+        return replace(request, policy=replace(request.policy, repeats=2))
+
+
+class ComparesTwice(Broken):
+    def compare(self, requests: Sequence[RunRequest], policy: TimingPolicy) -> list[RunResult]:
+        return super().compare(requests, replace(policy, repeats=2))
+
+
+class PopsCompared(Broken):
+    """Empties the list of a comparison."""
+
+    def compare(self, requests: Sequence[RunRequest], policy: TimingPolicy) -> list[RunResult]:
+        results = super().compare(requests, policy)
+        requests.clear()  # type: ignore[attr-defined]
+        return results
+
+
+class Strict(Broken):
+    """Ignores the tolerance of the setup."""
+
+    def change(self, request: RunRequest) -> RunRequest:
+        return replace(request, setup=replace(request.setup, tolerance=1e-6))
+
+
+class NoRanges(Broken):
+    """Ignores the ranges of the inputs."""
+
+    def change(self, request: RunRequest) -> RunRequest:
+        return replace(request, setup=replace(request.setup, ranges=()))
+
+
+class NoBaseline(Broken):
+    """Verifies against files only."""
+
+    def change(self, request: RunRequest) -> RunRequest:
+        return replace(request, setup=replace(request.setup, baseline=None))
+
+
 CASES: list[tuple[str, type[Runner], str]] = [
     ("test_results_are_in_the_order_of_the_requests", Unordered, r"have the errors \['wrong_result', None, "),
     ("test_results_are_in_the_order_of_the_requests", Loses, "5 candidates have 3 results"),
     ("test_results_are_in_the_order_of_the_requests", Pops, "modified the list of requests"),
     ("test_times_follow_the_policy", Once, "the policy asks for 2 samples, got 1"),
+    ("test_times_follow_the_policy", Twice, "the policy asks for 3 samples, got 2"),
     ("test_times_follow_the_policy", Patient, "clearly behind the best has 2 samples"),
     ("test_times_follow_the_policy", Milliseconds, "samples are seconds per call"),
-    ("test_times_are_seconds_per_call", Microseconds, r"the samples, which are seconds per call, are \[0.00"),
-    ("test_times_are_seconds_per_call", Hundredfold, "times those of a clock around the same code"),
+    (
+        "test_outputs_are_verified_on_request",
+        Trusts,
+        "verify='winner' with the best at None: a wrong candidate has None, expected wrong_result",
+    ),
+    ("test_outputs_are_verified_on_request", Forgets, "verify='winner' .* a right candidate has None, verified=False"),
+    ("test_outputs_are_verified_on_request", Always, "verify='never' .* a right candidate has None, verified=True"),
     ("test_results_of_earlier_candidates_are_not_accepted", Trusts, r"those that write too little have the errors \[None, None\]"),
     ("test_failures_are_results", Raises, "must report failures as results, but raised ValueError"),
     ("test_failures_are_results", Loses, "5 candidates have 2 results"),
@@ -199,6 +266,11 @@ CASES: list[tuple[str, type[Runner], str]] = [
     ("test_comparison_is_complete_and_in_order", Unordered, "the compared candidates have the errors"),
     ("test_comparison_is_complete_and_in_order", Forgets, "right candidates are verified in a comparison"),
     ("test_comparison_is_complete_and_in_order", Once, r"\[1, 0, 0, 1\] samples"),
+    ("test_comparison_is_complete_and_in_order", ComparesTwice, r"\[2, 0, 0, 2\] samples, expected \[3, 0, 0, 3\]"),
+    ("test_comparison_is_complete_and_in_order", PopsCompared, "compare modified the list of requests"),
+    ("test_times_are_those_of_a_wall_clock", TooLong, r"run reports .* s for a call that takes .* s by a wall clock"),
+    ("test_times_are_those_of_a_wall_clock", TooShort, r"run reports .* s for a call that takes .* s by a wall clock"),
+    ("test_times_are_those_of_a_wall_clock", ComparesTooShort, r"compare reports .* s for a call that takes .* s by a wall clock"),
     ("test_invalid_setups_raise", Swallows, "reference does not exist: a RunError is expected"),
     ("test_close_may_be_repeated", ClosesOnce, "closed twice"),
     ("test_a_crash_costs_its_candidate", Optimist, r"run, candidate 'null store' between right ones: the errors are \[None, None, None\]"),
@@ -215,18 +287,14 @@ def test_broken_runners_are_detected(test: str, broken: type[Runner], message: s
 
 
 @pytest.mark.parametrize(
-    ("broken", "verify", "verified", "message"),
+    ("broken", "message"),
     [
-        (Trusts, "always", True, "verify='always' with the best at None: a wrong candidate has None, expected wrong_result"),
-        (Forgets, "always", True, "a right candidate has None, verified=False"),
-        (Trusts, "never", False, "verify='never' .* a right candidate has None, verified=True"),
+        (OneSetup, "inputs that are not those of the reference"),
+        (NoRanges, "inputs of other ranges"),
+        (Strict, "a tolerance of 100"),
+        (NoBaseline, "the unscheduled function as reference"),
     ],
 )
-def test_missing_verification_is_detected(broken: type[Runner], verify: str, verified: bool, message: str, tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match=message):
-        suite.test_outputs_are_verified_on_request(broken, example_setup(tmp_path), verify, None, verified)
-
-
-def test_a_runner_that_confuses_setups_is_detected(tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match=r"candidates of five setups have \(error, verified\)"):
-        suite.test_setups_are_independent(OneSetup, example_setup(tmp_path), tmp_path)
+def test_a_runner_that_confuses_setups_is_detected(broken: type[Runner], message: str, tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match=rf"{message}: the candidate .* has \(error, verified\)"):
+        suite.test_setups_are_independent(broken, example_setup(tmp_path), tmp_path)

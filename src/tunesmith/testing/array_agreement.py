@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+GUARD = 64
+"""Elements before and behind an array of `guarded`."""
 _SHOWN = 5
 """Maximum number of differing elements in an error message."""
 
@@ -37,6 +39,22 @@ def check_arrays(got: Sequence[np.ndarray], expected: Sequence[np.ndarray], what
         if len(wrong):
             shown = [f"at {tuple(i.tolist()) if want.ndim else ()} {_at(result, i)!r}, expected {_at(want, i)!r}" for i in wrong[:_SHOWN]]
             raise AssertionError(f"{place}: {len(wrong)} of {want.size} elements differ: {'; '.join(shown)}")
+
+
+def guarded(like: np.ndarray, fill: float) -> tuple[np.ndarray, np.ndarray]:
+    """An array of the shape and type of `like`, filled with `fill`, and the memory around it, to detect writes out of bounds.
+
+    The array begins a multiple of `GUARD` elements into the memory, and as many follow it.
+    """
+    memory = np.full(like.size + 2 * GUARD, fill).astype(like.dtype)
+    return memory[GUARD : GUARD + like.size].reshape(like.shape), memory
+
+
+def check_guards(memory: np.ndarray, fill: float, what: str) -> None:
+    """Raise an AssertionError if elements around an array of `guarded` were written."""
+    untouched = np.full(GUARD, fill).astype(memory.dtype)
+    for place, part in (("before", memory[:GUARD]), ("behind", memory[-GUARD:])):
+        assert part.tobytes() == untouched.tobytes(), f"{what}: elements {place} the array were written"
 
 
 def _at(array: np.ndarray, index: np.ndarray) -> Any:

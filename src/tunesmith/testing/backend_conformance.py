@@ -39,7 +39,7 @@ from tunesmith.ops.workload import Workload, workload
 from tunesmith.search.space.rules_table import find_rules
 from tunesmith.search.space.sketch import collect
 from tunesmith.support.errors import BuildError, RunError, TunesmithError
-from tunesmith.testing.array_agreement import check_arrays
+from tunesmith.testing.array_agreement import check_arrays, check_guards, guarded
 
 Make = Callable[[], Backend]
 """Returns the manifest."""
@@ -153,6 +153,8 @@ class BackendConformance:
         absent = [name for name in names if name not in source]
         assert not absent, f"the source does not name {', '.join(absent)}"
         assert artifact.target["kind"] == target.kind, f"the artifact is for {artifact.target['kind']}, the target is {target.kind}"
+        found = Target.from_json(artifact.target)
+        assert found.to_json() == target.to_json(), f"the artifact is for {found}, the target is {target}"
         assert backend.source(functions, target) == source, "equal functions have different sources"
         assert backend.build(functions, target, "call").data == artifact.data, "equal functions have different code"
         if backend.build_checked is not None:
@@ -170,10 +172,12 @@ class BackendConformance:
         for w, func in made:
             inputs = w.random_inputs()
             expected = run(w.func, inputs)[len(inputs) :]
-            results = [np.full(e.shape, np.nan, e.dtype) for e in expected]
+            results, memories = zip(*[guarded(e, np.nan) for e in expected], strict=True)
             given = [a.copy() for a in inputs]
             module[func.name](*given, *results)
             check_arrays(results, expected, w.text, rtol=1e-4, atol=1e-5)
+            for k, memory in enumerate(memories):
+                check_guards(memory, np.nan, f"{w.text}, result {k}")
             for k, (a, b) in enumerate(zip(given, inputs, strict=True)):
                 assert np.array_equal(a, b), f"{w.text}: the code changed its input {k}"
 

@@ -13,11 +13,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -29,6 +31,7 @@ from tunesmith.measure.builder import Builder, BuildResult
 from tunesmith.measure.candidate import BuildRequest, MeasureTask, NamedTrace
 from tunesmith.measure.evaluator.packed_call import load_call
 from tunesmith.ops import tensor_expression as te
+from tunesmith.runtime.elf_symbols import read_symbols
 from tunesmith.schedule.schedule import Schedule
 
 Make = Callable[..., Builder]
@@ -36,6 +39,8 @@ Make = Callable[..., Builder]
 
 SIZE = 60
 """Elements of the example's arrays."""
+MACHINES = {"aarch64": "llvm -mcpu=neoverse-n1 -num-cores=4", "x86_64": "llvm -mcpu=x86-64-v3 -num-cores=4"}
+"""Targets by the machine of their code."""
 
 
 @cache
@@ -123,37 +128,51 @@ class BuilderConformance:
                 assert [built(r).data for r in other] == once, f"equal requests give different code if {what}"
 
     def test_failures_are_results(self, make: Make) -> None:
-        """An invalid candidate is a `build_error` with a message; those before and after it are built."""
-        good, invalid = example_requests()[0], invalid_requests()
+        """An invalid candidate is a `build_error` with a message; those before and after it, and those of the next batch, are built.
+
+        Each invalid candidate is between valid ones of different functions, so that no error is the one of another program.
+        """
+        invalid = invalid_requests()
+        good = example_requests([f"added_{i}" for i in range(len(invalid) + 2)], (8,))
         with make() as builder:
-            requests = [good, *invalid.values(), good]
+            requests = [good[0], *[r for pair in zip(invalid.values(), good[1:], strict=False) for r in pair]]
             try:
                 results = builder.build(requests)
             except Exception as error:
                 raise AssertionError(f"build must report failures as results, but raised {type(error).__name__}: {error}") from error
             _one_result_each(requests, results)
-            assert built(results[0]).data == built(results[-1]).data
-            for what, result in zip(invalid, results[1:-1], strict=True):
+            built(results[0])
+            for what, result, after in zip(invalid, results[1::2], results[2::2], strict=True):
+                assert after.error is None, f"a valid candidate after an invalid one ({what}) is not built: {after.error.message}"
                 assert result.error is not None, f"{what}: no error is reported"
                 assert result.error.kind == "build_error", f"{what}: the error is a {result.error.kind}, expected a build_error"
                 assert result.error.message, f"{what}: the error has no message"
+            (last,) = builder.build(good[-1:])
+            assert last.error is None, f"a valid candidate of the next batch is not built: {last.error.message}"
 
-    def test_a_failure_does_not_affect_later_candidates(self, make: Make) -> None:
-        """An error belongs to its candidate, not to the builder: others of the same function are built, and errors differ."""
-        good, *others = example_requests()
-        invalid = invalid_requests()
+    def test_code_is_for_the_target(self, make: Make) -> None:
+        """The artifact describes the target of its request, and its code is of that machine, also within one batch."""
+        texts = {machine: json.dumps(Target(text).to_json(facts=True)) for machine, text in MACHINES.items()}
+        good = example_requests(tiles=(8,))[0]
         with make() as builder:
-            wanted = built(builder.build([good])[0]).data
-            texts = {}
-            for what, request in invalid.items():
-                failed, after = builder.build([request, good])
-                assert failed.error is not None, f"{what}: no error is reported"
-                texts[what] = failed.error.message
-                assert built(after).data == wanted, f"after a candidate whose {what}, the next one has other code"
-            for request in others:
-                assert built(builder.build([request])[0])
-            different = {texts[what] for what in ("row violates a constraint", "trace is no JSON", "target has no code generator")}
-            assert len(different) == 3, f"candidates with different faults have the error {texts['trace is no JSON']!r}"
+            results = builder.build([replace(good, target=text) for text in texts.values()])
+        for (machine, text), result in zip(texts.items(), results, strict=True):
+            artifact, target = built(result), Target.from_json(json.loads(text))
+            found = Target.from_json(artifact.target)
+            assert found.to_json() == target.to_json(), f"the code is described as built for {found}, and the request is for {target}"
+            kind = read_symbols(artifact.data).machine
+            assert kind == machine, f"the code for {target} is code of {kind}, expected {machine}"
+
+    def test_no_files_are_left(self, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The folder for temporary files and the current folder are empty after the end of the builder."""
+        monkeypatch.setenv("TMPDIR", str(tmp_path))
+        monkeypatch.setattr(tempfile, "tempdir", None)
+        monkeypatch.chdir(tmp_path)
+        with make() as builder:
+            for result in builder.build(example_requests(tiles=(4, 8))):
+                built(result)
+        left = sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file())
+        assert not left, f"the builder left {len(left)} file(s): {', '.join(left[:5])}"
 
     def test_the_law_of_sketches_is_checked_on_request(self, make: Make) -> None:
         """With `check_law` a candidate is also replayed from its trace; the report is empty if both programs are equal."""

@@ -5,7 +5,8 @@
         def make(self):
             return Mine
 
-Models with and without learning are supported; tests of learning apply only if an update changes the model's scores.
+Models with and without learning are supported; tests of learning apply if an update changes the model's scores, or must: `learns = True`
+makes a model fail that ignores its updates.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -52,6 +54,9 @@ def example_data(inputs: str, n: int = 160, seed: int = 0) -> Data:
 class CostModelConformance:
     """The tests; each docstring states a requirement."""
 
+    learns: ClassVar[bool | None] = None
+    """Whether updates change scores; None if that is up to the model."""
+
     @pytest.fixture
     def make(self) -> Make:
         """A factory of fresh models."""
@@ -59,8 +64,9 @@ class CostModelConformance:
 
     def test_input_kind_and_file_suffix(self, make: Make) -> None:
         """`inputs` is a known kind; `suffix` is a file suffix."""
-        assert make().inputs in INPUTS
-        assert make().suffix in (".json", ".safetensors")
+        m = make()
+        assert m.inputs in INPUTS, f"inputs is {m.inputs!r}, expected one of {', '.join(INPUTS)}"
+        assert m.suffix in (".json", ".safetensors"), f"suffix is {m.suffix!r}, expected .json or .safetensors"
 
     def test_one_finite_score_per_program(self, make: Make) -> None:
         """Before and after learning, for any number of programs, including none."""
@@ -68,8 +74,10 @@ class CostModelConformance:
         x, seconds, groups = example_data(m.inputs)
         for _ in range(2):
             scores = m.score(x)
-            assert scores.shape == (len(x),) and scores.dtype == np.float64 and np.isfinite(scores).all()
-            assert m.score(x[:0]).shape == (0,)
+            found = f"{scores.dtype}{list(scores.shape)}"
+            assert scores.shape == (len(x),) and scores.dtype == np.float64, f"the scores are {found}, expected float64[{len(x)}]"
+            assert np.isfinite(scores).all(), f"{int((~np.isfinite(scores)).sum())} of {len(x)} scores are not finite"
+            assert m.score(x[:0]).shape == (0,), "no program must give no score"
             m.update(x, seconds, groups)
 
     def test_equal_models_give_equal_scores(self, make: Make) -> None:
@@ -110,11 +118,35 @@ class CostModelConformance:
         m = make()
         data = example_data(m.inputs)
         before, state = example_data(m.inputs), str(np.random.get_state())
-        m.update(*data)
-        m.score(data[0])
-        assert np.array_equal(data[0], before[0], equal_nan=True)
-        assert np.array_equal(data[1], before[1]) and np.array_equal(data[2], before[2])
-        assert str(np.random.get_state()) == state
+        for what in ("update", "score"):
+            if what == "update":
+                m.update(*data)
+            else:
+                m.score(data[0])
+            for k, name in enumerate(("features", "seconds", "groups")):
+                assert np.array_equal(data[k], before[k], equal_nan=True), f"{what} changed the {name} of its caller"
+        assert str(np.random.get_state()) == state, "the model drew from numpy's global random state"
+
+    def test_arrays_are_not_kept(self, make: Make) -> None:
+        """Scores do not change when the arrays of an update are overwritten: a search reuses them."""
+        m = make()
+        x, seconds, groups = example_data(m.inputs)
+        programs = x.copy()
+        m.update(x, seconds, groups)
+        before = m.score(programs)
+        x[...], seconds[...], groups[...] = 1.0, 2.0, 3
+        check_same_scores(m.score(programs), before, "the arrays of an update were overwritten after it")
+
+    def test_results_are_the_callers(self, make: Make) -> None:
+        """A later call does not change the scores that an earlier one returned."""
+        m = make()
+        x, seconds, groups = example_data(m.inputs)
+        m.update(x, seconds, groups)
+        first = m.score(x)
+        copy = first.copy()
+        m.update(x, 1 / seconds, groups)
+        m.score(x[::-1])
+        check_same_scores(first, copy, "a later call changed the scores that an earlier one returned")
 
     def test_concurrent_scoring(self, make: Make) -> None:
         """Four threads get the scores of a single thread."""
@@ -141,14 +173,17 @@ class CostModelConformance:
     def test_learners_learn_the_order_within_tasks(self, make: Make) -> None:
         """Trained on one part, a model ranks the rest, and it scores failures as worse."""
         if not _learns(make):
+            assert not self.learns, "the model learns, and an update changed no score"
             return
+        assert self.learns is not False, "the model does not learn, and an update changed its scores"
         m = make()
         x, seconds, groups = example_data(m.inputs, 400)
         m.update(x[:300], seconds[:300], groups[:300])
-        assert spearman(seconds[300:], m.score(x[300:]), groups[300:]) > 0.5
+        rank = spearman(seconds[300:], m.score(x[300:]), groups[300:])
+        assert rank > 0.5, f"trained on 300 programs, the model ranks 100 others with a correlation of {rank:.2f}, required above 0.5"
         failed = seconds > np.where(groups, 1e-3, 1e-6) * np.exp(2)
         m.update(x, np.where(failed, np.inf, seconds), groups)
-        assert m.score(x)[failed].mean() < m.score(x)[~failed].mean()
+        assert m.score(x)[failed].mean() < m.score(x)[~failed].mean(), "programs that failed have better scores than those that ran"
 
     def test_what_is_saved_scores_the_same(self, make: Make, tmp_path: Path) -> None:
         """A loaded model gives the same scores; the file is data, not a pickle."""
@@ -157,7 +192,9 @@ class CostModelConformance:
         m.update(*data)
         file = tmp_path / f"model{m.suffix}"
         m.save(file)
-        assert file.read_bytes()[:1] != b"\x80" and b"__reduce__" not in file.read_bytes()
+        assert file.read_bytes()[:1] != b"\x80" and b"__reduce__" not in file.read_bytes(), (
+            "the file is a pickle, which runs code when read"
+        )
         check_same_scores(type(m).load(file).score(data[0]), m.score(data[0]), "a model was saved and loaded")
         m.save(file)
         with pytest.raises(UserError):
@@ -217,10 +254,12 @@ class CostModelConformance:
             (x, np.where(np.arange(10) == 2, 0.0, seconds), groups),
             (x, -seconds, groups),
         ]
+        m.update(x, seconds, groups)
+        before = m.score(x)
         for bad in refused:
             with pytest.raises(UserError):
                 m.update(*bad)
-        m.update(x, seconds, groups)
+            check_same_scores(m.score(x), before, "an update was refused, so the model must be the one before it")
         if _learns(make):
             with pytest.raises(UserError):
                 m.score(x[..., :-1])

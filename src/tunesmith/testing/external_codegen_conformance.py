@@ -39,7 +39,7 @@ from tunesmith.runtime.shared_libraries import load_library
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import BuildError, RunError, ScriptError
 from tunesmith.support.seeds import stream
-from tunesmith.testing.array_agreement import check_arrays
+from tunesmith.testing.array_agreement import check_arrays, check_guards, guarded
 
 Make = Callable[[], ExternalCodegen]
 """Factory of code generators."""
@@ -116,7 +116,9 @@ class ExternalCodegenConformance:
         for dtype in DTYPES:
             for calls in _matches(make, graph, dtype):
                 codegen = ready(make)
+                given = list(calls)
                 first = codegen.supports(calls)
+                assert calls == given, f"{dtype}: supports modified the list of calls"
                 assert isinstance(first, bool), f"{dtype}: supports returns a {type(first).__name__}, not a bool"
                 assert (codegen.supports(calls), ready(make).supports(calls)) == (first, first), f"{dtype}: supports changes its answer"
 
@@ -148,15 +150,18 @@ class ExternalCodegenConformance:
         assert objects[0] == objects[1] == objects[2], "equal functions give different objects"
 
     def test_every_element_is_written(self, make: Make, graph: Graph) -> None:
-        """Direct calls, into memory with other contents, compute the results; operands are unchanged."""
+        """Direct calls, into memory with other contents, compute the results; operands and the memory around results are unchanged."""
         func = _external_function(make, graph)
         called, arrays = _loaded(ready(make), func), example_arrays(func)
         expected = interpret.run(func, arrays)
         for fill in (np.nan, 77):
-            results = [np.full(e.shape, fill, e.dtype) if e.dtype.kind == "f" else np.full(e.shape, 77, e.dtype) for e in expected]
+            fills = [fill if e.dtype.kind == "f" else 77 for e in expected]
+            results, memories = zip(*[guarded(e, x) for e, x in zip(expected, fills, strict=True)], strict=True)
             operands = [a.copy() for a in arrays]
             called(*operands, *results)
             check_arrays(results, expected, f"{func.name} in memory that held {fill}")
+            for k, (memory, x) in enumerate(zip(memories, fills, strict=True)):
+                check_guards(memory, x, f"{func.name}, result {k}")
             for p, a, b in zip(func.params, operands, arrays, strict=True):
                 assert np.array_equal(a, b), f"{func.name} changed its operand {p.name}"
 

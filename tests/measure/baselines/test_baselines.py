@@ -121,7 +121,7 @@ def test_missing_library_is_reported() -> None:
 def test_refusals() -> None:
     with pytest.raises(UserError, match="unknown baseline 'torhc'. Did you mean 'torch'"):
         create_baseline("torhc", 1)
-    with pytest.raises(UserError, match="at least 1 thread is required, got 0"):
+    with pytest.raises(UserError, match="at least 1 thread is required, not 0"):
         create_baseline("openblas", 0)
 
 

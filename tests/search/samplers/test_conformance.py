@@ -27,9 +27,11 @@ class TestEvolutionary(SamplerConformance):
 
 
 class TestAnnealing(SamplerConformance):
+    searches = 1
+
     @pytest.fixture
     def make(self) -> Make:
-        settings = AnnealingSettings(chains=64, steps=20)
+        settings = AnnealingSettings(chains=32, steps=20)
         return lambda task, seed: AnnealingSampler(task, make_model("xgb", seed), seed, settings)
 
 
@@ -38,12 +40,13 @@ class TestGradient(SamplerConformance):
 
     @pytest.fixture
     def make(self) -> Make:
-        settings = GradientSettings(starts=32, sketches=1, steps=4, every=2, draft=512)
+        settings = GradientSettings(starts=16, sketches=1, steps=4, every=2, draft=256)
         return lambda task, seed: GradientSampler(task, make_model("xgb", seed), seed, settings)
 
 
 class TestOptunaTPE(SamplerConformance):
     searches = 1
+    rounds = 8
 
     @pytest.fixture
     def make(self) -> Make:
@@ -51,6 +54,8 @@ class TestOptunaTPE(SamplerConformance):
 
 
 class TestOptunaCMAES(SamplerConformance):
+    searches = 1
+
     @pytest.fixture
     def make(self) -> Make:
         return maker("optuna-cmaes")
