@@ -78,14 +78,14 @@ def test_main_and_packers_compute_the_same_as_the_function() -> None:
     np.testing.assert_array_equal(parts, whole)
 
 
-def test_every_packing_sketch_of_a_convolution_runs_with_and_without_hoisting() -> None:
+def test_packing_sketches_of_a_convolution_run_with_and_without_hoisting() -> None:
     w = workload(CONV)
     inputs = w.random_inputs(3)
     (reference,) = w.reference(inputs)
     rng = np.random.default_rng(7)
     sketches = [s for s in generate(w.func, TARGET).sketches if "const" in s.name]
-    assert sketches
-    for s in sketches:
+    assert len(sketches) > 3
+    for s in sketches[::2]:
         row = tuple([int(x) for x in s.space.sample(1, rng)[0]])
         artifact = build(s.concretize(row), TARGET, packing="both")
         for call in ("ahead", "each"):

@@ -31,6 +31,7 @@ PARAMS = [ParamSpec("n", "int64", (1,), written=True)]
 
 USER = """
 import sys
+sys.modules["torch"] = None  # TVM-FFI would import it, which takes seconds
 import numpy, tvm_ffi
 f = tvm_ffi.load_module(sys.argv[1])
 n = numpy.zeros(1, "int64")

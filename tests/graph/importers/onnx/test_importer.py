@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -363,32 +362,3 @@ def test_lower_bounds_of_sizes() -> None:
     n = poly(Var("n"))
     assert [least(p) for p in (n, n * n + 3, n - 1, 2 - n, n // 2)] == [1, 4, 0, None, 0]
     assert isinstance(sizes([n, 3]), Sizes) and not isinstance(sizes([2, 3]), Sizes)
-
-
-SAMPLE_STEP = 22
-
-
-def test_sample_of_the_backend_node_tests() -> None:
-    """Every 22nd backend test of the package: about 80, of all kinds.  Counts for all of them are in experiments/onnx_backend."""
-    from onnx.backend.test.loader import load_model_tests
-    from onnx.backend.test.runner import BackendIsNotSupposedToImplementIt, Runner
-
-    from tunesmith.testing.onnx_backend import Backend
-
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore")
-        cases = sorted(load_model_tests(kind="node"), key=lambda c: c.name)[::SAMPLE_STEP]
-        passed = 0
-        for case in cases:
-            try:
-                prepared = Backend.prepare(case.model)
-                for given, expected in case.data_sets:
-                    given, expected = (
-                        [numpy_helper.to_array(v) if isinstance(v, TensorProto) else v for v in vs] for vs in (given, expected)
-                    )
-                    Runner.assert_similar_outputs(expected, prepared.run(given), case.rtol, case.atol)
-            except BackendIsNotSupposedToImplementIt:
-                continue
-            passed += 1
-    assert len(cases) > 75
-    assert passed > 0.75 * len(cases)

@@ -10,7 +10,7 @@ from tunesmith.search.space.rules_table import generate
 from tunesmith.support.seeds import stream
 from tunesmith.testing.gpu_constraints import compare_constraints, domain_rows
 
-ROWS = 24
+ROWS = 12
 """Rows per sketch."""
 
 
