@@ -168,6 +168,20 @@ class RemembersErrors(Broken):
         return [replace(r, artifact=None, error=before) if before and r.error is None else r for r in results]
 
 
+class RemembersFunctions(Broken):
+    """Reports the error of a program for all later candidates of its function."""
+
+    def __init__(self, timeout: float | None = None) -> None:
+        super().__init__()
+        self.errors: dict[str, ErrorInfo] = {}
+
+    def build(self, requests: Sequence[BuildRequest]) -> list[BuildResult]:
+        before, results = dict(self.errors), super().build(requests)
+        self.errors |= {q.workload: r.error for q, r in zip(requests, results, strict=True) if r.error is not None}
+        paired = zip(requests, results, strict=True)
+        return [replace(r, artifact=None, error=before[q.workload]) if q.workload in before else r for q, r in paired]
+
+
 class Litters(Broken):
     """Leaves the object code of each candidate in a file."""
 
@@ -209,6 +223,7 @@ CASES: list[tuple[str, type[Builder], str]] = [
     ("test_failures_are_results", Crashes, "the error is a crash, expected a build_error"),
     ("test_failures_are_results", Silent, "the error has no message"),
     ("test_failures_are_results", RepeatsErrors, "a valid candidate after an invalid one .row violates a constraint. is not built"),
+    ("test_failures_are_results", RemembersFunctions, "a valid candidate of the next batch is not built"),
     ("test_failures_are_results", RemembersErrors, "a valid candidate of the next batch is not built"),
     ("test_code_is_for_the_target", Native, "the code is described as built for"),
     ("test_code_is_for_the_target", Relabels, r"is code of x86_64, expected aarch64"),

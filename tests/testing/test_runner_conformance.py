@@ -202,6 +202,18 @@ class ComparesTooShort(TooShort):
         return InProcessRunner.run(self, requests)
 
 
+class Rotates(Broken):
+    """Gives each candidate the samples of the next one."""
+
+    def damage(self, results: list[RunResult]) -> list[RunResult]:
+        return [replace(r, samples=other.samples) for r, other in zip(results, [*results[1:], *results[:1]], strict=True)]
+
+
+class RotatesCompared(Rotates):
+    def run(self, requests: Sequence[RunRequest]) -> list[RunResult]:
+        return InProcessRunner.run(self, requests)
+
+
 class Twice(Broken):
     """Takes two samples of every candidate."""
 
@@ -268,6 +280,8 @@ CASES: list[tuple[str, type[Runner], str]] = [
     ("test_comparison_is_complete_and_in_order", Once, r"\[1, 0, 0, 1\] samples"),
     ("test_comparison_is_complete_and_in_order", ComparesTwice, r"\[2, 0, 0, 2\] samples, expected \[3, 0, 0, 3\]"),
     ("test_comparison_is_complete_and_in_order", PopsCompared, "compare modified the list of requests"),
+    ("test_times_belong_to_their_candidates", Rotates, "run: the candidates .* the long one is not the longest"),
+    ("test_times_belong_to_their_candidates", RotatesCompared, "compare: the candidates .* the long one is not the longest"),
     ("test_times_are_those_of_a_wall_clock", TooLong, r"run reports .* s for a call that takes .* s by a wall clock"),
     ("test_times_are_those_of_a_wall_clock", TooShort, r"run reports .* s for a call that takes .* s by a wall clock"),
     ("test_times_are_those_of_a_wall_clock", ComparesTooShort, r"compare reports .* s for a call that takes .* s by a wall clock"),

@@ -147,8 +147,8 @@ class BuilderConformance:
                 assert result.error is not None, f"{what}: no error is reported"
                 assert result.error.kind == "build_error", f"{what}: the error is a {result.error.kind}, expected a build_error"
                 assert result.error.message, f"{what}: the error has no message"
-            (last,) = builder.build(good[-1:])
-            assert last.error is None, f"a valid candidate of the next batch is not built: {last.error.message}"
+            for last in builder.build([good[-1], example_requests()[0]]):  # the second has the function of the invalid candidates
+                assert last.error is None, f"a valid candidate of the next batch is not built: {last.error.message}"
 
     def test_code_is_for_the_target(self, make: Make) -> None:
         """The artifact describes the target of its request, and its code is of that machine, also within one batch."""

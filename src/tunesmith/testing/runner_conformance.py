@@ -17,7 +17,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -199,6 +199,25 @@ class RunnerConformance:
                 else:
                     reported, wall = pairs[-1]
                     raise AssertionError(f"{method} reports {reported:.3g} s for a call that takes {wall:.3g} s by a wall clock")
+
+    def test_times_belong_to_their_candidates(self, make: Make, setup: RunSetup) -> None:
+        """The candidate that takes hundreds of times longer than the others has the longest time, in any place; in one of `TRIES`."""
+        names = (["right", "long", "right"], ["long", "right", "right"])
+        bare = replace(setup, key="add without reference", reference=None)
+        with make() as runner:
+            for order in names:
+                requests = [example_request(bare, name, "never") for name in order]
+                methods: dict[str, Callable[[], list[RunResult]]] = {
+                    "run": partial(runner.run, requests),
+                    "compare": partial(runner.compare, [replace(r, verify="always") for r in requests], COMPARISON),
+                }
+                for method, times in methods.items():
+                    for _ in range(TRIES):
+                        seconds = [min(r.samples) for r in times()]
+                        if max(seconds) == seconds[order.index("long")]:
+                            break
+                    else:
+                        raise AssertionError(f"{method}: the candidates {order} take {seconds} s, and the long one is not the longest")
 
     def test_outputs_are_verified_on_request(self, make: Make, setup: RunSetup) -> None:
         """`winner` verifies a candidate before its time may become the best, `always` all of them, `never` none."""
