@@ -64,6 +64,9 @@ class Compiled(ABC):
     def export_library(self, path: str | PathLike[str]) -> Path:
         """Write a shared library that `load_module` loads, with or without tunesmith installed; returns the path.
 
+        Choose a name that is no Python module of the folder, such as `libfused.so`: beside `fused.py`, `import fused` would load
+        `fused.so` in its place, and fail.
+
         Raises:
             UserError: the library cannot be linked or written.
         """
