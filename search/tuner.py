@@ -41,10 +41,8 @@ class Progress:
         errors: number of failures by error kind.
         seconds: time spent on each phase: draft, verify, build, measure, train, total.
         drafted, scored: candidates scored by the analytic model and by the learned model.
-        curve: least verified seconds of the trials up to each trial, which never rises; None before the first success.  Leaders that are
-            measured again are no trials.
+        curve: best seconds after each trial; None before the first success.
         resumed: trials that come from earlier runs.
-        again: measurements of leaders that were timed again in this run; they are no trials.
     """
 
     task: Task
@@ -57,7 +55,6 @@ class Progress:
     scored: int = 0
     curve: list[float | None] = field(default_factory=list)
     resumed: int = 0
-    again: int = 0
 
     @property
     def gflops(self) -> float:
@@ -71,10 +68,7 @@ class Progress:
             self.errors[record.error.kind] = self.errors.get(record.error.kind, 0) + 1
         elif record.verified and (self.best is None or record.seconds < self.best.seconds):
             self.best = record
-        least = self.curve[-1] if self.curve else None
-        if record.error is None and record.verified and (least is None or record.seconds < least):
-            least = record.seconds
-        self.curve.append(least)
+        self.curve.append(None if self.best is None else self.best.seconds)
 
 
 Callback = Callable[[Progress], None]
@@ -188,7 +182,6 @@ class Tuning:
             for record in records:
                 self._database.add(record)
             self._ran(records)
-            self.progress.again += len(records)
             noisy = not all(r.clean for r in records if r.error is None)
             timed = {r.schedule for r in records}
         self._update_best()

@@ -11,7 +11,6 @@ from hashlib import blake2b
 from pathlib import Path
 
 from tunesmith.support.errors import UserError
-from tunesmith.support.nearest_name import did_you_mean
 from tunesmith.support.source_closure import search_path, source_closure
 
 _loaded: dict[Path, bytes] = {}
@@ -52,9 +51,7 @@ def load_from_file(spec: str) -> object:
             del sys.modules[module_name]
             raise UserError(f"{spec!r}: running {path} failed with {type(error).__name__}: {error}") from error
     if not hasattr(module, name):
-        own = [n for n, value in vars(module).items() if getattr(value, "__module__", None) == module_name]
-        listed = f" It defines {', '.join(sorted(own)[:10])}." if own else ""
-        raise UserError(f"{spec!r}: {path} holds no {name!r}.{did_you_mean(name, own)}{listed}")
+        raise UserError(f"{spec!r}: {path} holds no {name!r}")
     return getattr(module, name)
 
 

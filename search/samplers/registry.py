@@ -45,9 +45,7 @@ def find_sampler(spec: str | type[Sampler]) -> type[Sampler]:
     else:
         found = SAMPLERS.get(spec) if isinstance(spec, str) else spec
     if not (isinstance(found, type) and issubclass(found, Sampler)):
-        shown = found.__name__ if isinstance(found, type) else f"{found!r:.100}, which is no class,"
-        named = f"the sampler {spec!r}: " if isinstance(spec, str) else ""
-        raise UserError(f"{named}{shown} does not derive from tunesmith.search.samplers.sampler.Sampler")
+        raise UserError(f"the sampler {spec!r} is {found!r}, not a class that derives from tunesmith.search.samplers.sampler.Sampler")
     check_complete(found, "the sampler")
     return found
 
@@ -62,18 +60,9 @@ def make_sampler(spec: str | type[Sampler], task: Task, model: Callable[[], Cost
         task: the task to sample.
         model: makes a new cost model; called only if the constructor has the keyword `model`.
         seed: seed of the search.
-    Raises:
-        UserError: as `find_sampler`; or the constructor requires other arguments.
     """
     kind = find_sampler(spec)
     wanted = inspect.signature(kind).parameters
     make: dict[str, Callable[[], object]] = {"task": lambda: task, "model": model, "seed": lambda: seed}
-    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    others = [p.name for p in wanted.values() if p.name not in make and p.default is p.empty and p.kind not in variable]
-    if others:
-        raise UserError(
-            f"the constructor of the sampler {kind.__name__} requires {', '.join(others)}: a search passes those of task, model and seed "
-            "that it has. Give defaults to the others"
-        )
     sampler = kind(**{name: value() for name, value in make.items() if name in wanted})
     return sampler

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from typing import cast
 
 from tunesmith.codegen.backends.backend import backend_of
 from tunesmith.ir.function import PrimFunc
@@ -17,7 +16,6 @@ from tunesmith.search.space.rules.block_classes import has_loop_for_each_variabl
 from tunesmith.search.space.sketch import Sketch, Space, collect
 from tunesmith.support.caller import stacklevel
 from tunesmith.support.errors import BuildError, UserError
-from tunesmith.support.load_from_file import load_from_file, names_a_file
 from tunesmith.support.registry import FUNCTION, Registry
 
 
@@ -38,24 +36,11 @@ SEARCH_RULES: Registry[Rule] = Registry(
 
 
 def find_rules(rules: Iterable[str | Rule]) -> tuple[Rule, ...]:
-    """The rules given as functions, registered names or `path.py:function`.
-
-    Raises:
-        UserError: an unknown name, a file without the function, or an item of another type.
-    """
+    """The rules given as names or functions.  Raises UserError for an unknown name, or an item that is neither a name nor a function."""
     given = None if isinstance(rules, str) or not isinstance(rules, Iterable) else list(rules)
     if given is None or not all(isinstance(r, str) or callable(r) for r in given):
         raise UserError(f"rules={rules!r:.200}: pass a list of functions and names, such as [{', '.join(SEARCH_RULES.names()[:2])}]")
-    return tuple([_find_rule(r) if isinstance(r, str) else r for r in given])
-
-
-def _find_rule(name: str) -> Rule:
-    if not names_a_file(name):
-        return SEARCH_RULES.get(name)
-    found = load_from_file(name)
-    if not callable(found):
-        raise UserError(f"the rule {name} is {found!r:.100}, not a function of (function, target)")
-    return cast(Rule, found)
+    return tuple([SEARCH_RULES.get(r) if isinstance(r, str) else r for r in given])
 
 
 def rules_of(target: Target) -> tuple[Rule, ...]:
@@ -88,7 +73,7 @@ def generate(func: PrimFunc, target: Target, rules: Sequence[Rule] | None = None
         rules = find_rules(backend_of(target).large_rules) if stages.sketches(func, target) else None
     for rule in rules_of(target) if rules is None else rules:
         found: list[str] = []
-        out.extend(collect(_named_schedules(rule, func, target), func, empty, found))
+        out.extend(collect(rule(func, target), func, empty, found))
         refused += [f"the rule {_name(rule)} has a schedule for {func.name} that is refused, {line}" for line in found]
     if given is not None:
         for line in refused:
@@ -100,22 +85,6 @@ def generate(func: PrimFunc, target: Target, rules: Sequence[Rule] | None = None
         why = f" ({'; '.join([*empty, *refused][:3])})" if empty or refused else ""
         raise BuildError(f"no sketch rule applies to {func.name}{why}: schedule it by hand, or pass your own rule in rules=")
     return Space(tuple(out), tuple(empty), tuple(refused))
-
-
-def _named_schedules(rule: Rule, func: PrimFunc, target: Target) -> list[tuple[str, Callable[[Schedule], None]]]:
-    """What the rule returns.  Raises UserError if that is not a list of named schedules."""
-    found: object = rule(func, target)
-    wrong: object = found
-    if isinstance(found, (list, tuple)):
-        good = [isinstance(x, tuple) and len(x) == 2 and isinstance(x[0], str) and callable(x[1]) for x in found]
-        if all(good):
-            return list(found)
-        wrong = found[good.index(False)]
-    what = "None" if wrong is None else f"{'a list with ' if wrong is not found else ''}a {type(wrong).__name__}"
-    raise UserError(
-        f"the rule {_name(rule)} returned {what}: a rule returns a list of pairs (name, function of a Schedule), or [] if it does not "
-        f"apply to {func.name}"
-    )
 
 
 def _name(rule: Rule) -> str:

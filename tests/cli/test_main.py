@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import io
 import json
@@ -38,12 +37,7 @@ def log(hand: ModuleType, tmp_path: Path) -> Path:
 def test_show_a_log(hand: ModuleType, log: Path, tmp_path: Path) -> None:
     result = run("show", log, "--script", "--json", tmp_path / "out.json")
     assert result.exit_code == 0, result.output
-    assert hand.MATMUL in result.stderr and "T.vectorized(16)" in result.stdout
-    for option in ("--script", "--trace"):
-        ast.parse(run("show", log, option).stdout)  # the tables are on standard error
-    (tmp_path / "best.py").write_text(result.stdout)
-    lowered = run("opt", tmp_path / "best.py", "-p", "cpu")
-    assert lowered.exit_code == 0 and "T.prim_func" in lowered.stdout, lowered.output
+    assert hand.MATMUL in result.stdout and "T.vectorized(16)" in result.stdout
     (entry,) = json.loads((tmp_path / "out.json").read_text())
     assert entry["workload"] == hand.MATMUL
     data = run("show", log, "--json", "-")
@@ -203,7 +197,7 @@ def test_the_installed_command(hand: ModuleType, log: Path) -> None:
     command = [sys.executable, "-c", "from tunesmith.cli.main import main; main()", "show", str(log), "--trace"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert hand.MATMUL in done.stdout and "sch.vectorize" in done.stdout and "\x1b" not in done.stdout + done.stderr
+    assert hand.MATMUL in done.stdout and "sch.vectorize" in done.stdout and "\x1b" not in done.stdout and done.stderr == ""
     version = subprocess.run([*command[:3], "--version"], capture_output=True, text=True, check=True)
     assert tunesmith.__version__ in version.stdout
 

@@ -176,23 +176,6 @@ def test_an_impossible_time_is_measured_again_and_never_best(task: Task) -> None
     assert bogus.best(task.digest, TARGET.to_json()) == database.best(task.digest, TARGET.to_json())
 
 
-def test_the_curve_never_rises_and_is_that_of_the_log(task: Task) -> None:
-    """Also if a leader was measured again, with a longer time, before the search goes on."""
-    database = Database()
-    begin(task, FakeMeasurer(), database=database, trials=8).step()
-    first = begin(task, FakeMeasurer(), database=database, trials=8)
-    while first.step():
-        pass
-    first.rank()
-    assert first.progress.again > 0 and first.progress.best is not None and first.progress.best.seconds > first.progress.curve[-1]  # type: ignore[operator]
-    later = begin(task, FakeMeasurer(), database=database, trials=12)
-    while later.step():
-        pass
-    known = [s for s in later.progress.curve if s is not None]
-    assert known == sorted(known, reverse=True) and len(later.progress.curve) == 12
-    assert begin(task, FakeMeasurer(), database=database, trials=12).progress.curve == later.progress.curve
-
-
 def test_a_candidate_whose_last_run_failed_is_reported_as_a_failure(task: Task) -> None:
     database = Database()
     begin(task, FakeMeasurer(), database=database, trials=3).step()

@@ -86,8 +86,7 @@ def renamed(**options: str) -> dict[str, Any]:
 
 def finish(shown: RenderableType, data: object, out: str | None, ok: bool) -> None:
     """Print the result, write it as JSON if requested, and exit with status 1 unless `ok`."""
-    text_or_table = printable(shown) if isinstance(shown, str) else shown
-    console(stderr=out == "-").print(text_or_table, soft_wrap=isinstance(shown, str))
+    console(stderr=out == "-").print(printable(shown) if isinstance(shown, str) else shown)
     if out is not None:
         text = json.dumps(data, indent=2) + "\n"
         if out == "-":
@@ -104,11 +103,6 @@ def finish(shown: RenderableType, data: object, out: str | None, ok: bool) -> No
 def say(text: str) -> None:
     """Print a line of progress to standard error."""
     Console(stderr=True).print(printable(text, "dim"), soft_wrap=True)
-
-
-def aside(*shown: RenderableType) -> None:
-    """Print tables and headings to standard error."""
-    console(stderr=True).print(*shown, sep="\n")
 
 
 def complain(text: str) -> None:

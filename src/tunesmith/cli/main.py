@@ -14,7 +14,7 @@ import click
 
 import tunesmith
 from tunesmith.cli.arena import arena
-from tunesmith.cli.common import LOG, Commands, aside, finish, json_option, renamed, say, target_option
+from tunesmith.cli.common import LOG, Commands, finish, json_option, renamed, say, target_option
 from tunesmith.cli.costmodel import costmodel
 from tunesmith.cli.dataset import dataset
 from tunesmith.cli.experiment import experiment
@@ -49,7 +49,6 @@ def main() -> None:
 @click.option("--batch", default=32, show_default=True, help="Candidates per turn of a workload.")
 @click.option("--total-trials", type=int, metavar="N", help="Candidates of all workloads together, shared by --allocate.")
 @click.option("--seconds", type=float, metavar="S", help="Start no batch after S seconds.")
-@click.option("--rule", "rules", multiple=True, metavar="NAME", help="A sketch rule, instead of the target's: a name or path.py:function.")
 @click.option("--allocate", metavar="NAME", help="round-robin, or gradient (the default where a budget is shared).")
 @click.option("--early-stop", type=int, metavar="N", help="Stop a workload after N trials without a speed-up of 1 %.")
 @click.option("--weight", "weights", multiple=True, metavar="WORKLOAD=X", help="Occurrences of a workload, for the gradient; 1 by default.")
@@ -67,7 +66,6 @@ def tune(
     batch: int,
     total_trials: int | None,
     seconds: float | None,
-    rules: tuple[str, ...],
     allocate: str | None,
     early_stop: int | None,
     weights: tuple[str, ...],
@@ -83,7 +81,7 @@ def tune(
         target,
         log,
         budget=Budget(trials, total_trials, seconds, early_stop),
-        search=Search(sampler, model, seed, batch, rules=rules or None, allocation=allocate, weights=_weights(weights)),
+        search=Search(sampler, model, seed, batch, allocation=allocate, weights=_weights(weights)),
         workers=int(workers) if workers is not None and workers.isdecimal() else workers,
         tensorboard=tensorboard,
     )
@@ -136,10 +134,7 @@ def replay(log: Path, verify: bool, timed: bool, out: str | None) -> None:
 @target_option
 @json_option
 def show(what: str, space: bool, script: bool, trace: bool, target: str | None, out: str | None) -> None:
-    """Show the contents of a log, or the search space of a workload.
-
-    With --script or --trace, programs and schedules go to standard output, and the tables to standard error.
-    """
+    """Show the contents of a log, or the search space of a workload."""
     from tunesmith.driver.show import show_log, show_workload
 
     if "(" in what or ".py:" in what or what.startswith("suite:"):
@@ -148,9 +143,7 @@ def show(what: str, space: bool, script: bool, trace: bool, target: str | None, 
         if space:
             raise click.UsageError("--space takes a WORKLOAD, not a LOG")
         shown = show_log(what, script=script, trace=trace)
-    if shown.code:  # standard output is a program that `tunesmith opt -` reads
-        aside(*shown.parts)
-    finish(shown.code or shown.render(), shown.data, out, True)
+    finish(shown.render(), shown.data, out, True)
 
 
 @main.command(name="compile")

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from tunesmith.display.tables import counted, marked_time, plain_table, printable, rate
+from tunesmith.display.tables import counted, microseconds, plain_table, printable, rate
 from tunesmith.search.tuner import Progress
 
 _COLUMNS = ["workload", "trials", "best us", "GFLOP/s", "errors", "time goes to", "left"]
@@ -73,8 +73,8 @@ def cells(p: Progress) -> list[str]:
     left = seconds_left(p)
     return [
         p.task.name,
-        (f"{p.trials}" if p.budget is None else f"{p.trials}/{p.budget}") + (f" (+{p.again} again)" if p.again else ""),
-        "-" if p.best is None else marked_time(p.best.seconds, p.best.clean),
+        f"{p.trials}" if p.budget is None else f"{p.trials}/{p.budget}",
+        microseconds(None if p.best is None else p.best.seconds),
         rate(p.gflops),
         counted(p.errors),
         time_split(p),
@@ -85,8 +85,7 @@ def cells(p: Progress) -> list[str]:
 def line(p: Progress) -> str:
     """A task as a line of text."""
     name, trials, best, gflops, errors, split, left = cells(p)
-    trials, _, again = trials.partition(" ")
-    parts = [f"{trials} trials{' ' if again else ''}{again}", f"best {best} us" + (f" ({gflops} GFLOP/s)" if gflops != "-" else "")]
+    parts = [f"{trials} trials", f"best {best} us" + (f" ({gflops} GFLOP/s)" if gflops != "-" else "")]
     parts += [f"errors: {errors}"] if errors else []
     parts += [split] if split else []
     return f"{name}: {', '.join(parts)}" + (f", {left} left" if left != "-" and p.budget is not None and p.trials < p.budget else "")

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from tunesmith.display.failures import ErrorExample, render_examples
-from tunesmith.display.tables import NOISY, as_text, counted, marked_time, plain_table, printable, rate, sparkline
+from tunesmith.display.tables import as_text, counted, microseconds, plain_table, printable, rate, sparkline
 from tunesmith.measure.records.record import Record
 from tunesmith.search.tuner import PHASES, Progress
 from tunesmith.support.errors import UserError
@@ -88,7 +88,6 @@ class TaskReport:
             "errors": dict(sorted(self.errors.items())),
             "examples": [e.to_json() for e in self.examples],
             "best_us": self.best_us,
-            "best_clean": None if self.best is None else self.best.clean,
             "gflops": self.gflops,
             "drafted": self.drafted,
             "scored": self.scored,
@@ -141,8 +140,6 @@ class Report:
         parts: list[RenderableType] = [self._found(), self._time()]
         parts += [line for t in self.tasks for line in render_examples(t.workload, t.examples)]
         parts += [printable(f"! {note}", style="yellow") for note in self.notes]
-        if any(t.best is not None and not t.best.clean for t in self.tasks):
-            parts.append(printable(f"! {NOISY}", style="yellow"))
         parts += [printable(f"! {t.workload}: {t.failure}", style="red") for t in self.tasks if t.failure]
         if self.interrupted:
             parts.append(printable("! interrupted; the measurements are in the log, and the next run resumes from it", style="yellow"))
@@ -156,7 +153,7 @@ class Report:
             [
                 t.workload,
                 str(t.trials) + (f" ({t.resumed} before)" if t.resumed else ""),
-                "-" if t.best is None else marked_time(t.best.seconds, t.best.clean),
+                microseconds(None if t.best is None else t.best.seconds),
                 rate(t.gflops),
                 "-" if t.best is None else t.best.sketch,
                 counted(t.errors) or "none",

@@ -65,15 +65,6 @@ def microseconds(seconds: float | None) -> str:
     return f"{us:.0f}" if us >= 1000 else f"{us:.4g}"
 
 
-NOISY = "~ other processes used the machine, so the time may be too long: `tunesmith replay LOG --time` times the schedule again"
-"""Remark below a table with such times."""
-
-
-def marked_time(seconds: float | None, is_clean: bool | None) -> str:
-    """`microseconds`, and `~` if other processes used the machine during the measurement."""
-    return microseconds(seconds) + ("~" if is_clean is False else "")
-
-
 def rate(gflops: float | None) -> str:
     """`312` GFLOP/s; `-` if operations are not counted."""
     return f"{gflops:.3g}" if gflops and gflops < 100 else f"{gflops:.0f}" if gflops else "-"

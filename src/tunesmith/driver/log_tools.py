@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 
 from tunesmith.display.failures import examples_of, render_example_data
-from tunesmith.display.tables import as_text, counted, marked_time, microseconds, plain_table, printable, sparkline
+from tunesmith.display.tables import as_text, counted, microseconds, plain_table, printable, sparkline
 from tunesmith.ir import structural
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.candidate import parse_function
@@ -294,7 +294,6 @@ def _task_stats(database: Database, line: WorkloadLine | None, digest: str, targ
         "errors": dict(sorted(errors.items())),
         "examples": [e.to_json() for e in examples_of(records)],
         "best_us": None if best is None else best.seconds * 1e6,
-        "best_clean": None if best is None else best.clean,
         "sketch": None if best is None else best.sketch,
         "sketches": dict(sorted(sketches.items())),
         "seconds": {"build": _total(records, "build_s"), "run": _total(records, "run_s"), "span": max(times) - min(times)},
@@ -316,7 +315,7 @@ def _stats_row(t: Mapping[str, Any]) -> list[str]:
     return [
         t["workload"],
         str(t["trials"]),
-        marked_time(_seconds(t["best_us"]), t["best_clean"]),
+        microseconds(_seconds(t["best_us"])),
         t["sketch"] or "-",
         f"{t['seconds']['build']:.1f}",
         f"{t['seconds']['run']:.1f}",

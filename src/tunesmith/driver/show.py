@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 
 from tunesmith.display.failures import examples_of, render_example_data
-from tunesmith.display.tables import NOISY, as_text, counted, marked_time, plain_table, printable, rate, sparkline
+from tunesmith.display.tables import as_text, counted, microseconds, plain_table, printable, rate, sparkline
 from tunesmith.driver.compile import Records, as_target, open_records
 from tunesmith.driver.workloads import Subject, WorkloadLike, find_subject, subject_of_text
 from tunesmith.graph.tuning.apply_records import apply_record
@@ -27,21 +27,14 @@ from tunesmith.support.seeds import stream
 
 @dataclass(frozen=True)
 class Shown:
-    """Data to show: `data` as plain JSON, `render` for a terminal.
-
-    Attributes:
-        data: lists and dicts.
-        parts: headings and tables.
-        code: programs and schedules, which the command line alone writes to standard output; headings are comments.
-    """
+    """Data to show: `data` as plain JSON, `render` for a terminal."""
 
     data: Any
     parts: tuple[RenderableType, ...]
-    code: str = ""
 
     def render(self) -> RenderableType:
         """The data for a terminal."""
-        return Group(*self.parts, *([printable(f"\n{self.code}")] if self.code else []))
+        return Group(*self.parts)
 
     def __str__(self) -> str:
         return as_text(self.render())
@@ -65,7 +58,7 @@ def show_log(log: Records, *, script: bool = False, trace: bool = False) -> Show
         [
             e["workload"],
             str(e["trials"]) + (f" (+{e['records'] - e['trials']} again)" if e["records"] > e["trials"] else ""),
-            marked_time(None if e["best_us"] is None else e["best_us"] * 1e-6, e["best_clean"]),
+            microseconds(None if e["best_us"] is None else e["best_us"] * 1e-6),
             rate(e["gflops"]),
             e["sketch"] or "-",
             counted(e["errors"]) or "none",
@@ -78,16 +71,15 @@ def show_log(log: Records, *, script: bool = False, trace: bool = False) -> Show
     for target in dict.fromkeys(e["target"] for e in data):
         rows = [c for c, e in zip(cells, data, strict=True) if e["target"] == target]
         parts.append(plain_table(target, columns, rows, left=["sketch", "errors", "curve"]))
-    if any(e["best_clean"] is False for e in data):
-        parts.append(printable(f"! {NOISY}", style="yellow"))
     for e in data:
         parts += render_example_data(e["workload"], e["examples"])
-    code = [f"# {e['workload']}\n{e[key]}" for e in data for key in ("script", "trace") if e.get(key)]
+    for e in data:
+        parts += [printable(f"\n# {e['workload']}\n{e[key]}") for key in ("script", "trace") if e.get(key)]
     if not data:
         parts.append(printable("the log holds no record"))
     if database.report.bad_count:
         parts.append(printable(f"! {database.report}", style="yellow"))
-    return Shown(data, tuple(parts), "\n".join(code))
+    return Shown(data, tuple(parts))
 
 
 def show_workload(
@@ -112,10 +104,9 @@ def show_workload(
     odd = [str(remark) for remark in remarks(subject.func)]
     data["remarks"] = odd
     parts += [printable(f"! {remark}", style="yellow") for remark in odd]
-    code: list[str] = []
     if script:
         data["script"] = print_script(subject.func)
-        code.append(data["script"])
+        parts.append(printable(f"\n{data['script']}"))
     if space or trace:
         sketches = [_sketch_entry(s, trace) for s in task.space.sketches]
         data |= {
@@ -136,8 +127,8 @@ def show_workload(
         )
         parts += [printable(f"! dropped, no admissible configuration: {line}", style="yellow") for line in task.space.left_out]
         parts += [printable(f"! {line}", style="yellow") for line in task.space.refused]
-        code += [f"# {s['name']}\n{s['trace']}" for s in sketches if trace]
-    return Shown(data, tuple(parts), "\n".join(code))
+        parts += [printable(f"\n# {s['name']}\n{s['trace']}") for s in sketches if trace]
+    return Shown(data, tuple(parts))
 
 
 def _log_entry(database: Database, digest: str, target: Mapping[str, object], script: bool, trace: bool) -> dict[str, Any]:
@@ -159,7 +150,6 @@ def _log_entry(database: Database, digest: str, target: Mapping[str, object], sc
         "errors": errors,
         "examples": [e.to_json() for e in examples_of(records)],
         "best_us": None if best is None else best.seconds * 1e6,
-        "best_clean": None if best is None else best.clean,
         "gflops": flops / best.seconds / 1e9 if best is not None and flops else None,
         "sketch": None if best is None else best.sketch,
         "row": None if best is None else list(best.row),

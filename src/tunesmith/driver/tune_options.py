@@ -49,8 +49,7 @@ class Search:
             trained further, or a factory.
         seed: equal seeds propose equal candidates, as long as the measurements are equal.
         batch: candidates per turn of a workload, built and measured together.
-        rules: rules of the space, in place of those of the target: functions, names in `search.space.rules_table.SEARCH_RULES`, or
-            `path.py:function`.
+        rules: rules of the space, functions or names in `search.space.rules_table.SEARCH_RULES`; by default those of the target.
         leaders: number of best candidates that are verified and timed interleaved at the end; 0 disables this.
         allocation: the allocator of batches: "round-robin", "gradient" (Ansor's), or an `Allocator`.  By default the gradient if the
             budget is shared, else round-robin.

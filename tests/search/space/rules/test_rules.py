@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -191,27 +189,3 @@ def f(A: T.Buffer((8, n), "float32"), B: T.Buffer((n, 8), "float32"), C: T.Buffe
             schedule(Schedule(f))
             tried += 1
     assert tried
-
-
-@pytest.mark.parametrize(
-    ("returned", "what"), [(None, "None"), ([Schedule], "a list with a type"), ("tile", "a str"), ([("tile", 3)], "a list with a tuple")]
-)
-def test_a_rule_that_returns_anything_else_is_named(returned: Any, what: str) -> None:
-    def mine(func: PrimFunc, target: Target) -> Any:
-        return returned
-
-    with pytest.raises(
-        UserError, match=rf"the rule .*mine returned {what}: a rule returns a list of pairs \(name, function of a Schedule\)"
-    ):
-        generate(workload(SMALL[0]).func, TARGET, [mine])
-
-
-def test_rules_of_files(tmp_path: Path) -> None:
-    file = tmp_path / "mine.py"
-    file.write_text("def sketches(func, target):\n    return [('as it is', lambda s: None)]\n\nnumber = 3\n")
-    (sketch,) = generate(workload(SMALL[0]).func, TARGET, find_rules([f"{file}:sketches"])).sketches
-    assert sketch.name == "as it is"
-    with pytest.raises(UserError, match="the rule .*mine.py:number is 3, not a function"):
-        find_rules([f"{file}:number"])
-    with pytest.raises(UserError, match="holds no 'sketch'. Did you mean 'sketches'"):
-        find_rules([f"{file}:sketch"])
