@@ -43,21 +43,26 @@ def shown(value: object) -> str:
     """A value as messages show it: None, the name of a class, or the type of any other object."""
     if value is None:
         return "None"
-    return f"the class {value.__qualname__}" if isinstance(value, type) else f"a {type(value).__name__}"
+    if isinstance(value, type):
+        return f"the class {value.__qualname__}"
+    name = type(value).__name__
+    return f"an {name}" if name[0] in "aeiouAEIOU" else f"a {name}"
 
 
-def check_class(found: object, base: type[T], what: str) -> type[T]:
+def check_class(found: object, base: type[T], what: str, spec: object = None) -> type[T]:
     """The class `found`, which derives from `base` and has all of its methods.
 
     Args:
         found: the object that a user named.
         base: the contract.
         what: the kind of the class in messages, for example "the sampler".
+        spec: the text that named it, if any, for messages.
     Raises:
         UserError: it is no such class.
     """
     if not isinstance(found, type):
-        raise UserError(f"{what} is {found!r:.200}, not a class that derives from {path_of(base)}")
+        name = f" {spec!r}" if isinstance(spec, str) else ""
+        raise UserError(f"{what}{name} is {found!r:.200}, not a class that derives from {path_of(base)}")
     if not issubclass(found, base):
         raise UserError(f"{what} {found.__qualname__} does not derive from {path_of(base)}")
     check_complete(found, what)

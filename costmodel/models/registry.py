@@ -71,11 +71,11 @@ def model_class(spec: str) -> tuple[type[CostModel], str | None]:
         named = f"{path}.py:{name}"
         if at and not is_model_file(file):
             raise UserError(f"the model {spec!r}: {file!r} is not a saved model: its name must end with one of {', '.join(SUFFIXES)}")
-        found = check_class(load_from_file(named), CostModel, "the cost model")  # type: ignore[type-abstract]
+        found = check_class(load_from_file(named), CostModel, "the cost model", named)  # type: ignore[type-abstract]
         return found, file if at else None
     if is_model_file(spec):
         return _class_of_file(spec), spec
-    return check_class(find_named(COST_MODELS, spec), CostModel, "the cost model"), None  # type: ignore[type-abstract]
+    return check_class(find_named(COST_MODELS, spec), CostModel, "the cost model", spec), None  # type: ignore[type-abstract]
 
 
 def _class_of_file(path: str | PathLike[str]) -> type[CostModel]:

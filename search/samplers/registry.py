@@ -39,7 +39,7 @@ def find_sampler(spec: str | type[Sampler]) -> type[Sampler]:
         UserError: there is no such name, file or class, it is not a `Sampler`, or it lacks required methods.
     """
     found = find_named(SAMPLERS, spec) if isinstance(spec, str) else spec
-    return check_class(found, Sampler, "the sampler")  # type: ignore[type-abstract]
+    return check_class(found, Sampler, "the sampler", spec)  # type: ignore[type-abstract]
 
 
 def make_sampler(spec: str | type[Sampler], task: Task, model: Callable[[], CostModel], seed: int) -> Sampler:
