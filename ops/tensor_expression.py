@@ -100,15 +100,15 @@ class Reduction(Expr):
         return self.value.dtype
 
 
-def _on_elements(symbol: str) -> Callable[..., NoReturn]:
-    """An operator of whole tensors, which refuses with its spelling on elements."""
+def _on_elements(symbol: str) -> tuple[Callable[..., NoReturn], Callable[..., NoReturn]]:
+    """An operator of whole tensors and its reflection, which refuse with their spelling on elements."""
 
     def refuse(*operands: object) -> NoReturn:
-        shown = [f"{x.name}[{', '.join(default_loops(len(x.shape))) or '()'}]" if isinstance(x, Tensor) else f"{x!r:.40}" for x in operands]
+        shown = [f"{x.name}[{', '.join(default_loops(len(x.shape))) or '()'}]" if isinstance(x, Tensor) else str(x) for x in operands]
         spelled = f" {symbol} ".join(shown) if len(shown) > 1 else f"{symbol}{shown[0]}"
         raise ScriptError(f"{symbol} combines elements and not whole tensors: index the tensors in the formula of a compute, {spelled}")
 
-    return refuse
+    return refuse, lambda b, a: refuse(a, b)
 
 
 class Tensor(Buffer):
@@ -133,15 +133,16 @@ class Tensor(Buffer):
         """Whether this is a placeholder."""
         return self.value is None
 
-    __add__ = __radd__ = _on_elements("+")
-    __sub__ = __rsub__ = __neg__ = _on_elements("-")
-    __mul__ = __rmul__ = _on_elements("*")
-    __truediv__ = __rtruediv__ = _on_elements("/")
-    __floordiv__ = __rfloordiv__ = _on_elements("//")
-    __mod__ = __rmod__ = _on_elements("%")
-    __pow__ = __rpow__ = _on_elements("**")
-    __lt__, __le__ = _on_elements("<"), _on_elements("<=")
-    __gt__, __ge__ = _on_elements(">"), _on_elements(">=")
+    __add__, __radd__ = _on_elements("+")
+    __sub__, __rsub__ = _on_elements("-")
+    __neg__ = __sub__
+    __mul__, __rmul__ = _on_elements("*")
+    __truediv__, __rtruediv__ = _on_elements("/")
+    __floordiv__, __rfloordiv__ = _on_elements("//")
+    __mod__, __rmod__ = _on_elements("%")
+    __pow__, __rpow__ = _on_elements("**")
+    __lt__, __gt__ = _on_elements("<")[0], _on_elements(">")[0]
+    __le__, __ge__ = _on_elements("<=")[0], _on_elements(">=")[0]
 
 
 def var(name: str) -> Poly:

@@ -194,7 +194,7 @@ te.compute(4, lambda i: (FOREIGN.append(i), X[i, 0])[1], "keep")
         (lambda: X * 2.0, r"X\[i, j\] \* 2.0$"),
         (lambda: 2.0 - X, r"2.0 - X\[i, j\]$"),
         (lambda: -X, r"-X\[i, j\]$"),
-        (lambda: X[0, 0] / X, r"/ combines elements|X is a tensor"),
+        (lambda: X[0, 0] / X, r"^an operand is an element or a number, got the Tensor X: index it, as in X\[\.\.\.\]$"),
         (lambda: te.placeholder((), name="s") < X, r"s\[\(\)\] < X\[i, j\]$"),
         (lambda: te.sum(2.0, R), "sum: an expression is reduced, got 2.0"),
         (lambda: te.sum(B[0, R], R), "sum: values of type bool cannot be reduced"),
