@@ -99,7 +99,7 @@ def test_tune_with_rules_of_a_file(tmp_path: Path) -> None:
     result = run(*arguments, "--trials", 2)
     assert result.exit_code == 0 and '"as it is"' in log.read_text(), result.output
     assert run(*arguments, "--rule", "pointwise", "--trials", 3).exit_code == 0
-    assert len({record.sketch for record in RecordLog(log).load().records}) == 2
+    assert len({record.sketch for record in RecordLog(log).load().records}) > 1
     result = run(*arguments, "--rule", "pointwyse")
     assert result.exit_code == 2 and "unknown search rule 'pointwyse'. Did you mean 'pointwise'" in result.stderr
 

@@ -1,13 +1,14 @@
-"""Counts are integers, and positive numbers are finite."""
+"""Counts are integers, positive numbers are finite, and earlier names of keywords are refused."""
 
 from __future__ import annotations
 
+import inspect
 import math
 
 import numpy as np
 import pytest
 
-from tunesmith.support.arguments import as_count, as_positive
+from tunesmith.support.arguments import as_count, as_positive, refuse_keywords
 from tunesmith.support.errors import UserError
 
 
