@@ -256,7 +256,14 @@ def const(value: bool | int | float, dtype: str) -> Const:
 
 def as_expr(value: Value, dtype: str) -> Expr:
     """`value` itself if it is an expression, else a literal of `dtype`."""
-    return value if isinstance(value, Expr) else const(value, dtype)
+    if isinstance(value, Expr):
+        return value
+    try:
+        return const(value, dtype)
+    except TypeError:
+        kind, name = type(value).__name__, getattr(value, "name", None)
+        what = f"the {kind} {name}: index it, as in {name}[...]" if name else f"{value!r:.100} ({kind})"
+        raise ScriptError(f"an operand is an element or a number, got {what}") from None
 
 
 def _pair(a: Value, b: Value, what: str) -> tuple[Expr, Expr]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+from tunesmith.support import user_code
 from tunesmith.support.errors import UserError
 from tunesmith.support.nearest_name import did_you_mean
 
@@ -93,23 +94,18 @@ def name_of(run: Callable[..., Any]) -> str:
 
 def check_parameters(run: Callable[..., Any], parameters: str) -> None:
     """Check that a function can be called with `parameters`, the names of the operands of a pass.  UserError if it cannot."""
-    try:
-        inspect.signature(run, follow_wrapped=False).bind(*parameters.split(", "))
-    except TypeError as error:
-        raise UserError(f"the pass {_where(run)} is called with ({parameters}), which it does not take: {error}") from error
-    except ValueError:  # functions of C without a signature
-        return
+    user_code.check_parameters(run, parameters.split(", "), f"the pass {_where(run)}")
 
 
 def parse_pass(text: str) -> tuple[str, dict[str, str]]:
-    """The name of a pass and the texts of its options: `simplify`, `version_loops{most=8}`.
+    """The name of a pass and the texts of its options: `simplify`, `version_loops{most=8}`, `path.py:name{most=8}`.
 
     Raises:
         UserError: the text has another form, or gives an option twice.
     """
-    match = re.fullmatch(r"\s*([\w.]+)\s*(?:\{([^{}]*)\})?\s*", text)
+    match = re.fullmatch(r"\s*([^{}]+\.py:\w+|[\w.]+)\s*(?:\{([^{}]*)\})?\s*", text)
     if match is None:
-        raise UserError(f"{text[:200]!r} is no pass: write NAME or NAME{{option=value,...}}")
+        raise UserError(f"{text[:200]!r} is no pass: write NAME or NAME{{option=value,...}}, where NAME may be path.py:name")
     options: dict[str, str] = {}
     for entry in (match[2] or "").split(","):
         if entry.strip():

@@ -30,8 +30,9 @@ from tunesmith.measure.records.record import Record, WorkloadLine
 from tunesmith.measure.runner import Runner, RunRequest, RunResult, RunSetup
 from tunesmith.runtime.timing import TimingPolicy
 from tunesmith.schedule.trace import Trace
-from tunesmith.support.errors import InternalError, RecordError, RunError
+from tunesmith.support.errors import InternalError, RecordError, RunError, UserError
 from tunesmith.support.temporary_folder import CleanUp, remove_folder
+from tunesmith.support.user_code import check_class, shown
 
 T = TypeVar("T")
 
@@ -48,11 +49,15 @@ class Measurer:
         runner: runs them.
         policy: measurement policy.
         log: log to which each record is appended; None keeps records in memory only.
+    Raises:
+        UserError: the builder or the runner breaks its contract.
     """
 
     def __init__(
         self, target: Target, builder: Builder, runner: Runner, policy: MeasurePolicy | None = None, log: RecordLog | None = None
     ) -> None:
+        check_class(type(builder), Builder, "the builder")  # type: ignore[type-abstract]
+        check_class(type(runner), Runner, "the runner")  # type: ignore[type-abstract]
         self.target = target
         self.builder = builder
         self.runner = runner
@@ -85,7 +90,8 @@ class Measurer:
             extra: `extra` of the records; build and run times are added to it.
         Raises:
             RunError: nothing can be built or run; earlier measurements are in the log.
-            UserError: a candidate refers to an unknown sketch, or the reference does not match the workload.
+            UserError: a candidate refers to an unknown sketch, the reference does not match the workload, or the builder or the runner does
+                not return one result for each request.
             InternalError: a sketch and its trace give different programs.  Raised after the last record.
         """
         requests = [task.request(c, self._target_text, (self._requests + i) % self.policy.law_every == 0) for i, c in enumerate(candidates)]
@@ -125,9 +131,10 @@ class Measurer:
             RunError, UserError: as `stream`.
         """
         timing = policy or TimingPolicy(limit_s=4.0)
-        built = self.builder.build([task.request(c, self._target_text) for c in candidates])
+        built = self._build([task.request(c, self._target_text) for c in candidates])
         setup = self._setup(task)
-        ran = iter(self.runner.compare([self._run_request(setup, task, b) for b in built if b.artifact is not None], timing))
+        requests = [self._run_request(setup, task, b) for b in built if b.artifact is not None]
+        ran = iter(_one_each(self.runner.compare(requests, timing), RunResult, len(requests), f"{type(self.runner).__name__}.compare"))
         shown = {"kind": "interleaved", "data_seed": self.policy.data_seed, **asdict(timing)}
         shown["constant_bytes"] = self.policy.race.constant_bytes
         return [
@@ -153,24 +160,28 @@ class Measurer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _build(self, requests: Sequence[BuildRequest]) -> list[BuildResult]:
+        """The results of the builder, which may be user code."""
+        return _one_each(self.builder.build(requests), BuildResult, len(requests), f"{type(self.builder).__name__}.build")
+
     def _built(self, requests: Sequence[BuildRequest]) -> Iterator[list[BuildResult]]:
         """Build results in batches: a single batch, or, with `overlap`, batches of which one is built ahead."""
         if not self.policy.overlap:
-            yield self.builder.build(requests)
+            yield self._build(requests)
             return
         batches = _chunks(requests, 2 * self.builder.slots)
         with ThreadPoolExecutor(1, "tunesmith-build") as executor:
-            pending = [executor.submit(self.builder.build, batch) for batch in batches[:1]]
+            pending = [executor.submit(self._build, batch) for batch in batches[:1]]
             for batch in [*batches[1:], None]:
                 results = pending.pop().result() if pending else []
                 if batch is not None:
-                    pending.append(executor.submit(self.builder.build, batch))
+                    pending.append(executor.submit(self._build, batch))
                 yield results
 
     def _ran(self, setup: RunSetup, task: MeasureTask, built: Sequence[BuildResult]) -> list[RunResult]:
         """Run results of the candidates that were built."""
         requests = [self._run_request(setup, task, b) for b in built if b.artifact is not None]
-        return self.runner.run(requests) if requests else []
+        return _one_each(self.runner.run(requests), RunResult, len(requests), f"{type(self.runner).__name__}.run") if requests else []
 
     def _run_request(self, setup: RunSetup, task: MeasureTask, built: BuildResult) -> RunRequest:
         assert built.artifact is not None
@@ -255,7 +266,7 @@ class Measurer:
 
     def _baseline(self, task: MeasureTask) -> Code:
         """The unscheduled function, compiled."""
-        (built,) = self.builder.build([BuildRequest(task.script, "[]", (), self._target_text)])
+        (built,) = self._build([BuildRequest(task.script, "[]", (), self._target_text)])
         if built.artifact is None:
             why = "" if built.error is None else built.error.message
             raise RunError(
@@ -273,6 +284,19 @@ def _trace(trace: Trace, row: tuple[int, ...], failed: bool) -> list[object]:
         if not failed:
             raise
     return list(trace.to_json())
+
+
+def _one_each(results: object, kind: type[T], count: int, what: str) -> list[T]:
+    """The results of a builder or a runner, one for each request.  UserError if they are something else."""
+    expected = f"it returns a list with one {kind.__name__} for each of {count} requests, in their order"
+    if not isinstance(results, (list, tuple)):
+        raise UserError(f"{what} returned {shown(results)}; {expected}")
+    odd = [r for r in results if not isinstance(r, kind)]
+    if odd:
+        raise UserError(f"{what} returned a list with {shown(odd[0])}, {odd[0]!r:.200}; {expected}")
+    if len(results) != count:
+        raise UserError(f"{what} returned {len(results)} results; {expected}")
+    return list(results)
 
 
 def _chunks(items: Sequence[T], size: int) -> list[Sequence[T]]:

@@ -19,7 +19,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral
-from typing import Any
+from typing import Any, NoReturn
 
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import Binary, Const, Expr, Value, call, cast, conjunction, const, maximum, minimum, select
@@ -100,6 +100,17 @@ class Reduction(Expr):
         return self.value.dtype
 
 
+def _on_elements(symbol: str) -> tuple[Callable[..., NoReturn], Callable[..., NoReturn]]:
+    """An operator of whole tensors and its reflection, which refuse with their spelling on elements."""
+
+    def refuse(*operands: object) -> NoReturn:
+        shown = [f"{x.name}[{', '.join(default_loops(len(x.shape))) or '()'}]" if isinstance(x, Tensor) else str(x) for x in operands]
+        spelled = f" {symbol} ".join(shown) if len(shown) > 1 else f"{symbol}{shown[0]}"
+        raise ScriptError(f"{symbol} combines elements and not whole tensors: index the tensors in the formula of a compute, {spelled}")
+
+    return refuse, lambda b, a: refuse(a, b)
+
+
 class Tensor(Buffer):
     """A placeholder or a computed tensor, made by `placeholder` and `compute`; `T[i, j]` is an element, as an expression.
 
@@ -121,6 +132,17 @@ class Tensor(Buffer):
     def is_input(self) -> bool:
         """Whether this is a placeholder."""
         return self.value is None
+
+    __add__, __radd__ = _on_elements("+")
+    __sub__, __rsub__ = _on_elements("-")
+    __neg__ = __sub__
+    __mul__, __rmul__ = _on_elements("*")
+    __truediv__, __rtruediv__ = _on_elements("/")
+    __floordiv__, __rfloordiv__ = _on_elements("//")
+    __mod__, __rmod__ = _on_elements("%")
+    __pow__, __rpow__ = _on_elements("**")
+    __lt__, __gt__ = _on_elements("<")[0], _on_elements(">")[0]
+    __le__, __ge__ = _on_elements("<=")[0], _on_elements(">=")[0]
 
 
 def var(name: str) -> Poly:
@@ -206,22 +228,22 @@ def compute(
     return Tensor(name, extents, made.dtype, variables, made)
 
 
-def sum(value: Expr, axis: Poly | Sequence[Poly]) -> Expr:
+def sum(value: Expr, axis: Poly | Sequence[Poly] = ()) -> Expr:
     """The sum of `value` over `axis`, one or several results of `reduce_axis`, in the type of `value`."""
     return _reduction("add", "sum", value, axis)
 
 
-def prod(value: Expr, axis: Poly | Sequence[Poly]) -> Expr:
+def prod(value: Expr, axis: Poly | Sequence[Poly] = ()) -> Expr:
     """The product of `value` over `axis`; see `sum`."""
     return _reduction("mul", "prod", value, axis)
 
 
-def max(value: Expr, axis: Poly | Sequence[Poly]) -> Expr:
+def max(value: Expr, axis: Poly | Sequence[Poly] = ()) -> Expr:
     """The largest `value` over `axis`; see `sum`.  `maximum` is the larger of two."""
     return _reduction("max", "max", value, axis)
 
 
-def min(value: Expr, axis: Poly | Sequence[Poly]) -> Expr:
+def min(value: Expr, axis: Poly | Sequence[Poly] = ()) -> Expr:
     """The smallest `value` over `axis`; see `sum`.  `minimum` is the smaller of two."""
     return _reduction("min", "min", value, axis)
 
@@ -313,6 +335,9 @@ def _axis_names(fcompute: Callable[..., Value], rank: int, name: str, given: Seq
 
 
 def _reduction(op: str, word: str, value: Expr, axis: Poly | Sequence[Poly]) -> Reduction:
+    if isinstance(value, Tensor):
+        name = value.name
+        raise ScriptError(f"{word}: an element is reduced, not the tensor {name}: index it, as in {word}({name}[i, r], axis=r)")
     if not isinstance(value, Expr):
         raise ScriptError(f"{word}: an expression is reduced, got {value!r}")
     if value.dtype == "bool":
@@ -326,7 +351,7 @@ def _reduction(op: str, word: str, value: Expr, axis: Poly | Sequence[Poly]) -> 
             raise ScriptError(f"{word}: the axis {v} is listed twice")
         axes.append(v)
     if not axes:
-        raise ScriptError(f"{word}: no axis is given; name at least one with axis=")
+        raise ScriptError(f"{word}: no axis is given. Pass axis=reduce_axis(extent, name), one or several")
     return Reduction(op, value, tuple(axes))
 
 

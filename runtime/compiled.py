@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from os import PathLike
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from tunesmith.runtime.executor.executor import Profile, ProfileRow
 from tunesmith.runtime.timing import Samples
@@ -111,6 +111,14 @@ class Compiled(ABC):
         if name is not None and name not in names:
             raise RunError(f"{self!r} has no function {name!r:.100}. It has: {', '.join(names)}")
         return names[0] if name is None else name
+
+    if not TYPE_CHECKING:  # a type checker would accept every attribute
+
+        def __getattr__(self, name: str) -> object:
+            """Refuse what only the result of `tunesmith.compile` has."""
+            if name in ("coverage", "remarks"):
+                raise AttributeError(f"{name} belongs to the result of tunesmith.compile; a loaded library does not store it")
+            return super().__getattribute__(name)
 
     def __contains__(self, name: object) -> bool:
         return name in self.functions

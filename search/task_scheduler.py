@@ -11,11 +11,12 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from numbers import Real
+from numbers import Integral, Real
 
 from tunesmith.support.arguments import as_count, as_positive
 from tunesmith.support.errors import UserError
 from tunesmith.support.registry import Registry, derived_from
+from tunesmith.support.user_code import check_complete, construct, running
 
 RESCUE = 2
 """A task without a success has priority until its trials reach this multiple of the mean trials of tasks with one."""
@@ -155,10 +156,12 @@ def make_allocator(spec: str | Allocator) -> Allocator:
     """The allocator registered under a name, with its defaults, or the instance given.
 
     Raises:
-        UserError: the name is not registered, or the argument is not an Allocator.
+        UserError: the name is not registered, its class requires arguments, or the argument is not an Allocator.
     """
-    found = ALLOCATORS.get(spec)() if isinstance(spec, str) else spec
-    if not isinstance(found, Allocator):
+    found = construct(ALLOCATORS.get(spec), "allocator", {}) if isinstance(spec, str) else spec
+    if isinstance(found, Allocator):
+        check_complete(type(found), "the allocator")
+    else:
         raise UserError(f"the allocation {spec!r} is neither a name nor an Allocator; pass one of {', '.join(ALLOCATORS.names())}")
     return found
 
@@ -238,10 +241,12 @@ class TaskScheduler:
         failing = self._failing(states, open_)
         if failing:
             return self._turn(min(failing, key=lambda i: (states[i].trials, i)), left, states, "rescue")
-        picked = self.allocator.pick(states, open_, self.batch)
-        if picked not in open_:
-            raise UserError(f"the allocator {type(self.allocator).__name__} picked task {picked!r}; it may pick one of {open_}")
-        return self._turn(picked, left, states, "choice")
+        what = f"the allocator {type(self.allocator).__name__}"
+        with running(what):
+            picked = self.allocator.pick(states, open_, self.batch)
+        if not isinstance(picked, Integral) or picked not in open_:
+            raise UserError(f"{what} picked task {picked!r}; it may pick one of {open_}")
+        return self._turn(int(picked), left, states, "choice")
 
     def has_settled(self, state: TaskState) -> bool:
         """Whether early stopping ends the task."""

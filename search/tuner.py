@@ -17,9 +17,11 @@ from tunesmith.measure.time_floor import min_seconds
 from tunesmith.runtime.timing import TimingPolicy
 from tunesmith.search.known_records import known_records
 from tunesmith.search.samplers.proposals import check_admissible, check_new, proposed
-from tunesmith.search.samplers.sampler import Candidate, Result, Sampler
+from tunesmith.search.samplers.sampler import Candidate, Result, Sampler, SamplerStatistics
 from tunesmith.search.task import Task
+from tunesmith.support.errors import UserError
 from tunesmith.support.seeds import recorded_seed
+from tunesmith.support.user_code import shown
 
 PHASES = ("draft", "verify", "build", "measure", "train")
 """Phases of a search whose time is recorded."""
@@ -227,6 +229,10 @@ class Tuning:
             p.seconds["draft"] += p.seconds["verify"]
             p.seconds["verify"] = 0.0
             return
+        if not isinstance(statistics, SamplerStatistics):
+            raise UserError(
+                f"{type(self.sampler).__name__}.statistics() returned {shown(statistics)}: it returns SamplerStatistics, or None"
+            )
         newly = statistics.draft_seconds - self._drafted
         self._drafted = statistics.draft_seconds
         p.seconds["draft"] += newly

@@ -1,12 +1,18 @@
-"""Validate numeric arguments on entry, so that NaN, fractions and bools are rejected before their first use."""
+"""Validate arguments on entry: NaN, fractions, bools and earlier names of keywords are rejected before their first use."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import wraps
 from numbers import Real
 from operator import index
+from typing import ParamSpec, TypeVar
 
 from tunesmith.support.errors import UserError
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def as_count(name: str, value: object, least: int = 1, what: str = "") -> int:
@@ -39,6 +45,25 @@ def as_positive(name: str, value: object, what: str = "") -> float:
     if not 0 < found < math.inf:
         raise _refusal(name, value, what, "expected a positive, finite number")
     return found
+
+
+def refuse_keywords(**present: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Decorate a function whose keywords were renamed: an earlier name is refused with the present spelling.
+
+    Args:
+        present: earlier name -> how the argument is passed now.
+    """
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        @wraps(function)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> T:
+            for name in present.keys() & kwargs.keys():
+                raise UserError(f"{function.__name__} has no argument {name!r}: pass {present[name]}")
+            return function(*args, **kwargs)
+
+        return checked
+
+    return decorate
 
 
 def _index(value: object) -> int | None:

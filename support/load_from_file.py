@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import sys
@@ -9,9 +10,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
+from typing import TypeVar
 
 from tunesmith.support.errors import UserError
+from tunesmith.support.nearest_name import did_you_mean
+from tunesmith.support.registry import Registry
 from tunesmith.support.source_closure import search_path, source_closure
+
+T = TypeVar("T")
 
 _loaded: dict[Path, bytes] = {}
 """Modules beside loaded files -> digest of the source that was executed."""
@@ -20,6 +26,30 @@ _loaded: dict[Path, bytes] = {}
 def names_a_file(spec: str) -> bool:
     """Whether the text has the form `path.py:name`, and hence is not a registered name."""
     return ".py:" in spec
+
+
+def find_named(registry: Registry[T], spec: str) -> object:
+    """The object that a text names: a registered name, or `path.py:name`, see `load_from_file`.
+
+    Raises:
+        UserError: there is no such name, file or object; or the text names a file without an object in it.
+    """
+    if names_a_file(spec):
+        return load_from_file(spec)
+    if spec.endswith(".py") and spec not in registry:
+        defined = _definitions(Path(spec))
+        known = f"{spec}:{defined[0]}" if len(defined) == 1 else f"{spec}:NAME" + (f", one of {', '.join(defined)}" if defined else "")
+        raise UserError(f"{spec!r} is a file and no {registry.kind}: name the object in it: {known}")
+    return registry.get(spec)
+
+
+def _definitions(file: Path) -> list[str]:
+    """The public classes and functions of a Python file, which is not executed; empty if it cannot be read."""
+    try:
+        body = ast.parse(file.read_bytes()).body
+    except (OSError, SyntaxError, ValueError):
+        return []
+    return [n.name for n in body if isinstance(n, (ast.ClassDef, ast.FunctionDef)) and not n.name.startswith("_")]
 
 
 def load_from_file(spec: str) -> object:
@@ -51,7 +81,7 @@ def load_from_file(spec: str) -> object:
             del sys.modules[module_name]
             raise UserError(f"{spec!r}: running {path} failed with {type(error).__name__}: {error}") from error
     if not hasattr(module, name):
-        raise UserError(f"{spec!r}: {path} holds no {name!r}")
+        raise UserError(f"{spec!r}: {path} holds no {name!r}.{did_you_mean(name, vars(module))}")
     return getattr(module, name)
 
 

@@ -67,22 +67,25 @@ class CostModel(ABC):
             UserError: the shapes do not match, or a time is not positive.
         """
 
-    @abstractmethod
     def save(self, path: str | PathLike[str]) -> None:
         """Write the model as data without code: JSON, or safetensors for large arrays, with the version of the features.
 
+        A model for searches only need not define it.
+
         Raises:
-            UserError: the model is untrained, or the file cannot be written.
+            UserError: the model is untrained, the file cannot be written, or the class does not define `save`.
         """
+        raise UserError(f"the cost model {type(self).__name__} cannot be saved: it defines no save(path). Define it, and load(path)")
 
     @classmethod
-    @abstractmethod
     def load(cls, path: str | PathLike[str]) -> Self:
         """The model that `save` wrote, as a pretrained model.
 
         Raises:
             RecordError: the file is not such a model, was modified, or has another version.
+            UserError: the class does not define `load`.
         """
+        raise UserError(f"the cost model {cls.__name__} cannot be loaded: it defines no class method load(path). Define it, and save(path)")
 
     def keep(self) -> None:  # noqa: B027  most models have no state to keep
         """Make the model pretrained: its present state is kept, and later updates train on top of it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from functools import partial
 from os import PathLike, fspath
@@ -10,9 +9,9 @@ from os import PathLike, fspath
 from tunesmith.costmodel.models.model import CostModel
 from tunesmith.costmodel.models.saved_model import SUFFIXES, is_model_file, model_of_file
 from tunesmith.support.errors import UserError
-from tunesmith.support.load_from_file import load_from_file, names_a_file
+from tunesmith.support.load_from_file import find_named, load_from_file, names_a_file
 from tunesmith.support.registry import Registry, derived_from
-from tunesmith.support.user_code import check_complete
+from tunesmith.support.user_code import check_class, check_complete, construct, path_of, shown
 
 COST_MODELS: Registry[type[CostModel]] = Registry(
     "cost model",
@@ -72,14 +71,11 @@ def model_class(spec: str) -> tuple[type[CostModel], str | None]:
         named = f"{path}.py:{name}"
         if at and not is_model_file(file):
             raise UserError(f"the model {spec!r}: {file!r} is not a saved model: its name must end with one of {', '.join(SUFFIXES)}")
-        found = load_from_file(named)
-        if not (isinstance(found, type) and issubclass(found, CostModel)):
-            raise UserError(f"the model {named!r} is {found!r}, not a class that derives from tunesmith.costmodel.models.model.CostModel")
-        check_complete(found, "the cost model")
+        found = check_class(load_from_file(named), CostModel, "the cost model", named)  # type: ignore[type-abstract]
         return found, file if at else None
     if is_model_file(spec):
         return _class_of_file(spec), spec
-    return COST_MODELS.get(spec), None
+    return check_class(find_named(COST_MODELS, spec), CostModel, "the cost model", spec), None  # type: ignore[type-abstract]
 
 
 def _class_of_file(path: str | PathLike[str]) -> type[CostModel]:
@@ -100,7 +96,12 @@ def make_model(spec: str | Callable[..., CostModel], seed: int = 0) -> CostModel
         spec: see `find_model`; the factory is called with `seed=` if it has that parameter.
         seed: seed of the search.
     Raises:
-        UserError, RecordError: see `find_model`.
+        UserError: see `find_model`; or the factory requires other arguments, raises an exception, or returns no CostModel.
+        RecordError: see `find_model`.
     """
     make = find_model(spec)
-    return make(seed=seed) if "seed" in inspect.signature(make).parameters else make()
+    made = construct(make, "cost model", {"seed": lambda: seed})
+    if not isinstance(made, CostModel):
+        name = getattr(make, "__qualname__", repr(make))
+        raise UserError(f"the factory {name} of cost models returned {shown(made)}: it must return an instance of {path_of(CostModel)}")
+    return made

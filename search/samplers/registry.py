@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tunesmith.search.samplers.sampler import Sampler
 from tunesmith.search.task import Task
-from tunesmith.support.errors import UserError
-from tunesmith.support.load_from_file import load_from_file, names_a_file
+from tunesmith.support.load_from_file import find_named
 from tunesmith.support.registry import Registry, derived_from
-from tunesmith.support.user_code import check_complete
+from tunesmith.support.user_code import check_class, construct
 
 if TYPE_CHECKING:
     from tunesmith.costmodel.models.model import CostModel
@@ -40,14 +38,8 @@ def find_sampler(spec: str | type[Sampler]) -> type[Sampler]:
     Raises:
         UserError: there is no such name, file or class, it is not a `Sampler`, or it lacks required methods.
     """
-    if isinstance(spec, str) and names_a_file(spec):
-        found: object = load_from_file(spec)
-    else:
-        found = SAMPLERS.get(spec) if isinstance(spec, str) else spec
-    if not (isinstance(found, type) and issubclass(found, Sampler)):
-        raise UserError(f"the sampler {spec!r} is {found!r}, not a class that derives from tunesmith.search.samplers.sampler.Sampler")
-    check_complete(found, "the sampler")
-    return found
+    found = find_named(SAMPLERS, spec) if isinstance(spec, str) else spec
+    return check_class(found, Sampler, "the sampler", spec)  # type: ignore[type-abstract]
 
 
 def make_sampler(spec: str | type[Sampler], task: Task, model: Callable[[], CostModel], seed: int) -> Sampler:
@@ -60,9 +52,7 @@ def make_sampler(spec: str | type[Sampler], task: Task, model: Callable[[], Cost
         task: the task to sample.
         model: makes a new cost model; called only if the constructor has the keyword `model`.
         seed: seed of the search.
+    Raises:
+        UserError: as `find_sampler`; or the constructor requires other arguments, or raises an exception.
     """
-    kind = find_sampler(spec)
-    wanted = inspect.signature(kind).parameters
-    make: dict[str, Callable[[], object]] = {"task": lambda: task, "model": model, "seed": lambda: seed}
-    sampler = kind(**{name: value() for name, value in make.items() if name in wanted})
-    return sampler
+    return construct(find_sampler(spec), "sampler", {"task": lambda: task, "model": model, "seed": lambda: seed})

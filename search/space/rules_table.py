@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from typing import cast
 
 from tunesmith.codegen.backends.backend import backend_of
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.indirect_index import IndirectIndex
+from tunesmith.ir.stmt import Block
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import walk
 from tunesmith.schedule.schedule import Schedule
@@ -16,7 +18,9 @@ from tunesmith.search.space.rules.block_classes import has_loop_for_each_variabl
 from tunesmith.search.space.sketch import Sketch, Space, collect
 from tunesmith.support.caller import stacklevel
 from tunesmith.support.errors import BuildError, UserError
+from tunesmith.support.load_from_file import find_named
 from tunesmith.support.registry import FUNCTION, Registry
+from tunesmith.support.user_code import check_parameters, running, shown
 
 
 class SketchWarning(UserWarning):
@@ -36,11 +40,22 @@ SEARCH_RULES: Registry[Rule] = Registry(
 
 
 def find_rules(rules: Iterable[str | Rule]) -> tuple[Rule, ...]:
-    """The rules given as names or functions.  Raises UserError for an unknown name, or an item that is neither a name nor a function."""
+    """The rules given as registered names, as `path.py:function`, or as functions.
+
+    Raises:
+        UserError: a name is unknown, an item is neither a text nor a function, or a function does not take (func, target).
+    """
     given = None if isinstance(rules, str) or not isinstance(rules, Iterable) else list(rules)
     if given is None or not all(isinstance(r, str) or callable(r) for r in given):
         raise UserError(f"rules={rules!r:.200}: pass a list of functions and names, such as [{', '.join(SEARCH_RULES.names()[:2])}]")
-    return tuple([SEARCH_RULES.get(r) if isinstance(r, str) else r for r in given])
+    return tuple([_rule(find_named(SEARCH_RULES, r) if isinstance(r, str) else r) for r in given])
+
+
+def _rule(found: object) -> Rule:
+    if not callable(found):
+        raise UserError(f"a rule is a function of (func, target), not {shown(found)}: {found!r:.200}")
+    check_parameters(found, ("func", "target"), f"the rule {_name(found)}")
+    return cast(Rule, found)
 
 
 def rules_of(target: Target) -> tuple[Rule, ...]:
@@ -56,10 +71,16 @@ def generate(func: PrimFunc, target: Target, rules: Sequence[Rule] | None = None
 
     Raises:
         BuildError: no rule applies to the function, or it has indirect indices, whose cost no model can predict.
+        UserError: a rule raises an exception, or does not return named functions of a Schedule.
     """
     if any(type(n) is IndirectIndex for n in walk(func.body)):
         raise BuildError(f"{func.name} looks indices up in memory (gather): no sketch rule supports that; schedule it by hand")
     if rules is None and not has_loop_for_each_variable(func):
+        if not any(type(n) is Block for n in walk(func.body)):
+            raise BuildError(
+                f"no sketch rule applies to {func.name}, which has no blocks: wrap the statement of each computation in "
+                '`with T.block("Y"):`. Without blocks it can be compiled, but not tuned'
+            )
         raise BuildError(
             f"no sketch rule applies to {func.name}: the loops around each block are not its iteration variables in order. "
             "Pass the unscheduled function, schedule it by hand, or pass your own rule in rules="
@@ -73,21 +94,46 @@ def generate(func: PrimFunc, target: Target, rules: Sequence[Rule] | None = None
         rules = find_rules(backend_of(target).large_rules) if stages.sketches(func, target) else None
     for rule in rules_of(target) if rules is None else rules:
         found: list[str] = []
-        out.extend(collect(rule(func, target), func, empty, found))
+        out.extend(sketches_of(rule, func, target, empty, found))
         refused += [f"the rule {_name(rule)} has a schedule for {func.name} that is refused, {line}" for line in found]
     if given is not None:
         for line in refused:
             warnings.warn(f"{line}. The space has no such sketch", SketchWarning, stacklevel=stacklevel())
     if not out and given is None:
         (last,) = find_rules([backend_of(target).fallback_rule])
-        out = collect(last(func, target), func, empty)
+        out = sketches_of(last, func, target, empty)
     if not out:
         why = f" ({'; '.join([*empty, *refused][:3])})" if empty or refused else ""
         raise BuildError(f"no sketch rule applies to {func.name}{why}: schedule it by hand, or pass your own rule in rules=")
     return Space(tuple(out), tuple(empty), tuple(refused))
 
 
-def _name(rule: Rule) -> str:
+def sketches_of(
+    rule: Rule, func: PrimFunc, target: Target, left_out: list[str] | None = None, refused: list[str] | None = None
+) -> list[Sketch]:
+    """The sketches of one rule; `left_out` and `refused` are those of `collect`.
+
+    Raises:
+        UserError: the rule raises an exception, or does not return named functions of a Schedule.
+    """
+    what = f"the rule {_name(rule)}"
+    with running(what):
+        return collect(_named_schedules(rule(func, target), what), func, left_out, refused)
+
+
+def _named_schedules(given: object, what: str) -> list[tuple[str, Callable[[Schedule], None]]]:
+    """The result of a rule, whose form is checked: rules may be user code."""
+    expected = "a rule returns a list of (name, function of a Schedule), or [] if it does not apply"
+    if not isinstance(given, (list, tuple)):
+        raise UserError(f"{what} returned {shown(given)}; {expected}")
+    for entry in given:
+        if not (isinstance(entry, tuple) and len(entry) == 2 and isinstance(entry[0], str) and callable(entry[1])):
+            raise UserError(f"{what} returned a list with {shown(entry)}, {entry!r:.200}; {expected}")
+        check_parameters(entry[1], ("schedule",), f"{what} returned a function for {entry[0]!r} which")
+    return list(given)
+
+
+def _name(rule: Callable[..., object]) -> str:
     """Module and name of a rule."""
     module, name = getattr(rule, "__module__", ""), getattr(rule, "__qualname__", repr(rule))
     return f"{module}:{name}" if module else name

@@ -92,6 +92,18 @@ def test_tune_and_its_json(tmp_path: Path) -> None:
     assert run(*arguments).exit_code == 0 and log.read_text() == lines
 
 
+def test_tune_with_rules_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def sketches(func, target):\n    return [('as it is', lambda sch: None)]\n")
+    log = tmp_path / "log.jsonl"
+    arguments = ["tune", "relu(shape=64)", "--target", "llvm", "--log", log, *TUNING, "--rule", f"{tmp_path}/mine.py:sketches"]
+    result = run(*arguments, "--trials", 2)
+    assert result.exit_code == 0 and '"as it is"' in log.read_text(), result.output
+    assert run(*arguments, "--rule", "pointwise", "--trials", 3).exit_code == 0
+    assert len({record.sketch for record in RecordLog(log).load().records}) > 1
+    result = run(*arguments, "--rule", "pointwyse")
+    assert result.exit_code == 2 and "unknown search rule 'pointwyse'. Did you mean 'pointwise'" in result.stderr
+
+
 def test_tune_ends_with_1_when_a_task_fails(tmp_path: Path) -> None:
     sampler = tmp_path / "broken.py"
     sampler.write_text(

@@ -117,7 +117,7 @@ def test_passes_of_other_types_are_refused(passes: object) -> None:
     [
         ("simplfy", "there is no pass 'simplfy'. Did you mean 'simplify'"),
         ("gpuu", "there is no pass 'gpuu'. Did you mean 'gpu'"),
-        ("mine", r"A text names only these: a pass of your own, or of another package, is given as an object to .*opt\(program"),
+        ("mine", r"A pass of your own is path.py:name, or an object in .*opt\(program"),
         ("lower.simplify", "there is no pass 'lower.simplify'. Since version 0.2 it is 'simplify'"),
         ("cpu,lower.prefetch_ahead", "'lower.prefetch_ahead'. Since version 0.2 it is 'inject_prefetch'"),
         ("clip_loops", "'clip_loops'. Since version 0.2 it is 'tighten_loop_bounds'"),
@@ -140,6 +140,29 @@ def test_passes_of_other_types_are_refused(passes: object) -> None:
 def test_refusals(script: Path, passes: str, message: str) -> None:
     with pytest.raises(UserError, match=message.replace("{", r"\{")):
         opt(script, passes, TARGET)
+
+
+def test_passes_of_files(script: Path, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from tunesmith.lower.pass_infra import Pipeline, function_pass\n"
+        "from tunesmith.lower.pipelines import PASSES\n\n"
+        "@function_pass(requires='SCHEDULED')\n"
+        "def serialise(func, target, *, most=2):\n    return func\n\n"
+        "both = Pipeline(PASSES['simplify'], serialise)\n\n"
+        "def plain(func, target):\n    return func\n"
+    )
+    found = opt(script, f"simplify,{file}:serialise{{most=3}}", TARGET)
+    assert [s.name for s in found.steps] == ["simplify", "serialise{most=3}"] and str(found) == found.script
+    assert [s.name for s in opt(script, f"{file}:both", TARGET).steps] == ["simplify", "serialise"]
+    with pytest.raises(UserError, match=r"mine.py:plain is a function, not a pass: make a pass of a function with @function_pass"):
+        opt(script, f"{file}:plain", TARGET)
+    with pytest.raises(UserError, match=r"holds no 'serialize'\. Did you mean 'serialise'"):
+        opt(script, f"{file}:serialize", TARGET)
+    with pytest.raises(UserError, match="mine.py:both is a pipeline, which has no options"):
+        opt(script, f"{file}:both{{most=1}}", TARGET)
+    ran = CliRunner().invoke(main, ["opt", str(script), "-p", f"{file}:serialise"])
+    assert ran.exit_code == 0 and ran.stdout.strip() == str(opt(script, f"{file}:serialise")).strip()
 
 
 def test_texts_of_passes_are_split_at_commas_outside_of_braces() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from tunesmith.display.tables import microseconds, printable, rate, sparkline
 from tunesmith.driver.show import show_log, show_workload
+from tunesmith.driver.workloads import find_subject
 from tunesmith.measure.records.log import RecordLog
 from tunesmith.measure.records.record import ErrorInfo
 from tunesmith.support.errors import RecordError, UserError
@@ -66,6 +67,7 @@ def test_a_workload(hand: ModuleType) -> None:
     assert all(p["domain"] for p in sketch["params"]) and "sch.split" in sketch["trace"]
     assert "T.block" in shown.data["script"] and sketch["name"] in str(shown)
     short = show_workload("relu(shape=8)", space=False).data
+    assert "operations unknown" in str(show_workload(find_subject("relu(shape=8)").func, space=False))
     assert "sketches" not in short and "script" not in short
     with pytest.raises(UserError, match="unknown operator"):
         show_workload("nothing(m=1)")

@@ -194,6 +194,12 @@ def test_a_model_of_a_file_is_saved_and_guides_a_search(logs: list[Path], tmp_pa
 
 def test_misuse_is_reported_before_the_files_are_read(logs: list[Path], tmp_path: Path) -> None:
     none = tmp_path / "none.jsonl"
+    (tmp_path / "mine.py").write_text(
+        "from tunesmith.costmodel.models.model import CostModel\n\n"
+        "class Mine(CostModel):\n    def score(self, features): ...\n    def update(self, features, seconds, groups): ...\n"
+    )
+    with pytest.raises(UserError, match=r"the cost model Mine cannot be saved: it defines no save\(path\)"):
+        train(none, tmp_path / "m.json", f"{tmp_path / 'mine.py'}:Mine")
     with pytest.raises(UserError, match=r"m\.json: files of this model have names that end with \.safetensors"):
         train(none, tmp_path / "m.json", "mlp")
     with pytest.raises(UserError, match="unknown cost model 'xbg'"):
@@ -216,6 +222,6 @@ def test_an_exception_of_a_users_model_names_its_line(logs: list[Path], tmp_path
     code.write_text("\n".join(lines) + "\n")
     line = lines.index("        raise RuntimeError('boom')") + 1
     model = f"{code}:Broken"
-    message = rf"the cost model .*broken.py:Broken raised RuntimeError: boom at .*broken.py:{line} in {method}"
+    message = rf"the cost model (.*broken.py:)?Broken raised RuntimeError: boom at .*broken.py:{line} in {method}"
     with pytest.raises(UserError, match=message):
         evaluate_files(model, logs, folds=2) if method == "score" else train(logs, tmp_path / "m.json", model)

@@ -143,6 +143,16 @@ class Stopping(RandomSampler):
         return super().ask(n)
 
 
+class Empty(RandomSampler):
+    def ask(self, n: int) -> list[Candidate]:
+        return []
+
+
+class Uncounted(RandomSampler):
+    def statistics(self) -> Any:
+        return 3
+
+
 class Failing(RandomSampler):
     """Fails for one workload."""
 
@@ -237,6 +247,26 @@ def test_invalid_arguments(arguments: dict[str, Any], message: str, tmp_path: Pa
     with pytest.raises(UserError, match=message):
         tunesmith.tune(MATMUL, **grouped(**{"target": TARGET, "trials": 2, "log": log, **QUICK, **arguments}))
     assert not log.exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["trials", "total_trials", "seconds", "early_stop", "seed", "sampler", "model", "batch", "rules", "leaders"]
+)
+def test_keywords_of_version_0_1_are_refused_with_those_that_replaced_them(name: str) -> None:
+    group = "search=Search" if name in ("seed", "sampler", "model", "batch", "rules", "leaders") else "budget=Budget"
+    with pytest.raises(UserError, match=rf"tune has no argument '{name}': pass .*{group}\({name}="):
+        tunesmith.tune(MATMUL, **{name: 1})
+
+
+def test_a_rule_with_a_wrong_result_and_a_sampler_without_proposals_are_the_users(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def none(func, target):\n    return None\n")
+    report = tunesmith.tune(MATMUL, **grouped(target=TARGET, trials=2, log=None, rules=[f"{tmp_path / 'mine.py'}:none"], **QUICK))
+    assert "none returned None; a rule returns a list of" in report.tasks[0].failure and "bug" not in report.tasks[0].failure
+    report = tunesmith.tune(MATMUL, **grouped(target=TARGET, trials=2, log=None, **{**QUICK, "sampler": Empty}))
+    size = tunesmith.driver.workloads.find_subject(MATMUL).task(TARGET).space.size()
+    assert report.tasks[0].failure == f"Empty proposed no candidates; the space has about {size:.2g}"
+    report = tunesmith.tune(MATMUL, **grouped(target=TARGET, trials=2, log=None, **{**QUICK, "sampler": Uncounted}))
+    assert report.tasks[0].failure == "Uncounted.statistics() returned an int: it returns SamplerStatistics, or None"
 
 
 def test_a_log_that_cannot_be_written_is_an_error_of_the_task(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -223,6 +224,41 @@ def test_compare_records_its_timing_policy(add_task: MeasureTask, tmp_path: Path
 
 
 # ---- a run with faults -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (None, "ScriptedRunner.run returned None"),
+        ([0.5], "returned a list with a float, 0.5"),
+        ([], "returned 0 results"),
+    ],
+)
+def test_results_of_a_runner_are_checked(add_task: MeasureTask, result: Any, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ScriptedRunner, "run", lambda self, requests: result)
+    with measurer(ScriptedRunner([])) as m:
+        for measure in (m.measure, m.compare):
+            expected = "it returns a list with one RunResult for each of 1 requests, in their order"
+            with pytest.raises(UserError, match=expected if measure == m.compare else f"{message}; {expected}"):
+                measure(add_task, SOME[:1])
+
+
+def test_results_of_a_builder_are_checked(add_task: MeasureTask, monkeypatch: pytest.MonkeyPatch) -> None:
+    with measurer() as m:
+        monkeypatch.setattr(InProcessBuilder, "build", lambda self, requests: [])
+        with pytest.raises(UserError, match="InProcessBuilder.build returned 0 results; it returns a list with one BuildResult for"):
+            m.measure(add_task, SOME[:1])
+
+
+def test_builders_and_runners_of_another_type_are_refused() -> None:
+    class Bad(ScriptedRunner):
+        def run(self) -> list[RunResult]:  # type: ignore[override]
+            return []
+
+    with pytest.raises(UserError, match="the builder object does not derive from tunesmith.measure.builder.Builder"):
+        Measurer(TARGET, object(), InProcessRunner())  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"the runner Bad defines run\(self\), and is called as run\(self, requests\)"):
+        measurer(Bad([]))
 
 
 class FaultyBuilder(Builder):

@@ -126,6 +126,10 @@ def test_library(tmp_path: Path, vadd_object: bytes, arrays: Arrays) -> None:
     a, b, c = arrays
     module = load_module(export_library(tmp_path / "vadd.so", [vadd_object]))
     assert module.functions == ("vadd",)
+    with pytest.raises(AttributeError, match="^coverage belongs to the result of tunesmith.compile; a loaded library does not store it$"):
+        module.coverage  # type: ignore[attr-defined]  # noqa: B018
+    with pytest.raises(AttributeError, match="object has no attribute 'coverages'"):
+        module.coverages  # type: ignore[attr-defined]  # noqa: B018
     module["vadd"](a, b, c)
     np.testing.assert_array_equal(c, a + b)
     with pytest.raises(RunError, match=r"argument 0 \(A\): expected float32\[2, 512\], got shape \[1, 512\]"):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 
 from tunesmith.search.task_scheduler import (
@@ -225,3 +227,27 @@ def test_invalid_tasks_picks_and_settings_are_rejected() -> None:
     for bad in ({"alpha": 1.5}, {"beta": 0.0}, {"window": 0}):
         with pytest.raises(UserError, match="the gradient's alpha"):
             Gradient(**bad)  # type: ignore[arg-type]
+
+
+def test_mistakes_of_an_allocator_are_refused_as_its_own() -> None:
+    class Mine(RoundRobin):
+        def pick(self, states: Sequence[TaskState], open_: Sequence[int], batch: int) -> Any:
+            return states[0].speed  # type: ignore[attr-defined]
+
+    class NoBatch(RoundRobin):
+        def pick(self, states: Sequence[TaskState], open_: Sequence[int]) -> int:  # type: ignore[override]
+            return 0
+
+    class Listed(RoundRobin):
+        def pick(self, states: Sequence[TaskState], open_: Sequence[int], batch: int) -> Any:
+            return np.array(open_)
+
+    states = [TaskState("t0", [1.0] * 8), TaskState("t1", [1.0] * 8)]
+    with pytest.raises(UserError, match="the allocator Mine raised AttributeError: .*speed.* at .*test_task_scheduler.py:.* in pick"):
+        TaskScheduler(Mine(), 8).next(states)
+    with pytest.raises(UserError, match=r"the allocator Listed picked task array\(\[0, 1\]\); it may pick one of \[0, 1\]"):
+        TaskScheduler(Listed(), 8).next(states)
+    with pytest.raises(
+        UserError, match=r"the allocator NoBatch defines pick\(self, states, open_\), and is called as pick\(self, states, op"
+    ):
+        make_allocator(NoBatch())

@@ -1,13 +1,14 @@
-"""Counts are integers, and positive numbers are finite."""
+"""Counts are integers, positive numbers are finite, and earlier names of keywords are refused."""
 
 from __future__ import annotations
 
+import inspect
 import math
 
 import numpy as np
 import pytest
 
-from tunesmith.support.arguments import as_count, as_positive
+from tunesmith.support.arguments import as_count, as_positive, refuse_keywords
 from tunesmith.support.errors import UserError
 
 
@@ -26,3 +27,15 @@ def test_positive_numbers() -> None:
     for bad in (0, -1.0, 10**400, math.nan, math.inf, True, None, "x", 1j, []):
         with pytest.raises(UserError, match="s=.*: expected a positive, finite number"):
             as_positive("s", bad)
+
+
+def test_earlier_keywords_are_refused_and_the_signature_is_kept() -> None:
+    @refuse_keywords(size="shape=(N,)")
+    def make(shape: int = 1) -> int:
+        return shape
+
+    assert make(shape=3) == 3 and list(inspect.signature(make).parameters) == ["shape"]
+    with pytest.raises(UserError, match=r"make has no argument 'size': pass shape=\(N,\)"):
+        make(size=3)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="unexpected keyword"):
+        make(sise=3)  # type: ignore[call-arg]

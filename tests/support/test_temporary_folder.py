@@ -60,6 +60,7 @@ def test_a_measurer_leaves_no_folder(tmp_path: Path) -> None:
     code = (
         "import tempfile; tempfile.tempdir = folder\n"
         "from tunesmith.ir.target.target import Target; from tunesmith.measure.measurer import Measurer\n"
-        "measurer = Measurer(Target('llvm -num-cores=1'), None, None)"
+        "from tunesmith.measure.builder import InProcessBuilder; from tunesmith.measure.local_runner import InProcessRunner\n"
+        "measurer = Measurer(Target('llvm -num-cores=1'), InProcessBuilder(), InProcessRunner())"
     )
     assert ended(code, tmp_path) == (-signal.SIGTERM, [])

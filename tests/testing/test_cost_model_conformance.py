@@ -13,7 +13,7 @@ import pytest
 
 from tunesmith.costmodel.models.model import CostModel, Features, Scores, check_training_data
 from tunesmith.costmodel.models.registry import COST_MODELS, make_model
-from tunesmith.support.errors import RecordError
+from tunesmith.support.errors import RecordError, UserError
 from tunesmith.testing.cost_model_conformance import CostModelConformance, check_same_scores
 
 FIXED = ("analytic", "random")
@@ -34,6 +34,24 @@ class TestFixed(CostModelConformance):
     @pytest.fixture(params=FIXED)
     def make(self, request: pytest.FixtureRequest) -> Callable[[], CostModel]:
         return partial(make_model, request.param)
+
+
+class SearchOnly(CostModel):
+    """Defines what a search requires."""
+
+    def score(self, features: Features) -> Scores:
+        return -np.asarray(features[:, 0], np.float64)
+
+    def update(self, features: Features, seconds: np.ndarray, groups: np.ndarray) -> None:
+        check_training_data(features, seconds, groups)
+
+
+class TestSearchOnly(CostModelConformance):
+    is_saved = False
+
+    @pytest.fixture
+    def make(self) -> Callable[[], CostModel]:
+        return SearchOnly
 
 
 class Forgetful(CostModel):
@@ -179,3 +197,11 @@ def test_rounding_is_accepted_and_messages_name_the_check() -> None:
         suite.test_updates_forget_earlier_ones(Forgetful)
     with pytest.raises(AssertionError, match=r"got an array of shape \[3\] where \[2\] is expected"):
         check_same_scores(np.zeros(3), np.zeros(2), "x")
+
+
+def test_a_model_that_is_not_saved_is_detected_and_refuses(tmp_path: Path) -> None:
+    for test in ("test_what_is_saved_scores_the_same", "test_loaded_models_are_pretrained"):
+        with pytest.raises(UserError, match=r"the cost model SearchOnly cannot be saved: it defines no save\(path\)"):
+            getattr(CostModelConformance(), test)(SearchOnly, tmp_path)
+    with pytest.raises(UserError, match=r"the cost model SearchOnly cannot be loaded: it defines no class method load\(path\)"):
+        CostModelConformance().test_files_that_it_did_not_write_are_refused(SearchOnly, tmp_path)

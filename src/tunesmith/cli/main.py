@@ -45,6 +45,9 @@ def main() -> None:
     metavar="NAME",
     help="The cost model: a name, path.py:Class, or a saved model (.json, .safetensors).",
 )
+@click.option(
+    "--rule", "rules", multiple=True, metavar="NAME", help="In place of the target's rules: a name, or path.py:function; repeatable."
+)
 @click.option("--workers", metavar="N|ray[:N]", help="Compiling processes, by default one per core; 0 for none; or Ray actors.")
 @click.option("--batch", default=32, show_default=True, help="Candidates per turn of a workload.")
 @click.option("--total-trials", type=int, metavar="N", help="Candidates of all workloads together, shared by --allocate.")
@@ -62,6 +65,7 @@ def tune(
     seed: int,
     sampler: str,
     model: str,
+    rules: tuple[str, ...],
     workers: str | None,
     batch: int,
     total_trials: int | None,
@@ -81,7 +85,7 @@ def tune(
         target,
         log,
         budget=Budget(trials, total_trials, seconds, early_stop),
-        search=Search(sampler, model, seed, batch, allocation=allocate, weights=_weights(weights)),
+        search=Search(sampler, model, seed, batch, rules or None, allocation=allocate, weights=_weights(weights)),
         workers=int(workers) if workers is not None and workers.isdecimal() else workers,
         tensorboard=tensorboard,
     )

@@ -10,7 +10,10 @@ from tunesmith.cli.common import finish, json_option, target_option
 @click.command()
 @click.argument("program", metavar="PROGRAM", required=False)
 @click.option(
-    "-p", "--passes", metavar="PASSES", help="Such as 'simplify,version_loops{most=8}', or a pipeline: cpu, cpu_checked, gpu, graph."
+    "-p",
+    "--passes",
+    metavar="PASSES",
+    help="Such as 'simplify,version_loops{most=8}', path.py:name, or a pipeline: cpu, cpu_checked, gpu, graph.",
 )
 @click.option(
     "--show", type=click.Choice(["last", "changed", "all"]), default="last", show_default=True, help="Print the program after which passes."

@@ -30,6 +30,8 @@ from tunesmith.lower.renamed_passes import did_you_mean_pass
 from tunesmith.lower.stages import STAGES, stage_of
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.support.errors import UserError
+from tunesmith.support.load_from_file import load_from_file, names_a_file
+from tunesmith.support.user_code import shown
 
 PIPELINES: dict[str, Pipeline | ModulePipeline] = {"cpu": CPU, "cpu_checked": CPU_CHECKED, "gpu": GPU, "graph": GRAPH}
 """Names that stand for all passes of a pipeline."""
@@ -84,6 +86,9 @@ class Optimized:
         """The program behind the last pass."""
         return _script(self.module)
 
+    def __str__(self) -> str:
+        return self.script
+
     def render(self, show: str = "last", diff: bool = False) -> RenderableType:
         """For a terminal.
 
@@ -109,7 +114,8 @@ def opt(program: Program, passes: AnyPass | Sequence[AnyPass], target: str | Tar
         program: a function, module or schedule; a file of script text, which is read and not executed; `-` for script text from
             standard input; or a workload, such as `matmul(m=64,n=64,k=64)` or `path.py:function`.
         passes: passes in order, as text ("simplify,version_loops{most=8}"), or a pass, a pipeline, or a list of texts, passes and
-            pipelines; `cpu`, `cpu_checked`, `gpu` and `graph` stand for the passes of these pipelines.
+            pipelines; `cpu`, `cpu_checked`, `gpu` and `graph` stand for the passes of these pipelines, and `path.py:name` for a pass or a
+            pipeline of a file.
         target: what is compiled for; by default this machine.
     Raises:
         UserError: there is no such program, pass or option, or a pass needs a later stage than the program is in.
@@ -148,18 +154,32 @@ def find_passes(passes: AnyPass | Sequence[AnyPass]) -> list[Pass | ModulePass]:
 
 def _named(text: str) -> Sequence[Pass | ModulePass]:
     name, options = parse_pass(text)
-    if name in PIPELINES:
+    found = _passes_of_file(name) if names_a_file(name) else PIPELINES.get(name)
+    if isinstance(found, (Pipeline, ModulePipeline)):
         if options:
             raise UserError(
                 f"{text.strip()!r}: {name} is a pipeline, which has no options. Give them to its passes: list these in place of {name}"
             )
-        return PIPELINES[name].passes
+        return found.passes
+    if found is not None:
+        return [found.with_texts(options)]
     if name not in _BY_NAME:
         raise UserError(
-            f"there is no pass {name!r}.{did_you_mean_pass(name, (*_BY_NAME, *PIPELINES))} {_known()}. A text names only these: a pass "
-            "of your own, or of another package, is given as an object to tunesmith.driver.opt.opt(program, [the_pass])"
+            f"there is no pass {name!r}.{did_you_mean_pass(name, (*_BY_NAME, *PIPELINES))} {_known()}. A pass of "
+            "your own is path.py:name, or an object in tunesmith.driver.opt.opt(program, [the_pass])"
         )
     return [_BY_NAME[name].with_texts(options)]
+
+
+def _passes_of_file(name: str) -> Pass | ModulePass | Pipeline | ModulePipeline:
+    """The pass or pipeline that `path.py:name` names."""
+    found = load_from_file(name)
+    if not isinstance(found, (Pass, ModulePass, Pipeline, ModulePipeline)):
+        raise UserError(
+            f"{name} is {shown(found)}, not a pass: make a pass of a function with @function_pass(requires=STAGE) of "
+            "tunesmith.lower.pass_infra, or with @module_pass of tunesmith.graph.passes.pass_infra"
+        )
+    return found
 
 
 def _passes_of(given: Pass | ModulePass | Pipeline | ModulePipeline | NamedPass) -> Sequence[Pass | ModulePass]:

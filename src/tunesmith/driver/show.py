@@ -100,7 +100,8 @@ def show_workload(
     machine = as_target(target)
     task = subject.task(machine)
     data: dict[str, Any] = {"workload": subject.name, "digest": task.digest, "target": str(machine), "flops": subject.flops}
-    parts: list[RenderableType] = [printable(f"{subject.name}  digest {task.digest}  {subject.flops:,} operations")]
+    operations = f"{subject.flops:,} operations" if subject.flops else "operations unknown"
+    parts: list[RenderableType] = [printable(f"{subject.name}  digest {task.digest}  {operations}")]
     odd = [str(remark) for remark in remarks(subject.func)]
     data["remarks"] = odd
     parts += [printable(f"! {remark}", style="yellow") for remark in odd]

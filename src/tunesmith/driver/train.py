@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 
+from tunesmith.costmodel.models.model import CostModel
 from tunesmith.costmodel.models.registry import make_model
 from tunesmith.costmodel.models.saved_model import check_suffix, is_model_file
 from tunesmith.costmodel.training.evaluation import FOLDS, METRICS, Evaluation, evaluate
@@ -26,9 +26,6 @@ from tunesmith.ir.target.target import Target
 from tunesmith.measure.calibration.cpu import calibrated
 from tunesmith.support.load_from_file import names_a_file
 from tunesmith.support.user_code import running
-
-if TYPE_CHECKING:
-    from tunesmith.costmodel.models.model import CostModel
 
 Path_ = str | PathLike[str]
 
@@ -101,6 +98,8 @@ def train(files: Path_ | Iterable[Path_], out: Path_, model: str | Callable[...,
     with running(f"the cost model {model}"):
         made = make_model(model, seed)
         check_suffix(out, made.suffix)
+        if type(made).save is CostModel.save:
+            made.save(out)  # refuses, before the time of the training is spent
     data = examples(files)
     with running(f"the cost model {model}"):
         made.update(data.features(made.inputs), data.seconds, data.groups)

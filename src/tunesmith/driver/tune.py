@@ -22,7 +22,7 @@ from tunesmith.display.progress import ProgressView
 from tunesmith.display.report import Report, TaskReport
 from tunesmith.display.tensorboard import TensorBoardScalars
 from tunesmith.driver.compile import as_target
-from tunesmith.driver.tune_options import Budget, Search, as_budget, as_search
+from tunesmith.driver.tune_options import EARLIER, Budget, Search, as_budget, as_search
 from tunesmith.driver.workloads import Subject, WorkloadLike, find_subjects
 from tunesmith.ir.remarks import checked
 from tunesmith.ir.target.target import Target
@@ -42,12 +42,13 @@ from tunesmith.search.space.rules_table import find_rules
 from tunesmith.search.task import Task
 from tunesmith.search.task_scheduler import TaskScheduler, TaskState, check_weight, make_allocator
 from tunesmith.search.tuner import Callback, Progress, Tuning
-from tunesmith.support.arguments import as_count
+from tunesmith.support.arguments import as_count, refuse_keywords
 from tunesmith.support.errors import InternalError, TunesmithError, UserError
 from tunesmith.support.seeds import recorded_seed
 from tunesmith.support.user_code import described
 
 
+@refuse_keywords(**EARLIER)
 def tune(
     workloads: WorkloadLike | Iterable[WorkloadLike],
     target: str | Target | None = None,
@@ -224,6 +225,8 @@ class _Search:
         examples = examples_of(self._database.records(task.digest, task.target.to_json()))
         if best is None and not failure:
             failure = "no candidate was built and ran with a correct result"
+            if not tuning.progress.trials and task.name in self._exhausted:
+                failure = f"{type(tuning.sampler).__name__} proposed no candidates; the space has about {task.space.size():.2g}"
         return TaskReport.of(tuning.progress, best, failure, examples)
 
 

@@ -49,7 +49,8 @@ class Search:
             trained further, or a factory.
         seed: equal seeds propose equal candidates, as long as the measurements are equal.
         batch: candidates per turn of a workload, built and measured together.
-        rules: rules of the space, functions or names in `search.space.rules_table.SEARCH_RULES`; by default those of the target.
+        rules: rules of the space: functions, `"path.py:function"`, or names in `search.space.rules_table.SEARCH_RULES`.  They replace the
+            rules of the target, which are the default; name those too to keep them.
         leaders: number of best candidates that are verified and timed interleaved at the end; 0 disables this.
         allocation: the allocator of batches: "round-robin", "gradient" (Ansor's), or an `Allocator`.  By default the gradient if the
             budget is shared, else round-robin.
@@ -64,6 +65,14 @@ class Search:
     leaders: int = 4
     allocation: str | Allocator | None = None
     weights: Mapping[str, float] | None = field(default=None)
+
+
+EARLIER = {
+    "trials": "budget=N or budget=Budget(trials=N)",
+    **{name: f"budget=Budget({name}=...)" for name in ("total_trials", "seconds", "early_stop")},
+    **{f.name: f"search=Search({f.name}=...)" for f in fields(Search)},
+}
+"""Keywords of `tune` in version 0.1 -> how the argument is passed now."""
 
 
 def as_budget(budget: Budget | int | None) -> Budget:

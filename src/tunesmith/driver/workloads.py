@@ -57,7 +57,10 @@ class Subject:
 
     @property
     def flops(self) -> int:
-        """Floating point operations of one call; 0 if unknown."""
+        """Floating point operations of one call; 0 if unknown.
+
+        An operator has a count: an own function gets one, and with it GFLOP/s in tables, as an `ops.operator.Operator` with `operations`.
+        """
         return self.operator.flops if self.operator is not None else 0
 
     @property

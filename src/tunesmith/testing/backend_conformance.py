@@ -36,8 +36,7 @@ from tunesmith.ir.verify import verify
 from tunesmith.lower.pass_infra import Pipeline
 from tunesmith.lower.stages import STAGES, check_stage
 from tunesmith.ops.workload import Workload, workload
-from tunesmith.search.space.rules_table import find_rules
-from tunesmith.search.space.sketch import collect
+from tunesmith.search.space.rules_table import find_rules, sketches_of
 from tunesmith.support.errors import BuildError, RunError, TunesmithError
 from tunesmith.testing.array_agreement import check_arrays, check_guards, guarded
 
@@ -251,7 +250,7 @@ class BackendConformance:
 
 
 def _sketches(rules: Iterable[str], w: Workload, target: Target) -> list[Any]:
-    return [s for rule in find_rules(rules) for s in collect(rule(w.func, target), w.func)]
+    return [s for rule in find_rules(rules) for s in sketches_of(rule, w.func, target)]
 
 
 def _loaded(backend: Backend, artifact: Artifact, functions: Sequence[PrimFunc]) -> Any:

@@ -6,7 +6,7 @@
             return Mine
 
 Models with and without learning are supported; tests of learning apply if an update changes the model's scores, or must: `learns = True`
-makes a model fail that ignores its updates.
+makes a model fail that ignores its updates.  The class attribute `is_saved = False` omits the tests of files, for a model that only searches.
 """
 
 from __future__ import annotations
@@ -54,6 +54,8 @@ def example_data(inputs: str, n: int = 160, seed: int = 0) -> Data:
 class CostModelConformance:
     """The tests; each docstring states a requirement."""
 
+    is_saved: ClassVar[bool] = True
+    """Whether the model defines `save` and `load`, as `tunesmith costmodel train` requires."""
     learns: ClassVar[bool | None] = None
     """Whether updates change scores; None if that is up to the model."""
 
@@ -187,6 +189,7 @@ class CostModelConformance:
 
     def test_what_is_saved_scores_the_same(self, make: Make, tmp_path: Path) -> None:
         """A loaded model gives the same scores; the file is data, not a pickle."""
+        self._require_saving()
         m = make()
         data = example_data(m.inputs)
         m.update(*data)
@@ -204,6 +207,7 @@ class CostModelConformance:
 
     def test_loaded_models_are_pretrained(self, make: Make, tmp_path: Path) -> None:
         """Pretrained knowledge survives updates, also with a few records of another task."""
+        self._require_saving()
         m = make()
         x, seconds, groups = example_data(m.inputs, 300)
         m.update(x, seconds, groups)
@@ -227,6 +231,7 @@ class CostModelConformance:
 
     def test_files_that_it_did_not_write_are_refused(self, make: Make, tmp_path: Path) -> None:
         """Foreign or truncated files raise a RecordError."""
+        self._require_saving()
         m = make()
         file = tmp_path / f"model{m.suffix}"
         for junk in _JUNK:
@@ -241,6 +246,10 @@ class CostModelConformance:
         file.write_bytes(whole[: len(whole) // 2])
         with pytest.raises(RecordError):
             type(m).load(file)
+
+    def _require_saving(self) -> None:
+        if not self.is_saved:
+            pytest.skip("the model is not saved")
 
     def test_invalid_data_is_refused(self, make: Make) -> None:
         """Arrays of different lengths, wrong numbers of dimensions, invalid times."""
