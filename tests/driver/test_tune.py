@@ -110,18 +110,8 @@ def test_several_workloads_take_turns_and_have_separate_lines(tmp_path: Path) ->
 def test_the_report_is_data_and_text(tmp_path: Path) -> None:
     report = tunesmith.tune(MATMUL, **grouped(target=TARGET, trials=3, log=None, **{**QUICK, "batch": 2}))
     (entry,) = report.to_json()["tasks"]  # type: ignore[misc]
-    assert list(entry) == [
-        "workload",
-        "digest",
-        "trials",
-        "errors",
-        "examples",
-        "best_us",
-        *["best_clean", "noisy", "gflops"],
-        "drafted",
-        "scored",
-        "seconds",
-    ]
+    found = ["workload", "digest", "trials", "errors", "examples", "best_us", "best_clean", "noisy", "gflops"]
+    assert list(entry) == [*found, "drafted", "scored", "seconds"]
     assert list(entry["seconds"]) == ["total", "draft", "verify", "build", "measure", "train"]
     assert entry["best_us"] == pytest.approx(report.best.seconds * 1e6)  # type: ignore[union-attr]
     assert entry["gflops"] == pytest.approx(2 * 64**3 / report.best.seconds / 1e9)  # type: ignore[union-attr]
@@ -191,9 +181,8 @@ def test_the_last_line_of_progress_reports_leaders_timed_again(hand: ModuleType)
     first, second = hand.record_of(hand.matmul(), seconds=568.6e-6), hand.record_of(hand.matmul(), seconds=2227e-6, clean=False)
     p = Progress(task, 24, trials=24, best=second, timed_again=4, best_before=first)
     assert "24/24 trials, 4 leaders timed again: best 2227~ us (was 568.6 us)" in line(p)
-    assert "1 leader timed again: best 568.6 us" in line(replace(p, best=first, timed_again=1)) and "was" not in line(
-        replace(p, best=first)
-    )
+    same = line(replace(p, best=first, timed_again=1))
+    assert "1 leader timed again: best 568.6 us" in same and "was" not in same
 
 
 def test_a_program_without_a_reference_is_compared_with_itself_unscheduled(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from os import PathLike
 from os.path import isfile
 from pathlib import Path
+from typing import Any
 
 from rich.console import Group, RenderableType
 
@@ -222,7 +223,7 @@ def _parsed(text: str, file: str) -> IRModule:
     if len(functions := _functions(text)) < 2:
         found = parse(text, file)
         return found if isinstance(found, IRModule) else IRModule({found.name: found})
-    parsed = [parse(function, file) for function in functions]
+    parsed: list[Any] = [parse(function, file) for function in functions]
     names = [f.name for f in parsed]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UserError(f"{file}: two functions are named {twice}: rename one, or pass them one at a time")
