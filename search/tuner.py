@@ -39,12 +39,16 @@ class Progress:
         task: the task being tuned.
         trials: measured candidates, including failures and records of earlier runs.
         budget: maximum number of trials; None if the task has no limit of its own.
-        best: the best verified record.
+        best: the best verified record, chosen by `measure.records.status`.  A second measurement can make it slower.
         errors: number of failures by error kind.
         seconds: time spent on each phase: draft, verify, build, measure, train, total.
         drafted, scored: candidates scored by the analytic model and by the learned model.
-        curve: best seconds after each trial; None before the first success.
+        curve: after each trial the best seconds so far: the least first time of the candidates verified until then; None before the first
+            success.  Second measurements of leaders are no trials and change only `best`, so the curve never rises, and a resumed search
+            has the same curve as one without interruption.
         resumed: trials that come from earlier runs.
+        timed_again: leaders that this run timed again.
+        best_before: the best record before the leaders were timed again.
     """
 
     task: Task
@@ -57,20 +61,25 @@ class Progress:
     scored: int = 0
     curve: list[float | None] = field(default_factory=list)
     resumed: int = 0
+    timed_again: int = 0
+    best_before: Record | None = None
 
     @property
     def gflops(self) -> float:
         """Rate of the best record in GFLOP/s; 0 without one."""
         return self.task.flops / self.best.seconds / 1e9 if self.best is not None and self.task.flops else 0.0
 
-    def add(self, record: Record) -> None:
-        """Count one record."""
+    def add(self, record: Record, least: float = 0.0) -> None:
+        """Count the first record of a candidate; times below `least` are invalid."""
         self.trials += 1
+        fastest = self.curve[-1] if self.curve else None
         if record.error is not None:
             self.errors[record.error.kind] = self.errors.get(record.error.kind, 0) + 1
-        elif record.verified and (self.best is None or record.seconds < self.best.seconds):
-            self.best = record
-        self.curve.append(None if self.best is None else self.best.seconds)
+        elif record.verified and record.seconds >= least:
+            if self.best is None or record.seconds < self.best.seconds:
+                self.best = record
+            fastest = record.seconds if fastest is None else min(record.seconds, fastest)
+        self.curve.append(fastest)
 
 
 Callback = Callable[[Progress], None]
@@ -109,6 +118,7 @@ class Tuning:
         self._batch, self._seed, self._callbacks = batch, recorded_seed(seed), tuple(callbacks)
         self._drafted = 0.0
         self._target = task.target.to_json()
+        self._least = min_seconds(task.func, task.target)
         self._candidates: dict[str, Candidate] = {}
         known = known_results(task, self._database)
         for record, result in known:
@@ -154,8 +164,9 @@ class Tuning:
                 self._candidates[record.schedule] = candidates[len(records)]
                 records.append(record)
                 self._database.add(record)
-                p.add(record)
+                p.add(record, self._least)
         self._ran(records)
+        self._update_best()
         with self._phase("train"):
             self.sampler.tell([result_of(c, r) for c, r in zip(candidates, records, strict=True)])
         self._account()
@@ -168,7 +179,9 @@ class Tuning:
         This corrects for lucky first measurements.  Each measurement adds a record to log and database, but no trial.  The final best is
         chosen by `measure.records.status` from the log alone.
         """
+        before = self.progress.best
         timed: set[str] = set()
+        again: set[str] = set()
         noisy = False
         for _ in range(RANKING_ROUNDS):
             top = self._in_space(self._database.top(self.task.digest, self._target, len(self._database), unverified=True))
@@ -186,6 +199,8 @@ class Tuning:
             self._ran(records)
             noisy = not all(r.clean for r in records if r.error is None)
             timed = {r.schedule for r in records}
+            again |= timed
+        self.progress.timed_again, self.progress.best_before = len(again), before
         self._update_best()
         self._show()
 

@@ -1,8 +1,8 @@
 """Choose the measurement that counts for each candidate, and the best candidate of a task.
 
 A search measures many candidates once, for 0.1 s each, and the minimum of many such times is biased low.  So the best candidates are
-measured again, and the new time replaces the first.  The choice depends only on the records of a candidate in log order.  Timestamps are
-ignored, because a wrong clock would distort every later choice.
+measured again, and the new time replaces the first.  Other load lengthens times, so a noisy time never replaces a clean one.  The choice
+depends only on the records of a candidate in log order.  Timestamps are ignored, because a wrong clock would distort every later choice.
 """
 
 from __future__ import annotations
@@ -12,9 +12,6 @@ from dataclasses import dataclass
 
 from tunesmith.measure.records.record import Record
 
-AGREES = 1.05
-"""A noisy time agrees with a clean one if it is longer by at most this factor."""
-
 
 @dataclass(frozen=True, slots=True)
 class Status:
@@ -23,7 +20,7 @@ class Status:
     Attributes:
         record: the measurement that counts.
         first: the first valid measurement, by which a search selected the candidate.
-        again: the later measurement that replaces or confirms it; None if there is none.
+        again: the later measurement that replaced it; None if the first counts.
     """
 
     record: Record
@@ -42,9 +39,7 @@ def status_of(records: Iterable[Record], least: float = 0.0) -> Status | None:
     1. An error of any kind (crash, timeout, wrong result) invalidates all earlier measurements.
     2. Times below `least` are invalid.
     3. Verified measurements take precedence over unverified ones.
-    4. Of the measurements after the first, clean ones take precedence over noisy ones, then later over earlier ones.  So a noisy third
-       measurement does not replace a clean second one.
-    5. The chosen one replaces the first, even if it is noisy and the first is clean; if it agrees with a clean first one, it confirms it.
+    4. Clean measurements take precedence over noisy ones, then later over earlier ones.
 
     Args:
         records: all records of the candidate, in log order.
@@ -58,21 +53,17 @@ def status_of(records: Iterable[Record], least: float = 0.0) -> Status | None:
             valid.append(record)
     if not valid:
         return None
-    first = valid[0]
     shown = [r for r in valid if r.verified] or valid
-    later = [r for r in shown if r is not first]
-    if not later:
-        return Status(first, first, None)
-    again = ([r for r in later if r.clean] or later)[-1]
-    confirmed = shown[0] is first and first.clean and not again.clean and again.seconds <= AGREES * first.seconds
-    return Status(first if confirmed else again, first, again)
+    record = ([r for r in shown if r.clean] or shown)[-1]
+    return Status(record, valid[0], None if record is valid[0] else record)
 
 
 def leader_of(statuses: Iterable[Status]) -> Status | None:
     """The best verified candidate; of equal ones the first.
 
-    This is the fastest of the candidates that were measured again.  A candidate measured once replaces it only if its time is below both
-    the counting time and the first time of that candidate, as a single measurement is comparable only with a first measurement.
+    This is the fastest of the candidates of which a later measurement counts.  A candidate whose first measurement counts replaces it only
+    if its time is below both the counting time and the first time of that candidate, as first measurements are comparable only with
+    each other.
     """
     verified = [s for s in statuses if s.record.verified]
     sure = min((s for s in verified if s.again is not None), key=lambda s: s.seconds, default=None)

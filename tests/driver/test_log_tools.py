@@ -115,8 +115,8 @@ def test_stats(hand: ModuleType, log: Path) -> None:
     assert task["best_us"] == pytest.approx(10.0) and task["sketch"] == "tile"
     assert task["curve"] == pytest.approx([10.0, 10.0, 10.0])
     assert task["sketches"] == {
-        "": {"trials": 1, "fastest_us": pytest.approx(20.0), "errors": {}},
-        "tile": {"trials": 2, "fastest_us": pytest.approx(10.0), "errors": {"crash": 1}},
+        "": {"trials": 1, "fastest_us": pytest.approx(20.0), "fastest_clean": True, "errors": {}},
+        "tile": {"trials": 2, "fastest_us": pytest.approx(10.0), "fastest_clean": True, "errors": {"crash": 1}},
     }
     assert task["seconds"] == {"build": 1.5, "run": 0.5, "span": 3.0}
     assert (found.data["records"], found.data["bad_lines"]) == (3, 1)
@@ -166,3 +166,13 @@ def test_out_of_range_times_do_not_stop_the_counting(hand: ModuleType, tmp_path:
     log.write_text("".join(json.dumps(line) + "\n" for line in lines))
     (task,) = stats([log]).data["tasks"]
     assert task["records"] == 3 and 0.5 <= task["seconds"]["build"] <= 0.5 + 2e12
+
+
+def test_times_that_other_load_disturbed_are_marked(hand: ModuleType, tmp_path: Path) -> None:
+    func = hand.matmul()
+    path = hand.write_log(tmp_path / "noisy.jsonl", hand.record_of(func, seconds=3e-5, clean=False))
+    text = str(stats([path]))
+    assert text.count("30~") == 2 and "(~ other processes used the machine)" in text
+    RecordLog(path).append(hand.record_of(func, seconds=4e-5, timestamp=2000.0))
+    found = stats([path])
+    assert found.data["tasks"][0]["best_clean"] and found.data["tasks"][0]["noisy"] == 1 and "40~" not in str(found)

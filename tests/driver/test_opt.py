@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from click.testing import CliRunner
@@ -200,3 +201,24 @@ def test_wrong_use(script: Path) -> None:
     assert result.exit_code == 2 and "give a PROGRAM and --passes, or --list" in result.output
     result = CliRunner().invoke(main, ["opt", "missing.txt", "-p", "simplify"])
     assert result.exit_code == 2 and "missing.txt" in result.output
+
+
+def test_the_programs_of_a_log_are_read_from_standard_input(hand: ModuleType, tmp_path: Path) -> None:
+    log = hand.write_log(tmp_path / "log.jsonl", hand.record_of(hand.matmul(), clean=False))
+    relu = find_subject("relu(shape=64)").func
+    hand.write_log(log, hand.record_of(relu, lambda s: s.vectorize(s.get_loops(s.get_block("Y"))[0])), name="relu(shape=64)", func=relu)
+    shown = CliRunner().invoke(main, ["show", str(log), "--script"])
+    assert shown.exit_code == 0
+    result = CliRunner().invoke(main, ["opt", "-", "-p", "cpu", "--target", str(TARGET)], input=shown.stdout)
+    assert result.exit_code == 0, result.stderr
+    assert "def matmul" in result.stdout and "def relu" in result.stdout
+
+
+def test_functions_of_one_name_in_a_text_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "two.py").write_text(SCRIPT + SCRIPT)
+    with pytest.raises(UserError, match=r"two.py: two functions are named scaled: rename one, or pass them one at a time"):
+        opt(tmp_path / "two.py", "simplify", TARGET)
+    wrong = SCRIPT.replace("def scaled", "def other").replace("A[vi]", "Z[vi]")
+    (tmp_path / "wrong.py").write_text(SCRIPT + wrong)
+    with pytest.raises(UserError, match=rf"wrong.py:{len((SCRIPT + wrong).splitlines())}:"):
+        opt(tmp_path / "wrong.py", "simplify", TARGET)

@@ -36,7 +36,9 @@ def test_a_valid_log_replays_to_the_compiled_program(hand: ModuleType, tmp_path:
     assert report.to_json() == [
         {"workload": hand.MATMUL, "digest": digest, "ok": True, "ir_digest": structural.digest(s.func), "median_us": None}
     ]
-    assert hand.MATMUL in str(report) and "10" in str(report)
+    assert hand.MATMUL in str(report) and "10" in str(report) and "now us" not in str(report)
+    noisy = hand.write_log(tmp_path / "noisy.jsonl", hand.record_of(hand.matmul(), clean=False))
+    assert "10~" in str(tunesmith.replay(noisy)) and "(~ other processes used the machine)" in str(tunesmith.replay(noisy))
 
 
 def test_outputs_are_compared_and_times_taken(hand: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,7 +49,7 @@ def test_outputs_are_compared_and_times_taken(hand: ModuleType, tmp_path: Path, 
     report = tunesmith.replay(log, verify=True, time=True)
     assert report.ok, report
     assert [row.workload for row in report.rows] == [hand.MATMUL, "mine"]
-    assert all(row.median is not None and row.median > 0 for row in report.rows)
+    assert all(row.median is not None and row.median > 0 for row in report.rows) and "now us" in str(report)
     once = tunesmith.replay(log, verify=True)
     assert once.ok and [row.median for row in once.rows] == [None, None]
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from rich.console import Group
 
-from tunesmith.display.tables import microseconds, printable, rate, sparkline
+from tunesmith.display.tables import as_text, code, microseconds, plain_table, printable, rate, sparkline
 from tunesmith.driver.show import show_log, show_workload
 from tunesmith.driver.workloads import find_subject
 from tunesmith.measure.records.log import RecordLog
@@ -80,3 +82,34 @@ def test_numbers_and_curves() -> None:
     assert sparkline([]) == "" and sparkline([3.0, 3.0]) == "▁▁"
     assert len(sparkline(list(range(100, 0, -1)))) == 32 and sparkline([float(x) for x in range(100, 0, -1)])[-1] == "▁"
     assert printable("a[b]\x07\n").plain == "a[b]?\n"
+
+
+def test_a_best_time_that_other_load_disturbed_is_marked(hand: ModuleType, tmp_path: Path) -> None:
+    log = hand.write_log(tmp_path / "log.jsonl", hand.record_of(hand.matmul(), seconds=3e-5, clean=False))
+    shown = show_log(log)
+    assert "30~" in str(shown) and "(~ other processes used the machine)" in str(shown)
+    assert (shown.data[0]["best_clean"], shown.data[0]["noisy"]) == (False, 1)
+    quiet = hand.write_log(tmp_path / "quiet.jsonl", hand.record_of(hand.matmul(), seconds=3e-5))
+    assert "~" not in str(show_log(quiet))
+
+
+def test_text_with_programs_is_python(hand: ModuleType, tmp_path: Path) -> None:
+    func = hand.matmul()
+    name = "evil\nimport os  # " + "x" * 200
+    log = hand.write_log(tmp_path / "log.jsonl", hand.record_of(func, target=hand.TARGET), name=name)
+    RecordLog(log).append(hand.record_of(func, workload="f" * 32))
+    with log.open("a") as file:
+        file.write("not json\n")
+    text = str(show_log(log, script=True))
+    (program,) = ast.parse(text).body
+    assert isinstance(program, ast.FunctionDef) and program.name == "matmul" and "1 bad line" in text
+    assert len(ast.parse(str(show_log(log, script=True, trace=True))).body) > 2
+    assert str(show_log(log)).startswith(str(hand.TARGET)), "tables without programs are no comments"
+    (program,) = ast.parse(str(show_workload(hand.MATMUL, target=hand.TARGET, script=True))).body
+    assert isinstance(program, ast.FunctionDef)
+    assert ast.parse(str(show_workload(hand.MATMUL, target=hand.TARGET, trace=True))).body
+
+
+def test_long_lines_of_programs_are_not_wrapped() -> None:
+    line = "x = " + " + ".join(["1"] * 200)
+    assert as_text(Group(code(line), plain_table("t", ["a"], [["1"]]))).splitlines()[0] == line

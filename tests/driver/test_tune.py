@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import math
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -16,9 +19,11 @@ from rich.console import Console
 import tunesmith
 from tunesmith import te
 from tunesmith.display.progress import ProgressView, clock, line, seconds_left
+from tunesmith.display.report import TaskReport, noise_notes
 from tunesmith.driver.tune_options import Search, grouped
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.target.target import Target
+from tunesmith.measure.local_runner import InProcessRunner
 from tunesmith.measure.policies import MeasurePolicy, RacePolicy
 from tunesmith.measure.records.database import Database
 from tunesmith.measure.records.log import RecordLog
@@ -31,6 +36,7 @@ from tunesmith.support.errors import InternalError, RecordError, RunError, UserE
 
 MATMUL = "matmul(m=64,n=64,k=64)"
 TARGET = Target("llvm")
+TUNE = importlib.import_module("tunesmith.driver.tune")
 QUICK: dict[str, Any] = {
     "sampler": "random",
     "workers": 0,
@@ -104,7 +110,8 @@ def test_several_workloads_take_turns_and_have_separate_lines(tmp_path: Path) ->
 def test_the_report_is_data_and_text(tmp_path: Path) -> None:
     report = tunesmith.tune(MATMUL, **grouped(target=TARGET, trials=3, log=None, **{**QUICK, "batch": 2}))
     (entry,) = report.to_json()["tasks"]  # type: ignore[misc]
-    assert list(entry) == ["workload", "digest", "trials", "errors", "examples", "best_us", "gflops", "drafted", "scored", "seconds"]
+    found = ["workload", "digest", "trials", "errors", "examples", "best_us", "best_clean", "noisy", "gflops"]
+    assert list(entry) == [*found, "drafted", "scored", "seconds"]
     assert list(entry["seconds"]) == ["total", "draft", "verify", "build", "measure", "train"]
     assert entry["best_us"] == pytest.approx(report.best.seconds * 1e6)  # type: ignore[union-attr]
     assert entry["gflops"] == pytest.approx(2 * 64**3 / report.best.seconds / 1e9)  # type: ignore[union-attr]
@@ -119,6 +126,63 @@ def test_a_batch_as_large_as_the_budget_is_noted(budget: dict[str, int | None]) 
     (note,) = report.notes
     assert f"batch 3 >= trials {budget['trials'] or 3}: a sampler is asked once and learns nothing" in note and note in str(report)
     assert report.ok, "it is not a failure"
+
+
+def test_remarks_are_printed_before_the_first_batch(capsys: pytest.CaptureFixture[str]) -> None:
+    printed: list[str] = []
+
+    class Reading(RandomSampler):
+        def ask(self, n: int) -> list[Candidate]:
+            printed.append(capsys.readouterr().err)
+            return []
+
+    tunesmith.tune(MATMUL, **grouped(target=TARGET, trials=2, log=None, **{**QUICK, "sampler": Reading, "progress": True}))
+    assert printed[0].startswith("! batch 32 >= trials 2: a sampler is asked once and learns nothing")
+
+
+class NoisyRunner(InProcessRunner):
+    """Every measurement is disturbed."""
+
+    def run(self, requests: Any) -> Any:
+        return [replace(r, clean=False) for r in super().run(requests)]
+
+
+def test_a_noisy_best_is_marked_and_its_leaders_are_timed_again_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "log.jsonl"
+    with monkeypatch.context() as patched:
+        patched.setattr(TUNE, "InProcessRunner", NoisyRunner)
+        report = tunesmith.tune("relu(shape=512)", **grouped(target=TARGET, trials=3, log=log, **{**QUICK, "batch": 2}))
+    assert report.best is not None and not report.best.clean and report.tasks[0].noisy == 3
+    assert report.notes == (
+        "3 of 3 measurements were disturbed by other load; the best time is from such measurements. "
+        f"Compare with `tunesmith replay {log} --time`",
+    )
+    assert f"{report.best.seconds * 1e6:.4g}~" in str(report) and "(~ other processes used the machine)" in str(report)
+    ranked: list[str] = []
+    monkeypatch.setattr(TUNE.Tuning, "rank", lambda tuning, leaders: ranked.append(tuning.task.name))
+    again = tunesmith.tune("relu(shape=512)", **grouped(target=TARGET, trials=3, log=log, **{**QUICK, "batch": 2, "leaders": 2}))
+    assert ranked == ["relu(shape=512)"], "no trial is left, and a noisy best is timed again"
+    assert "Run the same command again on a quiet machine, or compare with" in again.notes[0]
+
+
+def test_a_clean_best_among_noisy_measurements_is_noted(hand: ModuleType) -> None:
+    task = tunesmith.driver.workloads.find_subject(MATMUL).task(TARGET)
+    best = hand.record_of(hand.matmul())
+    noisy = hand.record_of(hand.matmul(), clean=False)
+    one = TaskReport.of(Progress(task, 3), best, records=[best, noisy, noisy])
+    assert noise_notes([one], None, True) == ["2 of 3 measurements were disturbed by other load. Search again on a quiet machine"]
+    assert noise_notes([TaskReport.of(Progress(task, 2), best, records=[best, noisy])], None, True) == []
+    other = TaskReport.of(Progress(task, 1), noisy, records=[noisy])
+    assert "; 1 of 2 best times are from such measurements. Search again" in noise_notes([one, other], None, True)[0]
+
+
+def test_the_last_line_of_progress_reports_leaders_timed_again(hand: ModuleType) -> None:
+    task = tunesmith.driver.workloads.find_subject(MATMUL).task(TARGET)
+    first, second = hand.record_of(hand.matmul(), seconds=568.6e-6), hand.record_of(hand.matmul(), seconds=2227e-6, clean=False)
+    p = Progress(task, 24, trials=24, best=second, timed_again=4, best_before=first)
+    assert "24/24 trials, 4 leaders timed again: best 2227~ us (was 568.6 us)" in line(p)
+    same = line(replace(p, best=first, timed_again=1))
+    assert "1 leader timed again: best 568.6 us" in same and "was" not in same
 
 
 def test_a_program_without_a_reference_is_compared_with_itself_unscheduled(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def renamed(**options: str) -> dict[str, Any]:
 
 def finish(shown: RenderableType, data: object, out: str | None, ok: bool) -> None:
     """Print the result, write it as JSON if requested, and exit with status 1 unless `ok`."""
-    console(stderr=out == "-").print(printable(shown) if isinstance(shown, str) else shown)
+    console(stderr=out == "-").print(printable(shown) if isinstance(shown, str) else shown, crop=False)
     if out is not None:
         text = json.dumps(data, indent=2) + "\n"
         if out == "-":

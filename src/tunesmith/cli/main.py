@@ -20,6 +20,7 @@ from tunesmith.cli.dataset import dataset
 from tunesmith.cli.experiment import experiment
 from tunesmith.cli.log import log
 from tunesmith.cli.opt import opt
+from tunesmith.display.tables import plural
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
@@ -218,7 +219,7 @@ def compile_(
         "without_record": [name for name in functions if name not in covered],
         "bytes_sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
     }
-    finish(f"{path}: {len(functions)} functions, {len(covered)} with a record", data, out, True)
+    finish(f"{path}: {plural(len(functions), 'function')}, {len(covered)} with a record", data, out, True)
 
 
 @main.command()

@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from tunesmith.display.tables import counted, microseconds, plain_table, printable, rate
+from tunesmith.display.tables import counted, microseconds, plain_table, plural, printable, rate
+from tunesmith.measure.records.record import Record
 from tunesmith.search.tuner import Progress
 
 _COLUMNS = ["workload", "trials", "best us", "GFLOP/s", "errors", "time goes to", "left"]
@@ -39,6 +40,10 @@ class ProgressView:
         if self._live is not None:
             self._live.stop()
 
+    def note(self, text: str) -> None:
+        """Print a remark above the progress."""
+        self._console.print(printable(f"! {text}", "yellow"), soft_wrap=True)
+
     def show(self, progress: Progress) -> None:
         """The callback of a search: update one task."""
         self._tasks[progress.task.name] = progress
@@ -51,7 +56,7 @@ class ProgressView:
         """All tasks, with the estimated remaining time in the title."""
         left = self._left()
         done = sum(p.trials for p in self._tasks.values())
-        title = f"{len(self._tasks)} tasks"
+        title = plural(len(self._tasks), "task")
         title += "" if self._total is None else f", {done} of {self._total} trials"
         title += "" if left is None else f", about {clock(left)} left"
         return plain_table(title, _COLUMNS, [cells(p) for p in self._tasks.values()], left=["errors", "time goes to"])
@@ -74,7 +79,7 @@ def cells(p: Progress) -> list[str]:
     return [
         p.task.name,
         f"{p.trials}" if p.budget is None else f"{p.trials}/{p.budget}",
-        microseconds(None if p.best is None else p.best.seconds),
+        _time(p.best),
         rate(p.gflops),
         counted(p.errors),
         time_split(p),
@@ -85,10 +90,16 @@ def cells(p: Progress) -> list[str]:
 def line(p: Progress) -> str:
     """A task as a line of text."""
     name, trials, best, gflops, errors, split, left = cells(p)
-    parts = [f"{trials} trials", f"best {best} us" + (f" ({gflops} GFLOP/s)" if gflops != "-" else "")]
+    again = f"{plural(p.timed_again, 'leader')} timed again: " if p.timed_again else ""
+    before = f" (was {_time(p.best_before)} us)" if p.timed_again and p.best_before not in (None, p.best) else ""
+    parts = [f"{trials} trials", f"{again}best {best} us{before}" + (f" ({gflops} GFLOP/s)" if gflops != "-" else "")]
     parts += [f"errors: {errors}"] if errors else []
     parts += [split] if split else []
     return f"{name}: {', '.join(parts)}" + (f", {left} left" if left != "-" and p.budget is not None and p.trials < p.budget else "")
+
+
+def _time(best: Record | None) -> str:
+    return "-" if best is None else microseconds(best.seconds, best.clean)
 
 
 def time_split(p: Progress) -> str:

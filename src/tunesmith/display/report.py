@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from tunesmith.display.failures import ErrorExample, render_examples
-from tunesmith.display.tables import as_text, counted, microseconds, plain_table, printable, rate, sparkline
+from tunesmith.display.failures import ErrorExample, examples_of, render_examples
+from tunesmith.display.tables import NOISY, as_text, counted, microseconds, plain_table, plural, printable, rate, sparkline
 from tunesmith.measure.records.record import Record
 from tunesmith.search.tuner import PHASES, Progress
 from tunesmith.support.errors import UserError
@@ -29,9 +29,11 @@ class TaskReport:
         flops: operations of one call; 0 if not counted.
         drafted, scored: candidates scored by the analytic and by the learned model.
         seconds: seconds per phase: total, draft, verify, build, measure, train.
-        curve: for each trial, including those of earlier runs, the best verified seconds so far; None before the first success.
+        curve: for each trial, including those of earlier runs, the best verified seconds so far, see `search.tuner.Progress`; None before
+            the first success.
         failure: why the workload has no result or an incomplete one; empty on success.
         examples: the most frequent message of each error class, with a candidate.
+        measured, noisy: measurements in the log with a time, and how many of them other load disturbed.
     """
 
     workload: str
@@ -47,11 +49,14 @@ class TaskReport:
     curve: Sequence[float | None] = field(repr=False)
     failure: str = ""
     examples: Sequence[ErrorExample] = ()
+    measured: int = 0
+    noisy: int = 0
 
     @classmethod
-    def of(cls, progress: Progress, best: Record | None, failure: str = "", examples: Sequence[ErrorExample] = ()) -> TaskReport:
-        """Build the report of a tuning from its progress."""
+    def of(cls, progress: Progress, best: Record | None, failure: str = "", records: Sequence[Record] = ()) -> TaskReport:
+        """Build the report of a tuning from its progress and the task's records."""
         p, task = progress, progress.task
+        timed = [r.clean for r in records if r.error is None]
         seconds = {name: p.seconds[name] for name in ("total", *PHASES)}
         return cls(
             task.name,
@@ -66,7 +71,9 @@ class TaskReport:
             seconds,
             tuple(p.curve),
             failure,
-            tuple(examples),
+            examples_of(records),
+            len(timed),
+            timed.count(False),
         )
 
     @property
@@ -88,6 +95,8 @@ class TaskReport:
             "errors": dict(sorted(self.errors.items())),
             "examples": [e.to_json() for e in self.examples],
             "best_us": self.best_us,
+            "best_clean": self.best is None or self.best.clean,
+            "noisy": self.noisy,
             "gflops": self.gflops,
             "drafted": self.drafted,
             "scored": self.scored,
@@ -153,7 +162,7 @@ class Report:
             [
                 t.workload,
                 str(t.trials) + (f" ({t.resumed} before)" if t.resumed else ""),
-                microseconds(None if t.best is None else t.best.seconds),
+                "-" if t.best is None else microseconds(t.best.seconds, t.best.clean),
                 rate(t.gflops),
                 "-" if t.best is None else t.best.sketch,
                 counted(t.errors) or "none",
@@ -161,8 +170,9 @@ class Report:
             ]
             for t in self.tasks
         ]
+        title = "Found" + ("" if all(t.best is None or t.best.clean for t in self.tasks) else NOISY)
         return plain_table(
-            "Found", ["workload", "trials", "best us", "GFLOP/s", "sketch", "errors", "curve"], rows, left=["sketch", "errors", "curve"]
+            title, ["workload", "trials", "best us", "GFLOP/s", "sketch", "errors", "curve"], rows, left=["sketch", "errors", "curve"]
         )
 
     def _time(self) -> Table:
@@ -175,3 +185,25 @@ class Report:
         if len(self.tasks) != 1:
             raise UserError(f"the report has {len(self.tasks)} workloads: select one with report[name], or iterate over report.tasks")
         return self.tasks[0]
+
+
+def noise_notes(tasks: Sequence[TaskReport], log: str | None, ranked: bool) -> list[str]:
+    """A remark if a best time, or most measurements of the tasks, were disturbed by other load.
+
+    Args:
+        tasks: results of distinct programs.
+        log: path of their log, if any.
+        ranked: a run times the leaders again.
+    """
+    measured, noisy = sum(t.measured for t in tasks), sum(t.noisy for t in tasks)
+    best = [t.best for t in tasks if t.best is not None]
+    doubtful = sum(not b.clean for b in best)
+    if not doubtful and 2 * noisy <= measured:
+        return []
+    which = "the best time is" if len(best) == 1 else f"{doubtful} of {len(best)} best times are"
+    found = f"; {which} from such measurements" if doubtful else ""
+    again = "Run the same command again on a quiet machine" if log is not None else "Search again on a quiet machine"
+    advice = [again] if ranked or log is None else []
+    advice += [] if log is None else [f"compare with `tunesmith replay {log} --time`"]
+    text = ", or ".join(advice)
+    return [f"{noisy} of {plural(measured, 'measurement')} were disturbed by other load{found}. {text[0].upper()}{text[1:]}"]

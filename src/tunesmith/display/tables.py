@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 
 from rich.console import Console, RenderableType
@@ -14,15 +15,32 @@ from tunesmith.support.escaped_text import escaped
 
 PIPED_WIDTH = 160
 """Columns of a table written to a file or a pipe."""
+NOISY = "  (~ other processes used the machine)"
+"""The end of a table's title that explains the mark of `microseconds`."""
 _BARS = "▁▂▃▄▅▆▇█"
 
 
 def as_text(shown: RenderableType, width: int = PIPED_WIDTH) -> str:
     """The output of a terminal of the given width, without colours."""
     console = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=False)
-    console.print(shown)
+    console.print(shown, crop=False)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue().rstrip("\n")
+
+
+def comment(text: str) -> str:
+    """Each line of the text as a comment of Python."""
+    return textwrap.indent(text, "# ", lambda _: True)
+
+
+def as_comment(shown: RenderableType) -> Text:
+    """The output of a terminal as comments of Python."""
+    return code(comment(as_text(shown)))
+
+
+def code(text: str) -> Text:
+    """Program text for a terminal or a file; long lines are not wrapped."""
+    return Text(escaped(text), no_wrap=True, overflow="ignore")
 
 
 def console(stderr: bool = False) -> Console:
@@ -57,12 +75,12 @@ def printable(text: str, style: str = "") -> Text:
     return Text(escaped(text), style)
 
 
-def microseconds(seconds: float | None) -> str:
-    """`123.4` for 123.4 us, with four digits; `-` for None."""
+def microseconds(seconds: float | None, clean: bool = True) -> str:
+    """`123.4` for 123.4 us, with four digits; `123.4~` for a measurement that is not clean; `-` for None."""
     if seconds is None or not math.isfinite(seconds):
         return "-"
     us = seconds * 1e6
-    return f"{us:.0f}" if us >= 1000 else f"{us:.4g}"
+    return (f"{us:.0f}" if us >= 1000 else f"{us:.4g}") + ("" if clean else "~")
 
 
 def rate(gflops: float | None) -> str:
@@ -70,9 +88,9 @@ def rate(gflops: float | None) -> str:
     return f"{gflops:.3g}" if gflops and gflops < 100 else f"{gflops:.0f}" if gflops else "-"
 
 
-def plural(n: int, noun: str) -> str:
+def plural(n: int, noun: str, several: str = "") -> str:
     """`1 pool`, `2 pools`."""
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+    return f"{n} {noun if n == 1 else several or noun + 's'}"
 
 
 def counted(errors: Mapping[str, int]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 
 from tunesmith.display.failures import examples_of, render_example_data
-from tunesmith.display.tables import as_text, counted, microseconds, plain_table, printable, sparkline
+from tunesmith.display.tables import NOISY, as_text, counted, microseconds, plain_table, printable, sparkline
 from tunesmith.ir import structural
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.candidate import parse_function
@@ -157,9 +157,17 @@ class Stats:
         """The counts as tables for a terminal."""
         rows = [_stats_row(t) for t in self.data["tasks"]]
         columns = ["workload", "trials", "best us", "sketch", "build s", "run s", "errors", "curve"]
-        parts: list[RenderableType] = [plain_table("Tasks", columns, rows, left=["sketch", "errors", "curve"])]
+        parts: list[RenderableType] = [
+            plain_table("Tasks" + ("" if _all_clean(self.data["tasks"]) else NOISY), columns, rows, left=["sketch", "errors", "curve"])
+        ]
         sketches = [
-            [t["workload"], name, str(s["trials"]), microseconds(_seconds(s["fastest_us"])), counted(s["errors"]) or "none"]
+            [
+                t["workload"],
+                name,
+                str(s["trials"]),
+                microseconds(_seconds(s["fastest_us"]), s["fastest_clean"]),
+                counted(s["errors"]) or "none",
+            ]
             for t in self.data["tasks"]
             for name, s in t["sketches"].items()
         ]
@@ -270,7 +278,7 @@ def _task_stats(database: Database, line: WorkloadLine | None, digest: str, targ
         if r.candidate in known:
             continue  # the second record of a leader is not a trial
         known.add(r.candidate)
-        entry = sketches.setdefault(r.sketch, {"trials": 0, "fastest_us": None, "errors": {}})
+        entry = sketches.setdefault(r.sketch, {"trials": 0, "fastest_us": None, "fastest_clean": True, "errors": {}})
         entry["trials"] += 1
         least = curve[-1] if curve else None
         if r.error is not None:
@@ -278,7 +286,8 @@ def _task_stats(database: Database, line: WorkloadLine | None, digest: str, targ
                 counts[r.error.kind] = counts.get(r.error.kind, 0) + 1
         else:
             us = r.seconds * 1e6
-            entry["fastest_us"] = us if entry["fastest_us"] is None else min(us, entry["fastest_us"])
+            if entry["fastest_us"] is None or us < entry["fastest_us"]:
+                entry |= {"fastest_us": us, "fastest_clean": r.clean}
             if r.verified:
                 least = us if least is None else min(us, least)
         curve.append(least)
@@ -294,11 +303,17 @@ def _task_stats(database: Database, line: WorkloadLine | None, digest: str, targ
         "errors": dict(sorted(errors.items())),
         "examples": [e.to_json() for e in examples_of(records)],
         "best_us": None if best is None else best.seconds * 1e6,
+        "best_clean": best is None or best.clean,
         "sketch": None if best is None else best.sketch,
         "sketches": dict(sorted(sketches.items())),
         "seconds": {"build": _total(records, "build_s"), "run": _total(records, "run_s"), "span": max(times) - min(times)},
         "curve": curve,
     }
+
+
+def _all_clean(tasks: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether no time in the tables has the mark of a noisy measurement."""
+    return all(t["best_clean"] and all(s["fastest_clean"] for s in t["sketches"].values()) for t in tasks)
 
 
 def _total(records: Sequence[Record], name: str) -> float:
@@ -315,7 +330,7 @@ def _stats_row(t: Mapping[str, Any]) -> list[str]:
     return [
         t["workload"],
         str(t["trials"]),
-        microseconds(_seconds(t["best_us"])),
+        microseconds(_seconds(t["best_us"]), t["best_clean"]),
         t["sketch"] or "-",
         f"{t['seconds']['build']:.1f}",
         f"{t['seconds']['run']:.1f}",

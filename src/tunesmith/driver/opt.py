@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import re
 import sys
@@ -11,10 +12,11 @@ from dataclasses import dataclass
 from os import PathLike
 from os.path import isfile
 from pathlib import Path
+from typing import Any
 
 from rich.console import Group, RenderableType
 
-from tunesmith.display.tables import plain_table, printable
+from tunesmith.display.tables import code, plain_table
 from tunesmith.driver.compile import as_target
 from tunesmith.driver.workloads import find_module
 from tunesmith.graph.ir.function import GraphFunc
@@ -97,9 +99,9 @@ class Optimized:
             diff: show diffs in place of programs.
         """
         if show == "last" and not diff:
-            return printable(self.script)
+            return code(self.script)
         shown = [s for s in self.steps if s.changed or show == "all"]
-        return Group(*[printable(f"# {s.name}\n{s.diff() if diff else s.after}\n") for s in shown])
+        return Group(*[code(f"# {s.name}\n{s.diff() if diff else s.after}\n") for s in shown])
 
     def to_json(self) -> dict[str, object]:
         """As data."""
@@ -237,8 +239,28 @@ def _module(program: Program) -> IRModule:
 
 
 def _parsed(text: str, file: str) -> IRModule:
-    found = parse(text, file)
-    return found if isinstance(found, IRModule) else IRModule({found.name: found})
+    """The module of a text, or its functions as a module; `tunesmith show LOG --script` prints a function for each workload."""
+    if len(functions := _functions(text)) < 2:
+        found = parse(text, file)
+        return found if isinstance(found, IRModule) else IRModule({found.name: found})
+    parsed: list[Any] = [parse(function, file) for function in functions]
+    names = [f.name for f in parsed]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise UserError(f"{file}: two functions are named {twice}: rename one, or pass them one at a time")
+    return IRModule(dict(zip(names, parsed, strict=True)))
+
+
+def _functions(text: str) -> list[str]:
+    """The texts of the functions if there is nothing else in the text, each on its lines; [] otherwise."""
+    try:
+        body = ast.parse(text).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the parser of scripts reports them
+        return []
+    if not all(isinstance(node, ast.FunctionDef) for node in body):
+        return []
+    lines = text.splitlines()
+    starts = [min([node.lineno, *[d.lineno for d in node.decorator_list]]) - 1 for node in body if isinstance(node, ast.FunctionDef)]
+    return ["\n" * start + "\n".join(lines[start:end]) for start, end in zip(starts, [*starts[1:], len(lines)], strict=True)]
 
 
 def _check_stage(func: PrimFunc, p: Pass) -> None:

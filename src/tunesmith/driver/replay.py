@@ -15,7 +15,7 @@ from rich.console import Group, RenderableType
 from tunesmith.codegen.artifact import Code
 from tunesmith.codegen.build import build, check_runs_here
 from tunesmith.codegen.params import param_specs
-from tunesmith.display.tables import as_text, microseconds, plain_table, printable
+from tunesmith.display.tables import NOISY, as_text, microseconds, plain_table, printable
 from tunesmith.driver.compile import Records, open_records
 from tunesmith.driver.workloads import Subject, subject_of_text
 from tunesmith.graph.tuning.apply_records import apply_record
@@ -49,6 +49,7 @@ class ReplayRow:
         ir_digest: digest of the scheduled program; equal digests mean the same program.
         median: seconds of one call, if timed.
         recorded: seconds in the record.
+        clean, recorded_clean: other load disturbed no sample of `median` and of `recorded`.
         target: text of the target.
         note: why it is not ok.
     """
@@ -61,6 +62,8 @@ class ReplayRow:
     recorded: float | None = None
     target: str = ""
     note: str = ""
+    clean: bool = True
+    recorded_clean: bool = True
 
     def to_json(self) -> dict[str, object]:
         """The data written by `tunesmith replay --json`."""
@@ -75,9 +78,15 @@ class ReplayRow:
 
 @dataclass(frozen=True)
 class ReplayReport:
-    """Replay results of all workloads of a log."""
+    """Replay results of all workloads of a log.
+
+    Attributes:
+        rows: one per workload and target.
+        timed: the programs were timed.
+    """
 
     rows: tuple[ReplayRow, ...]
+    timed: bool = False
 
     @property
     def ok(self) -> bool:
@@ -90,17 +99,20 @@ class ReplayReport:
 
     def render(self) -> RenderableType:
         """The results as a table for a terminal."""
-        cells = [
-            [r.workload, "ok" if r.ok else "FAILED", microseconds(r.recorded), microseconds(r.median), r.digest, r.ir_digest or "-"]
-            for r in self.rows
+        columns = ["workload", "replay", "recorded us", *(["now us"] if self.timed else []), "digest", "program"]
+        title = "Replay" + ("" if all(r.clean and r.recorded_clean for r in self.rows) else NOISY)
+        parts: list[RenderableType] = [
+            plain_table(title, columns, [self._cells(r) for r in self.rows], left=["replay", "digest", "program"])
         ]
-        columns = ["workload", "replay", "recorded us", "now us", "digest", "program"]
-        parts: list[RenderableType] = [plain_table("Replay", columns, cells, left=["replay", "digest", "program"])]
         parts += [printable(f"! {r.workload} on {r.target}: {r.note}", style="red") for r in self.rows if not r.ok]
         return Group(*parts)
 
     def __str__(self) -> str:
         return as_text(self.render())
+
+    def _cells(self, r: ReplayRow) -> list[str]:
+        now = [microseconds(r.median, r.clean)] if self.timed else []
+        return [r.workload, "ok" if r.ok else "FAILED", microseconds(r.recorded, r.recorded_clean), *now, r.digest, r.ir_digest or "-"]
 
 
 def replay(log: Records, *, verify: bool = False, time: bool = False) -> ReplayReport:
@@ -127,7 +139,7 @@ def replay(log: Records, *, verify: bool = False, time: bool = False) -> ReplayR
     for key, work in by_target.items():
         for index, row in zip([i for i, _, _ in work], _run(targets[key], [rows[i] for i, _, _ in work], work, time), strict=True):
             rows[index] = row
-    return ReplayReport(tuple(rows))
+    return ReplayReport(tuple(rows), time)
 
 
 def _applied(database: Database, digest: str, data: Mapping[str, object]) -> tuple[Subject | None, ReplayRow, PrimFunc | None]:
@@ -146,7 +158,7 @@ def _applied(database: Database, digest: str, data: Mapping[str, object]) -> tup
         record = database.best(digest, data)
         if record is None:
             raise RecordError("it has no verified record without errors")
-        row = replace(row, recorded=record.seconds)
+        row = replace(row, recorded=record.seconds, recorded_clean=record.clean)
         program = apply_record(record, func)
         verify_program(program)
     except UserError as error:
@@ -187,7 +199,7 @@ def _run(target: Target, rows: Sequence[ReplayRow], work: Sequence[tuple[int, Su
                 out.append(replace(row, ok=False, note=f"{result.error.kind}: {result.error.message}"))
             elif time:
                 ordered = sorted(result.samples)
-                out.append(replace(row, median=ordered[len(ordered) // 2]))
+                out.append(replace(row, median=ordered[len(ordered) // 2], clean=result.clean))
             else:
                 out.append(row)
     return out

@@ -9,7 +9,20 @@ from typing import Any
 from rich.console import Group, RenderableType
 
 from tunesmith.display.failures import examples_of, render_example_data
-from tunesmith.display.tables import as_text, counted, microseconds, plain_table, printable, rate, sparkline
+from tunesmith.display.tables import (
+    NOISY,
+    as_comment,
+    as_text,
+    code,
+    comment,
+    counted,
+    microseconds,
+    plain_table,
+    plural,
+    printable,
+    rate,
+    sparkline,
+)
 from tunesmith.driver.compile import Records, as_target, open_records
 from tunesmith.driver.workloads import Subject, WorkloadLike, find_subject, subject_of_text
 from tunesmith.graph.tuning.apply_records import apply_record
@@ -43,7 +56,8 @@ class Shown:
 def show_log(log: Records, *, script: bool = False, trace: bool = False) -> Shown:
     """Each workload and target of a log: its best record, errors with an example per class, and the best-so-far curve of the records.
 
-    A search measures its leaders again at the end, so records can outnumber trials, which count candidates.
+    A search measures its leaders again at the end, so records can outnumber trials, which count candidates.  With `script` or `trace`
+    tables and messages are comments, so that the text is valid Python.
 
     Args:
         log: the log of records.
@@ -58,7 +72,7 @@ def show_log(log: Records, *, script: bool = False, trace: bool = False) -> Show
         [
             e["workload"],
             str(e["trials"]) + (f" (+{e['records'] - e['trials']} again)" if e["records"] > e["trials"] else ""),
-            microseconds(None if e["best_us"] is None else e["best_us"] * 1e-6),
+            microseconds(None if e["best_us"] is None else e["best_us"] * 1e-6, e["best_clean"]),
             rate(e["gflops"]),
             e["sketch"] or "-",
             counted(e["errors"]) or "none",
@@ -70,16 +84,21 @@ def show_log(log: Records, *, script: bool = False, trace: bool = False) -> Show
     parts: list[RenderableType] = []
     for target in dict.fromkeys(e["target"] for e in data):
         rows = [c for c, e in zip(cells, data, strict=True) if e["target"] == target]
-        parts.append(plain_table(target, columns, rows, left=["sketch", "errors", "curve"]))
+        is_noisy = not all(e["best_clean"] for e in data if e["target"] == target)
+        parts.append(plain_table(target + (NOISY if is_noisy else ""), columns, rows, left=["sketch", "errors", "curve"]))
     for e in data:
         parts += render_example_data(e["workload"], e["examples"])
-    for e in data:
-        parts += [printable(f"\n# {e['workload']}\n{e[key]}") for key in ("script", "trace") if e.get(key)]
     if not data:
         parts.append(printable("the log holds no record"))
     if database.report.bad_count:
         parts.append(printable(f"! {database.report}", style="yellow"))
-    return Shown(data, tuple(parts))
+    programs = [_program(e["workload"], e[key]) for e in data for key in ("script", "trace") if e.get(key)]
+    return Shown(data, (*(map(as_comment, parts) if script or trace else parts), *programs))
+
+
+def _program(name: str, text: str) -> RenderableType:
+    """A program under its name."""
+    return code(f"\n{comment(name)}\n{text}")
 
 
 def show_workload(
@@ -102,12 +121,13 @@ def show_workload(
     data: dict[str, Any] = {"workload": subject.name, "digest": task.digest, "target": str(machine), "flops": subject.flops}
     operations = f"{subject.flops:,} operations" if subject.flops else "operations unknown"
     parts: list[RenderableType] = [printable(f"{subject.name}  digest {task.digest}  {operations}")]
+    programs: list[RenderableType] = []
     odd = [str(remark) for remark in remarks(subject.func)]
     data["remarks"] = odd
     parts += [printable(f"! {remark}", style="yellow") for remark in odd]
     if script:
         data["script"] = print_script(subject.func)
-        parts.append(printable(f"\n{data['script']}"))
+        programs.append(code(f"\n{data['script']}"))
     if space or trace:
         sketches = [_sketch_entry(s, trace) for s in task.space.sketches]
         data |= {
@@ -121,15 +141,15 @@ def show_workload(
         ]
         parts.append(
             plain_table(
-                f"{len(sketches)} sketches, about {data['size']:.3g} candidates",
+                f"{plural(len(sketches), 'sketch', 'sketches')}, about {data['size']:.3g} candidates",
                 ["sketch", "size", "legal share", "params", "constraints"],
                 cells,
             )
         )
         parts += [printable(f"! dropped, no admissible configuration: {line}", style="yellow") for line in task.space.left_out]
         parts += [printable(f"! {line}", style="yellow") for line in task.space.refused]
-        parts += [printable(f"\n# {s['name']}\n{s['trace']}") for s in sketches if trace]
-    return Shown(data, tuple(parts))
+        programs += [_program(s["name"], s["trace"]) for s in sketches if trace]
+    return Shown(data, (*(map(as_comment, parts) if programs else parts), *programs))
 
 
 def _log_entry(database: Database, digest: str, target: Mapping[str, object], script: bool, trace: bool) -> dict[str, Any]:
@@ -151,6 +171,8 @@ def _log_entry(database: Database, digest: str, target: Mapping[str, object], sc
         "errors": errors,
         "examples": [e.to_json() for e in examples_of(records)],
         "best_us": None if best is None else best.seconds * 1e6,
+        "best_clean": best is None or best.clean,
+        "noisy": sum(not r.clean for r in records),
         "gflops": flops / best.seconds / 1e9 if best is not None and flops else None,
         "sketch": None if best is None else best.sketch,
         "row": None if best is None else list(best.row),
@@ -164,21 +186,21 @@ def _log_entry(database: Database, digest: str, target: Mapping[str, object], sc
 
 
 def _steps(best: Record) -> str:
-    """The schedule of a record as Python, or the reason why there is none."""
+    """The schedule of a record as Python, or the reason why there is none as a comment."""
     try:
         return Trace.from_json(best.trace).as_python()
     except UserError as error:
-        return f"the record holds no schedule: {error}"
+        return comment(f"the record holds no schedule: {error}")
 
 
 def _scheduled(best: Record, text: str | None) -> str:
-    """The scheduled program of a record, or the reason why there is none."""
+    """The scheduled program of a record, or the reason why there is none as a comment."""
     if text is None:
-        return "the log has no line with the program"
+        return comment("the log has no line with the program")
     try:
         return print_script(apply_record(best, parse_function(text)))
     except UserError as error:
-        return f"the record does not apply: {error}"
+        return comment(f"the record does not apply: {error}")
 
 
 def _curve(records: Sequence[Record]) -> list[float | None]:

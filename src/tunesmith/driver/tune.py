@@ -17,9 +17,8 @@ from os import PathLike
 from tunesmith.codegen.backends.backend import backend_of, check_kind
 from tunesmith.codegen.build import check_runs_here
 from tunesmith.costmodel.models.registry import find_model, make_model
-from tunesmith.display.failures import examples_of
 from tunesmith.display.progress import ProgressView
-from tunesmith.display.report import Report, TaskReport
+from tunesmith.display.report import Report, TaskReport, noise_notes
 from tunesmith.display.tensorboard import TensorBoardScalars
 from tunesmith.driver.compile import as_target
 from tunesmith.driver.tune_options import EARLIER, Budget, Search, as_budget, as_search
@@ -107,12 +106,18 @@ def tune(
     scheduler.check([_state(task, group) for task, group in zip(tasks, groups, strict=True)])
     journal = None if log is None else RecordLog(log)
     database = Database() if journal is None else _loaded(journal)
+    each = trials if trials is not None else None if b.total_trials is None else b.total_trials // len(tasks)
+    notes = [asked_once(s.batch, each)] if each is not None and s.batch >= each else []
+    notes += [*equal, *warnings]
     with contextlib.ExitStack() as stack:
         shown: list[Callback] = [*callbacks]
         if tensorboard is not None:
             shown.append(stack.enter_context(TensorBoardScalars(tensorboard)).show)
         if progress:
-            shown.append(stack.enter_context(ProgressView(total=b.total_trials)).show)
+            view = stack.enter_context(ProgressView(total=b.total_trials))
+            for note in notes:
+                view.note(note)
+            shown.append(view.show)
         builder, runner = _builder_and_runner(workers, target, stack)
         measurer = stack.enter_context(Measurer(target, builder, runner, policy, journal))
         settings = {
@@ -130,12 +135,10 @@ def tune(
         names = [task.name for task in named]
         path = None if log is None else manifest_path(log)
         manifest = stack.enter_context(recorded_run(path, seed=seed, target=target, workloads=names, settings=settings))
-        each = trials if trials is not None else None if b.total_trials is None else b.total_trials // len(tasks)
-        notes = [asked_once(s.batch, each)] if each is not None and s.batch >= each else []
-        notes += [*equal, *warnings]
-        run = _Search(measurer, database, scheduler, trials, seed, leaders, shown, notes)
+        run = _Search(measurer, database, scheduler, trials, seed, leaders, shown)
         report = run.run(tasks, groups, lambda task: make_sampler(kind, task, lambda: make_model(maker, seed), seed))
-        report = _with_equal_programs(report, named)
+        notes += noise_notes(report.tasks, None if log is None else str(log), leaders > 0)
+        report = dataclasses.replace(_with_equal_programs(report, named), notes=tuple(notes))
         manifest["tasks"] = [_manifest_entry(t) for t in report.tasks]
         if report.interrupted:
             manifest["outcome"] = "interrupted"
@@ -166,7 +169,6 @@ class _Search:
         seed: int,
         leaders: int,
         callbacks: Sequence[Callback],
-        notes: Sequence[str] = (),
     ) -> None:
         self._database, self._scheduler, self._trials, self._leaders = database, scheduler, trials, leaders
         self._tuning = partial(
@@ -175,7 +177,6 @@ class _Search:
         self._tunings: dict[str, Tuning] = {}
         self._failures: dict[str, str] = {}
         self._exhausted: set[str] = set()
-        self._notes = tuple(notes)
 
     def run(self, tasks: Sequence[Task], groups: Sequence[str], sampler_of: Callable[[Task], Sampler]) -> Report:
         interrupted = False
@@ -188,11 +189,14 @@ class _Search:
                 if not self._guarded(name, partial(self._tunings[name].step, turn.trials)):
                     self._exhausted.add(name)
             for name, tuning in self._tunings.items():
-                if self._leaders and name not in self._failures and tuning.progress.trials > tuning.progress.resumed:
+                p = tuning.progress
+                # A noisy best is timed again even if no trial is left: the machine may be quiet now.
+                is_open = p.trials > p.resumed or (p.best is not None and not p.best.clean)
+                if self._leaders and name not in self._failures and is_open:
                     self._guarded(name, partial(tuning.rank, self._leaders))
         except KeyboardInterrupt:
             interrupted = True
-        return Report(tuple([self._report(task) for task in tasks]), interrupted, self._notes)
+        return Report(tuple([self._report(task) for task in tasks]), interrupted)
 
     def _states(self, tasks: Sequence[Task], groups: Sequence[str]) -> list[TaskState]:
         """The tasks as seen by the scheduler; a task that could not start, has failed, or has no more candidates, is done."""
@@ -222,12 +226,12 @@ class _Search:
         if tuning is None:
             return TaskReport.of(Progress(task, 0), None, failure or "interrupted before it started")
         best = self._database.best(task.digest, task.target.to_json(), task.func)
-        examples = examples_of(self._database.records(task.digest, task.target.to_json()))
+        records = self._database.records(task.digest, task.target.to_json())
         if best is None and not failure:
             failure = "no candidate was built and ran with a correct result"
             if not tuning.progress.trials and task.name in self._exhausted:
                 failure = f"{type(tuning.sampler).__name__} proposed no candidates; the space has about {task.space.size():.2g}"
-        return TaskReport.of(tuning.progress, best, failure, examples)
+        return TaskReport.of(tuning.progress, best, failure, records)
 
 
 def _unexpected(error: BaseException) -> str:

@@ -96,16 +96,21 @@ def test_later_measurement_replaces_a_lucky_one(make_record: Make) -> None:
     assert _best_row(database) == 4
 
 
-def test_noisy_measurement_replaces_only_the_first(make_record: Make) -> None:
+def test_noisy_measurement_replaces_no_clean_one(make_record: Make) -> None:
     database = Database([_timed(make_record, 1, 1.0), _timed(make_record, 2, 1.1)])
-    database.add(_timed(make_record, 1, 1.04, timestamp=2.0, clean=False))  # within the tolerance
-    assert database.best("w0", CPU) == _timed(make_record, 1, 1.0)
-    database.add(_timed(make_record, 2, 1.1, timestamp=3.0))
-    database.add(_timed(make_record, 1, 1.5, timestamp=4.0, clean=False))
-    assert [r.seconds for r in database.top("w0", CPU, 2)] == [1.1, 1.5]
-    database.add(_timed(make_record, 1, 1.05, timestamp=5.0))
-    database.add(_timed(make_record, 1, 9.0, timestamp=6.0, clean=False))
-    assert [r.seconds for r in database.top("w0", CPU, 2)] == [1.05, 1.1]
+    for n, (seconds, clean, counts) in enumerate([(1.5, False, 1.0), (0.9, False, 1.0), (1.05, True, 1.05), (9.0, False, 1.05)]):
+        database.add(_timed(make_record, 1, seconds, timestamp=2e3 + n, clean=clean))
+        assert [r.seconds for r in database.top("w0", CPU, 2)] == [counts, 1.1]
+        assert [r.seconds for r in Database(database.evidence("w0", CPU, 2)).top("w0", CPU, 2)] == [counts, 1.1]
+
+
+def test_the_latest_of_noisy_measurements_counts_until_a_clean_one(make_record: Make) -> None:
+    database = Database([_timed(make_record, 1, 3.0, clean=False)])
+    for n, (seconds, clean, counts) in enumerate([(4.0, False, 4.0), (2.0, True, 2.0), (1.0, False, 2.0)]):
+        database.add(_timed(make_record, 1, seconds, timestamp=2e3 + n, clean=clean))
+        assert [r.seconds for r in database.top("w0", CPU, 1)] == [counts]
+    unverified = Database([_timed(make_record, 1, 1.0, verified=False), _timed(make_record, 1, 2.0, timestamp=2e3, clean=False)])
+    assert [r.seconds for r in unverified.top("w0", CPU, 1)] == [2.0], "a verified measurement has priority even if it is noisy"
 
 
 def test_log_order_counts_and_timestamps_do_not(make_record: Make) -> None:

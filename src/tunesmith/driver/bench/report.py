@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from tunesmith.display.tables import as_text, microseconds, plain_table, printable, rate
+from tunesmith.display.tables import NOISY, as_text, microseconds, plain_table, printable, rate
 
 OURS = "tunesmith"
 
@@ -108,7 +108,7 @@ class BenchReport:
         cells = [
             [
                 r.system,
-                microseconds(r.median) + ("" if r.clean else "~"),
+                microseconds(r.median, r.clean),
                 microseconds(r.minimum),
                 microseconds(r.p90),
                 rate(r.gflops),
@@ -120,5 +120,5 @@ class BenchReport:
         best = self.ratio(workload)
         title = workload + ("" if best is None else f": best baseline / ours = {best:.2f}")
         if any(not r.clean for r in rows):
-            title += "  (~ other processes used the machine)"
+            title += NOISY
         return plain_table(title, ["system", "median us", "min us", "p90 us", "GFLOP/s", "/ ours", "how"], cells, left=["how"])
