@@ -6,7 +6,7 @@
             return Mine
 
 Models with and without learning are supported; tests of learning apply if an update changes the model's scores, or must: `learns = True`
-makes a model fail that ignores its updates.  The class attribute `is_saved = False` omits the tests of files, for a model that only searches.
+makes a model fail that ignores its updates.  `is_saved = False` omits the tests of files, for a model that only searches.
 """
 
 from __future__ import annotations
