@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tunesmith.ir.poly import Poly, Var
+from tunesmith.support.errors import UserError
 
 
 class Handle:
@@ -56,4 +57,10 @@ class IntRV(Handle):
         self.expr = expr
 
     def __int__(self) -> int:
+        """The number.  UserError in a schedule with open sizes, where it is a Param."""
+        if self.expr.const is None:
+            raise UserError(
+                f"the sampled value {self.name} has no number while sizes are open, as in a sketch rule: pass it to a primitive as it "
+                "is, or give its possible values to the sampling primitive"
+            )
         return self.expr.as_int()

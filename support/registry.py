@@ -119,7 +119,31 @@ def _group(kind: str) -> str:
 
 def _package(point: metadata.EntryPoint) -> str:
     """The name of the distribution that has an entry point."""
-    return (point.dist.name if point.dist is not None else None) or "of unknown name"
+    try:
+        return (point.dist.name if point.dist is not None else None) or "of unknown name"
+    except Exception:  # of damaged metadata
+        return "of unknown name"
+
+
+def _entry_points(group: str) -> list[metadata.EntryPoint]:
+    """The entry points of a group.  Packages whose metadata cannot be read are left out, with a warning."""
+    try:
+        return list(metadata.entry_points(group=group))
+    except Exception:  # importlib.metadata does not say which package is damaged
+        found: dict[str, list[metadata.EntryPoint]] = {}
+    for package in metadata.distributions():
+        try:
+            name, points = package.name, [p for p in package.entry_points if p.group == group]
+        except Exception as error:
+            warnings.warn(
+                f"the installed package {getattr(package, '_path', 'of unknown path')} is left out, because its metadata cannot be read "
+                f"({type(error).__name__}: {error}): install it again, or remove it",
+                UserWarning,
+                stacklevel=stacklevel(),
+            )
+            continue
+        found.setdefault(name, points)  # the first on the path is the one that Python imports
+    return [p for points in found.values() for p in points]
 
 
 class Registry(Generic[T]):
@@ -255,9 +279,9 @@ class Registry(Generic[T]):
 
     def _entry_points(self) -> list[metadata.EntryPoint]:
         """Those of the group, and those of the former group that the same package does not repeat in the group; sorted."""
-        new = set(metadata.entry_points(group=self.group))
+        new = set(_entry_points(self.group))
         repeated = {(p.name, _package(p)) for p in new}
-        old = set(metadata.entry_points(group=self._old_group)) if self._old_group else set()
+        old = set(_entry_points(self._old_group)) if self._old_group else set()
         former = [p for p in old if (p.name, _package(p)) not in repeated]
         return sorted([*new, *former], key=lambda p: (p.name, p.group != self.group, p.value))
 

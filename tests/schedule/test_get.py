@@ -10,7 +10,7 @@ from tunesmith.ir.poly import poly
 from tunesmith.ir.script.syntax import T
 from tunesmith.ir.stmt import annotation
 from tunesmith.schedule.schedule import Schedule, replay
-from tunesmith.support.errors import ScheduleError
+from tunesmith.support.errors import ScheduleError, UserError
 
 Apply = Callable[..., Schedule]
 
@@ -167,3 +167,14 @@ def test_refusals_of_vectorize_suggest_a_step() -> None:
         s.vectorize(i)
     with pytest.raises(ScheduleError, match="and contains several statements"):
         s.vectorize(s.get_loops(s.get_block("B"))[0])
+
+
+def test_a_sampled_value_has_no_number_while_sizes_are_open() -> None:
+    for parametric in (False, True):
+        s = Schedule(two, parametric=parametric)
+        (v,) = s.sample_tile(s.get_loops(s.get_block("B"))[0], 2, "tile", [(2, 4)])
+        if parametric:
+            with pytest.raises(UserError, match=r"the sampled value v\d has no number while sizes are open"):
+                int(v)
+        else:
+            assert int(v) in (2, 4)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import warnings
 from abc import ABC, abstractmethod
 from pathlib import Path
 
@@ -247,3 +248,19 @@ def test_a_long_value_is_shortened() -> None:
     with pytest.raises(UserError) as refusal:
         FUNCTION.check("x" * 10_000, "the thing 'x'")
     assert len(str(refusal.value)) < 250
+
+
+def test_a_package_with_damaged_metadata_disturbs_no_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    _module(monkeypatch, tmp_path, "fine_plugin", "X = 3\n")
+    for name in ("fine", "unnamed", "broken"):
+        _distribution(monkeypatch, tmp_path, f"[tunesmith.damaged_kind]\n{name} = fine_plugin:X\n", name)
+    (tmp_path / "unnamed-1.0.dist-info" / "METADATA").write_bytes(b"Name: \xff\n")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # whether the name is read depends on the version of Python
+        assert "fine" in Registry("damaged kind").names()
+    (tmp_path / "unnamed-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: unnamed\nVersion: 1.0\n")
+    (tmp_path / "broken-1.0.dist-info" / "entry_points.txt").write_bytes(b"[tunesmith.damaged_kind]\nno equals sign \xff\n")
+    registry: Registry[int] = Registry("damaged kind")
+    with pytest.warns(UserWarning, match="the installed package .*broken-1.0.dist-info is left out, because its metadata cannot be read"):
+        assert "fine" in registry.names()
+    assert registry.get("fine") == 3
