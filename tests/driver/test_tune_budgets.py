@@ -180,7 +180,7 @@ def test_the_view_of_a_shared_budget() -> None:
     view._tasks = {"a": p, "b": Progress(task, None, trials=2, resumed=2)}
     assert str(view.table().title) == "2 tasks, 6 of 10 trials, about 20 s left"
     view._tasks.pop("a")
-    assert str(view.table().title) == "1 tasks, 2 of 10 trials"
+    assert str(view.table().title) == "1 task, 2 of 10 trials"
 
 
 def test_the_command_line(tmp_path: Path) -> None:
