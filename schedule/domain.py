@@ -10,7 +10,7 @@ from tunesmith.ir.analysis.guards import bounded_part, collapsed, step_of
 from tunesmith.ir.arith.interval import interval
 from tunesmith.ir.poly import ONE, ZERO, Op, Poly, Var, ceildiv, divide_terms, minimum, mul, poly, substitute
 from tunesmith.ir.stmt import Block, For, If
-from tunesmith.schedule.footprints import is_tiling
+from tunesmith.schedule.footprints import is_tiling, own_guards
 from tunesmith.schedule.state import ScheduleState
 
 
@@ -19,7 +19,7 @@ def is_guarded(s: ScheduleState, block: Block) -> bool:
 
     Predicates that only exclude values outside the domain, or that a split added, do not.
     """
-    own = {p for it, e in zip(block.iters, block.bindings, strict=True) for p in (e - it.extent, -e - 1)}
+    own = own_guards(block)
     return any(p not in own for p in block.predicate) and not covers_domain(s, block)
 
 
@@ -65,7 +65,7 @@ def _unguarded(loops: Sequence[tuple[Var, Poly]], block: Block) -> tuple[list[_E
     if any(high == -1 for high in ranges.values()):
         return None
     single: dict[Var, Poly] = {v: ZERO for v, high in ranges.items() if high == ZERO}
-    own = {p for it, e in zip(block.iters, block.bindings, strict=True) for p in (e - it.extent, -e - 1)}
+    own = own_guards(block)
     variables = _joined_variables(block.with_(bindings=tuple([substitute(e, single) for e in block.bindings])) if single else block)
     guards = [substitute(g, single) for g in block.predicate if g not in own]
     guards = [g for g in guards if not _always_holds(g, ranges)]

@@ -1,4 +1,4 @@
-"""Analyse the footprint of a block in one iteration of a loop: its outer guards, and whether it has gaps."""
+"""Analyse the footprint of a block in one iteration of a loop: its guards, its overhang, and whether it has gaps."""
 
 from __future__ import annotations
 
@@ -6,10 +6,16 @@ from collections.abc import Mapping
 
 from tunesmith.ir.analysis.access_regions import loop_ranges
 from tunesmith.ir.analysis.dependence import is_nonpositive
+from tunesmith.ir.analysis.guards import bounded_part, collapsed
 from tunesmith.ir.arith.interval import interval, nested_interval
-from tunesmith.ir.poly import ONE, ZERO, Poly, Var
+from tunesmith.ir.poly import ONE, ZERO, Poly, Var, is_param_only, minimum
 from tunesmith.ir.stmt import Block
 from tunesmith.schedule.state import ScheduleState
+
+
+def own_guards(block: Block) -> set[Poly]:
+    """The guards that only exclude values outside the domains of the iteration variables; every move of a block makes its own."""
+    return {p for it, e in zip(block.iters, block.bindings, strict=True) for p in (e - it.extent, -e - 1)}
 
 
 def footprint_guards(s: ScheduleState, block: Block, ranges: Mapping[Var, Poly]) -> list[Poly]:
@@ -20,7 +26,7 @@ def footprint_guards(s: ScheduleState, block: Block, ranges: Mapping[Var, Poly])
     earlier move may.
     """
     spatial = {v for it, e in zip(block.iters, block.bindings, strict=True) if it.kind == "S" for v in e.vars if v in ranges}
-    own = [e - it.extent for it, e in zip(block.iters, block.bindings, strict=True)]
+    own = own_guards(block)
     everywhere = loop_ranges([(f.var, f.extent) for f in s.loops_of(block.name)])
     outer: list[Poly] = []
     for p in block.predicate:
@@ -30,6 +36,27 @@ def footprint_guards(s: ScheduleState, block: Block, ranges: Mapping[Var, Poly])
             raise s.refuse("guard", f"block {block.name} computes only the part of its footprint where {p!r} < 0", block)
         outer.append(interval(p, ranges)[0])
     return outer
+
+
+def without_overhang(block: Block, ranges: Mapping[Var, Poly]) -> tuple[Block, dict[Var, Poly]]:
+    """The block and the largest values of its loops, with one loop for each sum of loops that a guard bounds by a number.
+
+    A split of a split has such a guard: 16 iterations may cover 4 elements.  Without it, the footprint of the block would be 16 wide.
+    """
+    bindings, guards, out = list(block.bindings), list(block.predicate), dict(ranges)
+    while guards:  # the innermost split added the last guard
+        bounded = bounded_part(guards.pop(), out)
+        if bounded is None or not is_param_only(bounded[1]):
+            continue
+        inner, limit = bounded
+        whole = Var("whole")
+        new = collapsed(inner, whole, [*bindings, *guards], out)
+        if new is None:
+            continue
+        highest = minimum(interval(inner, out)[1], limit - 1)
+        bindings, guards = new[: len(bindings)], new[len(bindings) :]
+        out = {**{v: n for v, n in out.items() if v not in inner.vars}, whole: highest}
+    return block.with_(bindings=tuple(bindings)), out
 
 
 def is_tiling(e: Poly, ranges: Mapping[Var, Poly]) -> bool:

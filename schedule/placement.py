@@ -8,6 +8,7 @@ from tunesmith.ir.analysis.access_regions import loop_ranges
 from tunesmith.ir.poly import ZERO, Param, Poly, Var, substitute
 from tunesmith.ir.stmt import Block, For, nest, seq
 from tunesmith.ir.visit import path_to_block
+from tunesmith.schedule.footprints import own_guards
 from tunesmith.schedule.state import ScheduleState
 
 
@@ -59,9 +60,9 @@ def place(s: ScheduleState, block: str, loop: Var, dims: Mapping[int, tuple[Poly
 def _carried_guards(s: ScheduleState, b: Block, bindings: list[Poly]) -> list[Poly]:
     """The guards of the old position, as expressions of the new loops.
 
-    Guards of the extent of an iteration variable are dropped, because the new nest has its own.
+    Guards of the domains of the iteration variables are dropped, because the new nest has its own.
     """
-    own = [e - it.extent for it, e in zip(b.iters, b.bindings, strict=True)]
+    own = own_guards(b)
     at: dict[Var, Poly] = {}
     for e, new in zip(b.bindings, bindings, strict=True):
         v = e.as_var()

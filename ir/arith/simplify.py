@@ -53,19 +53,34 @@ _ROUNDS = 8
 
 
 class Facts:
-    """Bounds of expressions, computed once each."""
+    """Bounds and quotients of expressions, computed once each."""
 
-    __slots__ = ("_memo", "ranges")
+    __slots__ = ("_memo", "_quotients", "ranges")
 
     def __init__(self, ranges: Mapping[Var, Range]) -> None:
         self.ranges = ranges
         self._memo: dict[Poly, Range] = {}
+        self._quotients: dict[tuple[Poly, Poly], Poly] = {}
 
     def range(self, p: Poly) -> Range:
         """Lowest and highest value of `p`."""
         known = self._memo.get(p)
         if known is None:
             known = self._memo[p] = bounds(p, self.ranges)
+        return known
+
+    def quotient(self, x: Poly, d: Poly) -> Poly:
+        """floordiv(x, d) in the form that the rules give it."""
+        known = self._quotients.get((x, d))
+        if known is None:
+            known = floordiv(x, d)
+            self._quotients[x, d] = known  # for the same quotient inside itself
+            for _ in range(_ROUNDS):
+                simpler = _round(known, self)
+                if simpler == known:
+                    break
+                known = simpler
+            self._quotients[x, d] = known
         return known
 
     def is_positive(self, d: Poly) -> bool:
@@ -258,7 +273,10 @@ def _never_beyond(op: str, x: Poly, y: Poly, facts: Facts) -> bool:
 
 
 def _recombined(p: Poly, facts: Facts) -> Poly:
-    """c*d*(x // d) + c*(x % d) -> c*x for d != 0, the pattern left by a split and a fuse of the same loop."""
+    """c*d*(x // d) + c*(x % d) -> c*x for d != 0, the pattern left by a split and a fuse of the same loop.
+
+    The quotient may have another form, such as y // (a*d) for x = y // a.
+    """
     coefficients: dict[Monomial, int] | None = None
     for m, c in p.terms:
         for i, a in enumerate(m):
@@ -266,8 +284,11 @@ def _recombined(p: Poly, facts: Facts) -> Poly:
                 continue
             coefficients = dict(p.terms) if coefficients is None else coefficients
             x, d = a.args
+            if not facts.is_positive(d):
+                continue
             factor = Poly(((m[:i] + m[i + 1 :], c),)) if len(m) > 1 else scale(ONE, c)
-            whole = mul(mul(factor, d), poly(Op("floordiv", (x, d))))
-            if all(coefficients.get(n) == k for n, k in whole.terms) and facts.is_positive(d):
-                return _recombined(p - whole - mul(factor, poly(a)) + mul(factor, x), facts)
+            for quotient in (poly(Op("floordiv", (x, d))), facts.quotient(x, d)):
+                whole = mul(mul(factor, d), quotient)
+                if whole.terms and all(coefficients.get(n) == k for n, k in whole.terms):
+                    return _recombined(p - whole - mul(factor, poly(a)) + mul(factor, x), facts)
     return p

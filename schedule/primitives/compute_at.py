@@ -13,6 +13,7 @@ from tunesmith.ir.poly import Poly, Var
 from tunesmith.ir.stmt import Block, For
 from tunesmith.ir.visit import blocks_under
 from tunesmith.schedule.domain import check_loops_cover, is_repeated
+from tunesmith.schedule.footprints import without_overhang
 from tunesmith.schedule.handles import BlockRV, LoopRV
 from tunesmith.schedule.order import check_unchanged, move
 from tunesmith.schedule.outside import check_in_blocks, check_unconditional
@@ -88,8 +89,8 @@ def compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV, shared_by: Sequen
                     f"consumer {c.name} of {b.name} is not inside loop {target.var.name}, or {b.name} already is",
                     target,
                 )
-            ranges = {**sharing, **ranges_under(target, c.name)}
-            footprints.extend(region(c, a.indices, ranges) for a in mine)
+            reader, ranges = without_overhang(c, {**sharing, **ranges_under(target, c.name)})
+            footprints.extend(region(reader, a.indices, ranges) for a in mine)
     if not footprints:
         raise s.refuse("consumers-inside", f"block {b.name} has no consumer inside loop {target.var.name}", target)
     path = move(s, b.name, inside[0].name)

@@ -140,6 +140,36 @@ def test_compute_at_moves_a_reduction(apply: Apply) -> None:
         apply(dense, steps, [[x] for x in row])
 
 
+@pytest.mark.parametrize("second", range(2))
+def test_compute_at_moves_a_block_a_second_time(apply: Apply, second: int) -> None:
+    """The first move adds guards of the block's domain, which the second move replaces."""
+
+    def steps(s: Schedule) -> None:
+        (loop,) = s.get_loops(s.get_block("C"))
+        outer, rest = s.split(loop, [None, *s.sample_tile(loop, 2, "outer", [range(1, 17)], waste=16.0)])
+        middle, inner = s.split(rest, [None, *s.sample_tile(rest, 2, "inner", [range(1, 17)], waste=16.0)])
+        for at in (outer, (middle, inner)[second]):
+            s.compute_at(s.get_block("B"), at)
+
+    for row in itertools.product((1, 4, 5, 16), (1, 3, 4, 16)):
+        apply(chain, steps, [[x] for x in row])
+
+
+@pytest.mark.parametrize(("first", "second"), list(itertools.product((3, 4, 16), (1, 2, 5, 16))))
+def test_compute_at_ignores_the_overhang_of_a_split_of_a_split(apply: Apply, first: int, second: int) -> None:
+    """A tile of 4 elements that is split by 16 again reads 4 elements, not 16."""
+
+    def steps(s: Schedule) -> None:
+        (loop,) = s.get_loops(s.get_block("C"))
+        outer, rest = s.split(loop, [None, *s.sample_tile(loop, 2, "outer", [range(1, 17)], waste=16.0)])
+        s.split(rest, [None, *s.sample_tile(rest, 2, "inner", [range(1, 17)], waste=16.0)])
+        s.compute_at(s.get_block("B"), outer)
+
+    s = apply(chain, steps, [[first], [second]])
+    (_, made) = s.get_loops(s.get_block("B"))
+    assert s.loop(made).extent == first
+
+
 # ---- reverse_compute_at
 
 
@@ -227,3 +257,4 @@ def transposed(A: T.Buffer((4, 5), "float32"), b: T.Buffer((4,), "float32"), C: 
 def test_reverse_compute_inline_of_a_transposition(apply: Apply) -> None:
     s = apply(transposed, lambda s: s.reverse_compute_inline(s.get_block("C")))
     assert "C[vj, vi] = A[vi, vj] * T.float32(2.0) + b[vi]" in str(s.func)
+

@@ -56,6 +56,16 @@ def test_index_code_gets_simpler(before: Poly, after: Poly) -> None:
     assert simplify(before, _R) == after
 
 
+@pytest.mark.parametrize("width", [8, 16, 40, 64, 112, 300])
+def test_digits_of_a_fused_loop_recombine_for_every_split(width: int) -> None:
+    """Three contiguous loops, fused and split again: the address is linear in the new loops, so that it can be vectorised."""
+    outer, lane = Var("outer"), Var("lane")
+    ranges = {outer: (0, -(-8 * 56 * 56 // width) - 1), lane: (0, width - 1)}
+    f = poly(outer) * width + lane
+    digits = [simplify(d, ranges) for d in (floordiv(f, 56 * 56), mod(floordiv(f, 56), 56), mod(f, 56))]
+    assert simplify(digits[0] * 3136 + digits[1] * 56 + digits[2], ranges) == f
+
+
 def test_unchanged_expressions_return_the_same_object() -> None:
     e = floordiv(x(i) * 3 + j, 5) + minimum(i, j)
     assert simplify(e, _R) is e
