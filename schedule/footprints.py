@@ -8,7 +8,7 @@ from tunesmith.ir.analysis.access_regions import loop_ranges
 from tunesmith.ir.analysis.dependence import is_nonpositive
 from tunesmith.ir.analysis.guards import bounded_part, collapsed
 from tunesmith.ir.arith.interval import interval, nested_interval
-from tunesmith.ir.poly import ONE, ZERO, Poly, Var, is_param_only, minimum
+from tunesmith.ir.poly import ONE, ZERO, Op, Poly, Var, is_param_only, maximum, minimum
 from tunesmith.ir.stmt import Block
 from tunesmith.schedule.state import ScheduleState
 
@@ -57,6 +57,15 @@ def without_overhang(block: Block, ranges: Mapping[Var, Poly]) -> tuple[Block, d
         bindings, guards = new[: len(bindings)], new[len(bindings) :]
         out = {**{v: n for v, n in out.items() if v not in inner.vars}, whole: highest}
     return block.with_(bindings=tuple(bindings)), out
+
+
+def clipped(extent: Poly, most: Poly) -> Poly:
+    """min(extent, most), distributed over a maximum, so that max(n * ceildiv(most, n), ...) becomes `most`."""
+    a = extent.as_atom()
+    if type(a) is not Op or a.op != "max":
+        return minimum(extent, most)
+    parts = [clipped(x, most) for x in a.args]
+    return most if most in parts else maximum(*parts)
 
 
 def is_tiling(e: Poly, ranges: Mapping[Var, Poly]) -> bool:

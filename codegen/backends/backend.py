@@ -33,7 +33,7 @@ class Backend:
         analytic_cost: path of `(analysis, target) -> cost` of the analytic model.
         rules: names of the sketch rules, all of which are tried.
         large_rules: names of the rules for functions that are too large to be inlined as a whole.
-        fallback_rule: name of the rule for functions that no other rule applies to.
+        fallback_rules: names of the rules for functions that no rule of `rules` applies to; the first with a sketch is used.
         build_checked: `(functions, target) -> Artifact`, whose code checks every index when it runs; None where that is not supported.
         models: whether whole models can be compiled.
         device: name of the runtime device that runs the code (`runtime.device.device.DEVICES`); empty if it runs in this process.
@@ -54,7 +54,7 @@ class Backend:
     calibrated: str
     analytic_cost: str
     rules: tuple[str, ...]
-    fallback_rule: str
+    fallback_rules: tuple[str, ...]
     large_rules: tuple[str, ...] = ()
     build_checked: Callable[[Any, Target], Artifact] | None = None
     models: bool = False

@@ -395,7 +395,7 @@ def _backend(b: Backend) -> list[str]:
         anchored(b.kind, b.kind),
         code(pipeline),
         rules,
-        f"[`{b.fallback_rule}`](sketch-rules.md#{b.fallback_rule})",
+        ", ".join(f"[`{r}`](sketch-rules.md#{r})" for r in b.fallback_rules),
         "yes" if b.models else "no",
     ]
 
@@ -446,6 +446,6 @@ def sketch_rules() -> Lines:
 
 def _users(rule: str) -> str:
     found = [BACKENDS.get(name) for name in BACKENDS]
-    users = [f"`{b.kind}`{' (fallback)' if rule == b.fallback_rule else ' (large functions)' if rule in b.large_rules else ''}"
-        for b in found if rule in (*b.rules, *b.large_rules, b.fallback_rule)]  # fmt: skip
+    users = [f"`{b.kind}`{' (fallback)' if rule in b.fallback_rules else ' (large functions)' if rule in b.large_rules else ''}"
+        for b in found if rule in (*b.rules, *b.large_rules, *b.fallback_rules)]  # fmt: skip
     return f"Backends: {', '.join(users) or 'none'}."

@@ -33,7 +33,7 @@ Rule = Callable[[PrimFunc, Target], list[tuple[str, Callable[[Schedule], None]]]
 _NAMES = ("contraction", "fallback", "pointwise", "reductions", "rows")
 SEARCH_RULES: Registry[Rule] = Registry(
     "search rule",
-    {n: f"tunesmith.search.space.rules.{n}:sketches" for n in (*_NAMES, "stages", *[f"gpu_{n}" for n in _NAMES])},
+    {n: f"tunesmith.search.space.rules.{n}:sketches" for n in (*_NAMES, "derived", "stages", *[f"gpu_{n}" for n in _NAMES])},
     contract=FUNCTION,
 )
 """Rules by name.  A registered rule is used only if it is named, so installing a package changes no search space."""
@@ -67,7 +67,7 @@ def generate(func: PrimFunc, target: Target, rules: Sequence[Rule] | None = None
     """The search space of `func`: the sketches of `rules`, by default those of the target's kind.
 
     Sketches without admissible rows are skipped and listed in `Space.left_out`, schedules that a primitive refused in `Space.refused`; a
-    refused schedule of `rules` is also a `SketchWarning`.  If no sketch remains and `rules` is None, the fallback rule makes one.
+    refused schedule of `rules` is also a `SketchWarning`.  If no sketch remains and `rules` is None, the backend's fallback rules are tried.
 
     Raises:
         BuildError: no rule applies to the function, or it has indirect indices, whose cost no model can predict.
@@ -99,9 +99,11 @@ def generate(func: PrimFunc, target: Target, rules: Sequence[Rule] | None = None
     if given is not None:
         for line in refused:
             warnings.warn(f"{line}. The space has no such sketch", SketchWarning, stacklevel=stacklevel())
-    if not out and given is None:
-        (last,) = find_rules([backend_of(target).fallback_rule])
-        out = sketches_of(last, func, target, empty)
+    for rule in find_rules(backend_of(target).fallback_rules) if given is None else ():
+        if not out:
+            found = []
+            out = sketches_of(rule, func, target, empty, found)
+            refused += [f"the rule {_name(rule)} has a schedule for {func.name} that is refused, {line}" for line in found]
     if not out:
         why = f" ({'; '.join([*empty, *refused][:3])})" if empty or refused else ""
         raise BuildError(f"no sketch rule applies to {func.name}{why}: schedule it by hand, or pass your own rule in rules=")

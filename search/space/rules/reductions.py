@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tunesmith.ir.analysis.work import worth_serial
 from tunesmith.ir.function import PrimFunc
@@ -46,6 +46,11 @@ def rows(s: Schedule, main: str, target: Target, threads: bool) -> None:
 def everything(s: Schedule, main: str, target: Target, threads: bool) -> None:
     """Parallelise over ranges of elements with one partial result each; the partial results are combined at the end."""
     _, reduction = inline_producers(s, main)
+    in_ranges(s, reduction, target, threads)
+
+
+def in_ranges(s: Schedule, reduction: Sequence[LoopRV], target: Target, threads: bool) -> None:
+    """Reduce ranges of elements in parallel, given the loops of a reduction without other loops."""
     whole = s.fuse(reduction)
     extent = s.loop(whole).extent.const or 1
     lanes = target.vector_lanes("float32")

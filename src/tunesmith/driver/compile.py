@@ -32,6 +32,7 @@ from tunesmith.measure.records.database import Database
 from tunesmith.ops.tensor_expression import Tensor
 from tunesmith.schedule.independence import check_marked_loops
 from tunesmith.schedule.schedule import Schedule
+from tunesmith.search.analytic_schedule import analytic_schedule
 from tunesmith.support.errors import BuildError, UserError
 
 Records = Database | str | PathLike[str] | Sequence[str | PathLike[str]]
@@ -80,9 +81,9 @@ def compile(
             Schedule.
         target: target of the code; by default this machine.  A GPU is first accessed when a function is called.
         records: the log, or a list of logs.
-            A function without a usable record (applied, verified, lowered and built) gets a default schedule, reported in `coverage`.
-            Without a log programs are compiled as they are, and unscheduled programs (text, tensors; for GPUs all without bound loops)
-            get a default schedule.
+            A function without a usable record (applied, verified, lowered and built) gets the schedule that the analytic model predicts
+            to be fastest, reported in `coverage`; on GPUs a default schedule.  Programs that are scheduled already are compiled as they
+            are, as `build` compiles all programs.
         strict: refuse functions without a record; unreadable lines of a log are a warning.
         executor: for a model: "graph" for static shapes, "vm" for all; by default the first that supports it.  "aot", for static
             shapes, emits one C function for the whole model.
@@ -124,21 +125,21 @@ def compile(
     found = _remarks(module)
     if not isinstance(mod, Schedule):
         _check_marks(module)
-    if records is not None:
-        passes = ApplyRecords(open_records(records), target, strict)
-        artifact, applied = compile_records(
-            passes,
-            module,
-            target,
-            lambda m: _artifact(m, target, bounds_check),
-            lambda f: build_any([f], target, packing="both", bounds_check=bounds_check),
-        )
-        return _load(artifact, target, applied.coverage, found, module)
-    if strict:
+    if strict and records is None:
         raise UserError("strict=True refuses functions without a record, and no records were given: pass records=")
-    if isinstance(mod, (str, list, tuple)) or backend_of(target).needs_threads:
-        module = module.update({name: default_schedule(f, target) for name, f in module.items() if isinstance(f, PrimFunc)})
-    return _load(_artifact(module, target, bounds_check), target, (), found, module)
+    if isinstance(mod, Schedule) or (bounds_check and records is None):
+        return _load(_artifact(module, target, bounds_check), target, (), found, module)
+    _functions(module)
+    # A GPU program is compiled several times to choose a schedule, so functions without a record get a default schedule there.
+    untuned = default_schedule if backend_of(target).needs_threads else analytic_schedule
+    artifact, applied = compile_records(
+        ApplyRecords(Database() if records is None else open_records(records), target, strict, untuned),
+        module,
+        target,
+        lambda m: _artifact(m, target, bounds_check),
+        lambda f: build_any([f], target, packing="both", bounds_check=bounds_check),
+    )
+    return _load(artifact, target, () if records is None else applied.coverage, found, module)
 
 
 def build(func: PrimFunc | IRModule | Schedule, target: str | Target | None = None, *, bounds_check: bool = False) -> CompiledModule:
@@ -206,6 +207,14 @@ def _load(artifact: Artifact, target: Target, coverage: tuple[Coverage, ...], fo
 
 
 def _artifact(module: IRModule, target: Target, bounds_check: bool) -> Artifact:
+    functions = _functions(module)
+    for f in functions:
+        check_out_of_bounds(f)
+    return build_any(functions, target, packing="both", bounds_check=bounds_check)
+
+
+def _functions(module: IRModule) -> list[PrimFunc]:
+    """The functions of a module; BuildError if there is none."""
     functions = [f for f in module.values() if isinstance(f, PrimFunc)]
     if not functions and len(module):
         raise BuildError(
@@ -214,6 +223,4 @@ def _artifact(module: IRModule, target: Target, bounds_check: bool) -> Artifact:
         )
     if not functions:
         raise BuildError("there is nothing to compile: the module has no PrimFunc")
-    for f in functions:
-        check_out_of_bounds(f)
-    return build_any(functions, target, packing="both", bounds_check=bounds_check)
+    return functions

@@ -61,8 +61,8 @@ def example_functions(backend: Backend, target: Target) -> list[tuple[Workload, 
     made = []
     for text in WORKLOADS:
         w = example_workload(text)
-        found = _sketches(backend.rules, w, target) or _sketches([backend.fallback_rule], w, target)
-        assert found, f"no rule of {', '.join((*backend.rules, backend.fallback_rule))} applies to {text}"
+        found = _sketches(backend.rules, w, target) or _sketches(backend.fallback_rules, w, target)
+        assert found, f"no rule of {', '.join((*backend.rules, *backend.fallback_rules))} applies to {text}"
         space = found[0].space
         row = tuple([int(x) for x in space.sample(1, np.random.default_rng(0))[0]])
         made.append((w, found[0].concretize(row)))
@@ -106,7 +106,7 @@ class BackendConformance:
         assert not missing, f"the evaluator {backend.evaluator} lacks {', '.join(missing)}"
         evaluator.close()
         evaluator.close()
-        for rule in (*backend.rules, *backend.large_rules, backend.fallback_rule):
+        for rule in (*backend.rules, *backend.large_rules, *backend.fallback_rules):
             try:
                 find_rules([rule])
             except TunesmithError as error:
@@ -118,8 +118,8 @@ class BackendConformance:
         backend = make()
         example_functions(backend, target)
         for text in WORKLOADS:
-            found = _sketches([backend.fallback_rule], example_workload(text), target)
-            assert found, f"the fallback rule {backend.fallback_rule!r} does not apply to {text}"
+            found = _sketches(backend.fallback_rules[-1:], example_workload(text), target)
+            assert found, f"the last fallback rule {backend.fallback_rules[-1]!r} does not apply to {text}"
 
     def test_pipeline_gives_verified_stages(self, make: Make, target: Target) -> None:
         """After each pass the program is valid and in the stage that the pipeline promises; the last stage is VECTOR or FLAT.

@@ -32,7 +32,7 @@ def test_all_parts_of_a_manifest_exist(kind: str) -> None:
         value = getattr(backend, field.name)
         if isinstance(value, str) and value.startswith("tunesmith."):
             assert callable(backend.part(field.name))
-    named = (*backend.rules, *backend.large_rules, backend.fallback_rule)
+    named = (*backend.rules, *backend.large_rules, *backend.fallback_rules)
     assert len(find_rules(named)) == len(named)
     assert not backend.device or backend.device in DEVICES
     assert all(name in BASELINES for pair in backend.baselines.items() for name in pair)

@@ -1,0 +1,236 @@
+"""Enumerate the structural plans of a function: which blocks are inlined, which are computed in nests of their own, packing, order.
+
+A plan partitions the blocks into groups.  The last block of a group is its anchor: the others are computed inside the anchor's loops, over
+the part of their output that one iteration needs.  A block in a group has all its consumers there.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from tunesmith.ir.analysis.access_regions import accesses, plain_iter, writes
+from tunesmith.ir.analysis.work import worth_serial
+from tunesmith.ir.buffer import BufferLoad
+from tunesmith.ir.expr import Binary, Call
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.indirect_index import IndirectVar
+from tunesmith.ir.stmt import Block
+from tunesmith.ir.target.target import Target
+from tunesmith.ir.visit import blocks_under, walk
+from tunesmith.search.space.derive.axes import AxisClasses
+from tunesmith.search.space.rules.block_classes import (
+    INLINED,
+    consumers,
+    inlined_sizes,
+    is_contraction,
+    is_output,
+    is_pointwise,
+    is_reduction,
+    is_within,
+    operands,
+    producers,
+)
+
+TASKS_PER_CORE = 2
+"""Minimum number of iterations of the shared loops of a group for each core: with fewer, the group is divided."""
+CHOICES = 2
+"""Maximum number of blocks that are inlined in some plans only; of more, all or none are."""
+SEPARATE = 3
+"""Maximum number of groups of the plan without any fusion: with more, its sketch has too many tile sizes of little effect."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The structural choices of one sketch.
+
+    Attributes:
+        apart: blocks that are anchors although they are no outputs.
+        inlined: elementwise blocks that are inlined into their consumers.
+        pack: operands of contractions are packed into panels of the register tile's width.
+        vector_first: the register tiles of a task are iterated along the vector axis in the outermost loop.
+        threads: the outermost loops are parallel.
+    """
+
+    apart: frozenset[str] = frozenset()
+    inlined: frozenset[str] = frozenset()
+    pack: bool = False
+    vector_first: bool = False
+    threads: bool = True
+
+    @property
+    def name(self) -> str:
+        """A readable name, unique among the plans of a function."""
+        parts = ["derived", "vec-rows" if self.vector_first else "rows-vec"]
+        parts += [f"{key}({','.join(sorted(names))})" for key, names in (("apart", self.apart), ("inline", self.inlined)) if names]
+        return " ".join([*parts, *(["pack"] if self.pack else []), *([] if self.threads else ["serial"])])
+
+
+def plans(func: PrimFunc, target: Target) -> list[Plan]:
+    """The plans of a function with constant sizes whose blocks have one loop for each variable."""
+    blocks = blocks_under(func.body)
+    axes = AxisClasses(blocks)
+    always, sometimes = _inlined(func, blocks, axes)
+    tiled = [b for b in blocks if is_contraction(b) and rows_of(b)]
+    out: dict[str, Plan] = {}
+    for extra in _subsets(sometimes):
+        inlined = frozenset((*always, *extra))
+        for apart in _partitions(func, [b for b in blocks if b.name not in inlined], inlined, axes, target):
+            for pack, first in itertools.product((False, True), repeat=2) if tiled else ((False, False),):
+                plan = Plan(apart, inlined, pack, first)
+                out.setdefault(plan.name, plan)
+    if worth_serial(func, target):
+        out |= {p.name: p for p in [replace(p, threads=False) for p in out.values()]}
+    return list(out.values())
+
+
+def _subsets(names: Sequence[str]) -> Iterable[tuple[str, ...]]:
+    if len(names) > CHOICES:
+        return [(), tuple(names)]
+    return itertools.chain.from_iterable(itertools.combinations(names, n) for n in range(len(names) + 1))
+
+
+# ---- inlining ---------------------------------------------------------------------------------------------------------
+
+
+def _inlined(func: PrimFunc, blocks: Sequence[Block], axes: AxisClasses) -> tuple[list[str], list[str]]:
+    """Elementwise blocks that are inlined always, and those that are inlined in some plans.
+
+    A block whose consumer has more axes would be recomputed along them.  That can pay off if the block is cheap.
+    """
+    always: list[str] = []
+    sometimes: list[str] = []
+    small = inlined_sizes(func)
+    for b in blocks:
+        if not is_pointwise(b) or is_output(func, b) or not is_within(small[b.name], INLINED) or _is_looked_up(func, b):
+            continue
+        readers = consumers(func, b)
+        same = all(axes.axes(c.name) <= axes.axes(b.name) for c in readers)
+        if is_copy(b) or (len(readers) == 1 and same and not is_contraction(readers[0])):
+            always.append(b.name)
+        elif is_cheap(b) and (same or len(readers) == 1):
+            sometimes.append(b.name)
+    return always, sometimes
+
+
+def is_copy(b: Block) -> bool:
+    """Whether the block only moves elements: a reshape, a transpose, a slice, a broadcast."""
+    body = b.body
+    return is_pointwise(b) and type(getattr(body, "value", None)) is BufferLoad
+
+
+def is_cheap(b: Block) -> bool:
+    """Whether the block has no call and no division."""
+    return not any(type(n) is Call or (type(n) is Binary and n.op in ("div", "floordiv", "mod")) for n in walk(b.body))
+
+
+def _is_looked_up(func: PrimFunc, b: Block) -> bool:
+    """Whether a consumer reads the block's values at indices from memory."""
+    made = {w.buffer for w in writes(b)}
+    return any(
+        a.buffer in made and any(isinstance(v, IndirectVar) for e in a.indices for v in e.vars)
+        for c in consumers(func, b)
+        for a in accesses(c)
+    )
+
+
+# ---- groups -----------------------------------------------------------------------------------------------------------
+
+
+def members(func: PrimFunc, anchor: str, candidates: Sequence[Block], apart: Iterable[str], inlined: Iterable[str] = ()) -> list[str]:
+    """The blocks of the anchor's group, the anchor first: those whose consumers, through inlined blocks, are all in the group."""
+    by_name = {b.name: b for b in blocks_under(func.body)}
+    through = set(inlined)
+
+    def readers(name: str) -> set[str]:
+        out: set[str] = set()
+        for c in consumers(func, by_name[name]):
+            out |= readers(c.name) if c.name in through else {c.name}
+        return out
+
+    group = [anchor]
+    fixed = set(apart)
+    for b in reversed(candidates):
+        if b.name not in group and b.name not in fixed:
+            found = readers(b.name)
+            if found and found <= set(group):
+                group.append(b.name)
+    return group
+
+
+def is_regular(b: Block) -> bool:
+    """Whether the block can be computed inside the tiles of another: elementwise, or a reduction into its own variables."""
+    if is_pointwise(b):
+        return True
+    if not is_reduction(b):
+        return False
+    index = [plain_iter(e, b) for e in writes(b)[0].indices]
+    spatial = [n for n, it in enumerate(b.iters) if it.kind == "S" and it.extent.const != 1]
+    return len(set(index)) == len(index) and None not in index and set(spatial) <= set(index)
+
+
+def _partitions(
+    func: PrimFunc, blocks: Sequence[Block], inlined: frozenset[str], axes: AxisClasses, target: Target
+) -> list[frozenset[str]]:
+    """Sets of blocks apart: as few as possible; also the producers of contractions; and, of few blocks, all."""
+    names = [b.name for b in blocks]
+    outputs = {b.name for b in blocks if is_output(func, b)}
+    several = {w.buffer for b in blocks for w in writes(b) if any(w.buffer is x.buffer for c in blocks if c is not b for x in writes(c))}
+    fixed = {b.name for b in blocks if not is_regular(b) or _is_looked_up(func, b) or any(w.buffer in several for w in writes(b))}
+    fixed |= axes.read_apart & set(names)
+    before = {p.name for b in blocks if is_contraction(b) for p in producers(func, b) if p.name in names}
+    wanted = [fixed, fixed | before]
+    if len(names) <= SEPARATE:
+        wanted.append(set(names))
+    out: list[frozenset[str]] = []
+    for apart in wanted:
+        found = frozenset(_closed(func, blocks, apart | outputs, inlined, axes, target) - outputs)
+        if found not in out:
+            out.append(found)
+    return out
+
+
+def _closed(
+    func: PrimFunc, blocks: Sequence[Block], apart: set[str], inlined: frozenset[str], axes: AxisClasses, target: Target
+) -> set[str]:
+    """The anchors, with those added that no group can contain, and those that would leave too few parallel iterations."""
+    apart = set(apart)
+    fewest = TASKS_PER_CORE * (target.num_cores or 1)
+    while True:
+        groups = [members(func, b.name, blocks, apart, inlined) for b in blocks if b.name in apart]
+        grouped = set(itertools.chain(*groups))
+        loose = [b.name for b in blocks if b.name not in grouped]
+        if loose:
+            apart.add(loose[-1])
+            continue
+        excess = next((x for x in [_beyond(g, axes, fewest) for g in groups] if x is not None), None)
+        if excess is None:
+            return apart
+        apart.add(excess)
+
+
+def _beyond(group: Sequence[str], axes: AxisClasses, fewest: int) -> str | None:
+    """The first member that leaves the group without shared axes, or with too few shared iterations."""
+    for n in range(2, len(group) + 1):
+        shared = axes.shared(group[:n])
+        if not shared or math.prod(shared.values()) < min(fewest, math.prod(axes.spatial(group[0]).values())):
+            return group[n - 1]
+    return None
+
+
+# ---- reductions -------------------------------------------------------------------------------------------------------
+
+
+def rows_of(b: Block) -> list[int]:
+    """The spatial variables that reuse a streamed operand: they become rows of a register tile."""
+    index = writes(b)[0].indices
+    last = plain_iter(index[-1], b) if index else None
+    reduced = {it.var for it in b.iters if it.kind == "R"}
+    streamed = [o for o in operands(b) if o.iters & reduced]
+    return [
+        n
+        for n, it in enumerate(b.iters)
+        if it.kind == "S" and n != last and it.extent.const != 1 and any(it.var not in o.iters for o in streamed)
+    ]
