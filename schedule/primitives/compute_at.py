@@ -9,11 +9,11 @@ from tunesmith.ir.analysis.access_regions import Footprint, accesses, loop_range
 from tunesmith.ir.analysis.dependence import is_nonpositive
 from tunesmith.ir.analysis.guards import step_of
 from tunesmith.ir.analysis.reduction_update import reassociable_update
-from tunesmith.ir.poly import ZERO, Poly, Var
+from tunesmith.ir.poly import Poly, Var
 from tunesmith.ir.stmt import Block, For
 from tunesmith.ir.visit import blocks_under
 from tunesmith.schedule.domain import check_loops_cover, is_repeated
-from tunesmith.schedule.footprints import clipped, without_overhang
+from tunesmith.schedule.footprints import selected_reads, within_selects, without_overhang
 from tunesmith.schedule.handles import BlockRV, LoopRV
 from tunesmith.schedule.order import check_unchanged, move
 from tunesmith.schedule.outside import check_in_blocks, check_unconditional
@@ -90,7 +90,7 @@ def compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV, shared_by: Sequen
                     target,
                 )
             reader, ranges = without_overhang(c, {**sharing, **ranges_under(target, c.name)})
-            footprints.extend(region(reader, a.indices, ranges) for a in mine)
+            footprints.extend(within_selects(region(reader, i, ranges), i, conditions) for i, conditions in selected_reads(reader, buffer))
     if not footprints:
         raise s.refuse("consumers-inside", f"block {b.name} has no consumer inside loop {target.var.name}", target)
     path = move(s, b.name, inside[0].name)
@@ -101,7 +101,7 @@ def compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV, shared_by: Sequen
             raise s.refuse("complete", what, b)
     check_unchanged(s, b, [c for c in inside if any(a.buffer is buffer for a in reads(c))])
     footprint = union(footprints)
-    dims = {p: _within(*footprint[d], b.iters[p].extent) for d, p in enumerate(positions) if p is not None}
+    dims = {p: footprint[d] for d, p in enumerate(positions) if p is not None}
     check_extents(s, b, dims)
     check_in_blocks(s, b, "in-blocks")
     check_unconditional(s, b, "guard")
@@ -117,11 +117,6 @@ def compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV, shared_by: Sequen
             raise s.refuse("once", what, b)
         _check_order(s, b)
     place(s, b.name, target.var, dims, at_front=True)
-
-
-def _within(low: Poly, extent: Poly, size: Poly) -> tuple[Poly, Poly]:
-    """A footprint (lowest value, extent) from the start of an axis without its part beyond the end, which padded lanes seem to read."""
-    return (low, clipped(extent, size)) if low == ZERO else (low, extent)
 
 
 def _check_order(s: ScheduleState, b: Block) -> None:

@@ -67,7 +67,8 @@ def generate(func: PrimFunc, target: Target, rules: Sequence[Rule] | None = None
     """The search space of `func`: the sketches of `rules`, by default those of the target's kind.
 
     Sketches without admissible rows are skipped and listed in `Space.left_out`, schedules that a primitive refused in `Space.refused`; a
-    refused schedule of `rules` is also a `SketchWarning`.  If no sketch remains and `rules` is None, the backend's fallback rules are tried.
+    refused schedule of `rules` is also a `SketchWarning`.  If no sketch remains and `rules` is None, the backend's fallback rules
+    are tried.
 
     Raises:
         BuildError: no rule applies to the function, or it has indirect indices, whose cost no model can predict.

@@ -257,4 +257,3 @@ def transposed(A: T.Buffer((4, 5), "float32"), b: T.Buffer((4,), "float32"), C: 
 def test_reverse_compute_inline_of_a_transposition(apply: Apply) -> None:
     s = apply(transposed, lambda s: s.reverse_compute_inline(s.get_block("C")))
     assert "C[vj, vi] = A[vi, vj] * T.float32(2.0) + b[vi]" in str(s.func)
-

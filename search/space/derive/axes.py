@@ -2,8 +2,8 @@
 
 A producer and a consumer share an axis if the consumer reads the intermediate buffer at a plain variable where the producer writes it at a
 plain variable.  An index `v // n` shares the producer's axis with the outer part of v, as in a group norm.  Other indices, such as h + kh
-or a looked-up index, share none.  No two variables of one block become the same axis: D[i, j] = N[i] + N[j] shares one axis with N, and N is
-recorded as read at two places.
+or a looked-up index, share none.  No two variables of one block become the same axis: D[i, j] = N[i] + N[j] shares one axis with N, and N
+is recorded as read at two places.
 """
 
 from __future__ import annotations

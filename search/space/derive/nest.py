@@ -26,9 +26,9 @@ from tunesmith.search.space.derive.reductions import (
     is_along_lanes,
     own_loops,
     reductions_of,
-    vector_position,
 )
 from tunesmith.search.space.derive.register_tile import TileLoops, budget, finish_tile, pack_operand
+from tunesmith.search.space.rules.block_classes import vector_axis
 from tunesmith.search.space.rules.tile_domains import outer_tiles
 from tunesmith.support import dtype as dt
 
@@ -71,21 +71,17 @@ class Nest:
         outer, inner = self._split_anchor(shared, vectors, rows)
         self._tasks(outer, inner)
         self._budget(placed)
-        elementwise = []
+        # A footprint is that of the reader's loops, overhang included: all blocks are placed before any is split further.
         for name in reversed(placed):
-            if name != self.anchor:
-                self.s.set_scope(self.s.get_block(name), "workspace")
-                self.s.compute_at(self.s.get_block(name), self.at)
-            tile = next((r for r in self.reductions.values() if r.writer == name), None)
+            self._place(name)
+        for name in reversed(placed):
+            tile = self._written_by(name)
             if tile is not None:
                 self._tile(name, tile)
             elif name in self.reductions:
                 finish_lanes(self.s, self.reductions[name], self.at)
             else:
-                elementwise.append(name)
-        # A footprint is that of the reader's loops: what is only vectorised is split when every block is in its place.
-        for name in elementwise:
-            self._vectorize(name)
+                self._vectorize(name)
         if self.plan.threads and self.task is not None:
             self.s.parallel(self.task)
 
@@ -99,6 +95,21 @@ class Nest:
 
     def _is_accumulator(self, name: str) -> bool:
         return name in self.reductions and bool(self.reductions[name].writer)
+
+    def _written_by(self, writer: str) -> Reduction | None:
+        """The tile reduction whose accumulators the block reads."""
+        return next((r for r in self.reductions.values() if r.writer == writer), None)
+
+    def _place(self, name: str) -> None:
+        """Compute a block inside the tasks, and with it the accumulators or partial results that only it reads."""
+        s = self.s
+        if name != self.anchor:
+            s.set_scope(s.get_block(name), "workspace")
+            s.compute_at(s.get_block(name), self.at)
+        tile = self._written_by(name)
+        inner = tile.block if tile is not None else self.reductions[name].part if name in self.reductions else ""
+        if inner:
+            s.compute_at(s.get_block(inner), self.at)
 
     # ---- before any block moves ---------------------------------------------------------------------------------------
 
@@ -122,7 +133,7 @@ class Nest:
         for r in self.reductions.values():
             if r.writer:
                 b = self._block(r.block)
-                position = vector_position(b)
+                position = vector_axis(b)
                 if position is not None:
                     axis = self.axes.axis(r.block, position)
                     vectors[axis] = vectors.get(axis, False) or bool(rows_of(b))
@@ -144,7 +155,7 @@ class Nest:
             extent = it.extent.const or 1
             if part is not None and part[0] in shared and axis not in shared:
                 loops = s.split(loop, [None, part[1]])
-                self.sizes[axis] = poly(part[1])
+                self.sizes[axis], self.sizes[part[0]] = poly(part[1]), ONE
             elif extent == 1:
                 loops = [loop]
             elif axis not in shared:
@@ -213,17 +224,17 @@ class Nest:
     def _tile(self, writer: str, r: Reduction) -> None:
         """Tile the writer of a register tile, compute the accumulators there, and pack an operand."""
         accumulator = self._block(r.block)
-        position = vector_position(accumulator)
+        position = vector_axis(accumulator)
         if position is None:
             raise self.s.refuse("vector-axis", f"the last index of the output of {r.block} is no iteration variable", accumulator)
         vector = self.axes.axis(r.block, position)
         rows = {self.axes.axis(r.block, n): n for n in rows_of(accumulator)}
-        loops = TileLoops()
+        loops, positions = TileLoops(), list[int]()
         own = self._own(writer)
         for n in sorted(own):
             axis = self.axes.axis(writer, n)
             extent = self._block(writer).iters[n].extent.const or 1
-            if not own[n] or (axis != vector and axis not in rows):
+            if not own[n] or (axis != vector and axis not in rows) or (axis in rows and self.sizes.get(axis) == ONE):
                 loops.others += own[n]
                 continue
             tile = self.tiles.get(axis)
@@ -243,6 +254,7 @@ class Nest:
             else:
                 loops.over_rows.append(over)
                 loops.rows.append(inside)
+                positions.append(rows[axis])
                 loops.heights.append(tile)
         if loops.vector is None or loops.width is None:
             raise self.s.refuse("vector-axis", f"the writer {writer} does not iterate over the vector axis of {r.block}", accumulator)
@@ -251,7 +263,7 @@ class Nest:
         self.s.compute_at(self.s.get_block(r.block), at)
         if self.plan.pack:
             pack_operand(self.s, r.block, position, loops.width, self.plan.threads)
-        finish_tile(self.s, r.block, position, list(rows.values()), loops, self.lanes)
+        finish_tile(self.s, r.block, position, positions, loops)
 
     def _vectorize(self, name: str) -> None:
         """Vectorise an elementwise block along its last axis, or along its last axes if they are contiguous."""
@@ -278,6 +290,8 @@ class Nest:
         adjacent = contiguous_suffix(b, tail) if tail else 1
         if adjacent > 1:
             x = s.fuse([own[n][-1] for n in tail[-adjacent:]])
+        if (s.loop(x).extent.const or self.lanes) * 2 <= self.lanes:
+            return
         width = s.sample_tile(x, 2, f"{name}_", [tuple([self.lanes * k for k in (1, 2, 4, 8)])], slack=2 * self.lanes, waste=0.5)
         s.vectorize(s.split(x, [None, *width])[1])
 

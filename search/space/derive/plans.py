@@ -32,6 +32,7 @@ from tunesmith.search.space.rules.block_classes import (
     is_within,
     operands,
     producers,
+    vector_axis,
 )
 
 TASKS_PER_CORE = 2
@@ -225,8 +226,7 @@ def _beyond(group: Sequence[str], axes: AxisClasses, fewest: int) -> str | None:
 
 def rows_of(b: Block) -> list[int]:
     """The spatial variables that reuse a streamed operand: they become rows of a register tile."""
-    index = writes(b)[0].indices
-    last = plain_iter(index[-1], b) if index else None
+    last = vector_axis(b)
     reduced = {it.var for it in b.iters if it.kind == "R"}
     streamed = [o for o in operands(b) if o.iters & reduced]
     return [

@@ -11,7 +11,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tunesmith.ir.analysis.access_regions import plain_iter, writes
 from tunesmith.ir.poly import Var
 from tunesmith.ir.stmt import Block
 from tunesmith.schedule.handles import BlockRV, IntRV, LoopRV
@@ -49,12 +48,6 @@ def is_along_lanes(b: Block, lanes: int) -> bool:
     streamed = [o for o in operands(b) if o.iters & reduced]
     along = {v for o in streamed for v in o.contiguous & reduced}
     return bool(along) and math.prod([it.extent.const or lanes for it in b.iters if it.kind == "R" and it.extent.const != 1]) >= lanes
-
-
-def vector_position(b: Block) -> int | None:
-    """The position of the iteration variable that is the last index of the output; None if there is none."""
-    index = writes(b)[0].indices
-    return plain_iter(index[-1], b) if index else None
 
 
 def accumulate_in_registers(s: Schedule, name: str, group: Sequence[str], taken: set[str]) -> Reduction:

@@ -76,7 +76,7 @@ def pack_operand(s: Schedule, name: str, position: int, width: IntRV, threads: b
         return
 
 
-def finish_tile(s: Schedule, name: str, position: int, rows: Sequence[int], loops: TileLoops, lanes: int) -> None:
+def finish_tile(s: Schedule, name: str, position: int, rows: Sequence[int], loops: TileLoops) -> None:
     """Order and mark the loops of the accumulating block, which is in its place, and those of its writer's tile."""
     block = s.get_block(name)
     iters = s.block(block).iters

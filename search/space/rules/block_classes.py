@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tunesmith.ir.analysis.access_regions import accesses, plain_iter, reads, writes
+from tunesmith.ir.analysis.access_regions import Access, accesses, plain_iter, reads, writes
 from tunesmith.ir.analysis.reduction_update import reassociable_update
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.expression_size import ExpressionSize, size_of
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.poly import Var
+from tunesmith.ir.poly import Poly, Var
 from tunesmith.ir.stmt import Block, BufferStore, For, Seq, Stmt
 from tunesmith.ir.visit import blocks_under, walk
 
@@ -21,7 +21,7 @@ class Operand:
     Attributes:
         buffer: the buffer.
         iters: the iteration variables in its indices.
-        contiguous: the iteration variables in its last index.
+        contiguous: the iteration variables in its last index, see `last_index`.
     """
 
     buffer: Buffer
@@ -64,9 +64,22 @@ def operands(b: Block) -> list[Operand]:
     out = []
     for a in reads(b):
         used = frozenset(v for e in a.indices for v in e.vars if v in own)
-        last = frozenset(v for v in a.indices[-1].vars if v in own) if a.indices else frozenset()
-        out.append(Operand(a.buffer, used, last))
+        last = last_index(a)
+        out.append(Operand(a.buffer, used, frozenset() if last is None else frozenset(v for v in last.vars if v in own)))
     return out
+
+
+def last_index(a: Access) -> Poly | None:
+    """The index of an access that is contiguous in memory: the last one of a dimension with several elements; None without dimensions."""
+    if not a.indices:
+        return None
+    return next((e for e, n in zip(reversed(a.indices), reversed(a.buffer.shape), strict=True) if n != 1), a.indices[-1])
+
+
+def vector_axis(b: Block) -> int | None:
+    """The position of the iteration variable that is contiguous in the output; None if there is none."""
+    e = last_index(writes(b)[0])
+    return None if e is None else plain_iter(e, b)
 
 
 def is_contraction(b: Block) -> bool:
@@ -76,8 +89,7 @@ def is_contraction(b: Block) -> bool:
     """
     if not is_reduction(b):
         return False
-    index = writes(b)[0].indices
-    last = plain_iter(index[-1], b) if index else None
+    last = vector_axis(b)
     if last is None:
         return False
     vector = b.iters[last].var

@@ -35,8 +35,10 @@ from tunesmith.search.space.rules.block_classes import (
     is_contraction,
     is_output,
     is_pointwise,
+    last_index,
     operands,
     producers,
+    vector_axis,
 )
 from tunesmith.search.space.rules.tile_domains import ROWS, middle_tiles, outer_tiles, vector_tiles
 
@@ -178,11 +180,6 @@ def _packs_well(main: Block, o: Operand, vector: Var) -> bool:
         return False
     rows = [i.var for i in main.iters if i.kind == "S" and i.var is not vector and i.extent.const != 1]
     return vector not in o.contiguous or any(v not in o.iters for v in rows)
-
-
-def vector_axis(main: Block) -> int | None:
-    """The position of the iteration variable that is the output's last index; None if there is none."""
-    return plain_iter(writes(main)[0].indices[-1], main) if writes(main)[0].indices else None
 
 
 def schedule(s: Schedule, main: str, pads: list[str], plan: Plan, target: Target) -> None:
@@ -371,7 +368,8 @@ def _mark_epilogue(s: Schedule, epilogue: BlockRV) -> None:
     """Vectorise a block that accesses the register tile along the tile's last dimension, and unroll the other dimensions."""
     b = s.block(epilogue)
     tile = next(a for a in accesses(b) if a.buffer.scope == "register")
-    vector = plain_iter(tile.indices[-1], b)
+    contiguous = last_index(tile)
+    vector = None if contiguous is None else plain_iter(contiguous, b)
     assert vector is not None
     spatial = [i for i, it in enumerate(b.iters) if it.kind == "S"]
     loops = dict(zip(spatial, s.get_loops(epilogue)[-len(spatial) :], strict=True))

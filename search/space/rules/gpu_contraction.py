@@ -19,8 +19,15 @@ from tunesmith.ir.visit import blocks_under
 from tunesmith.schedule.auto_bind import bind_rest
 from tunesmith.schedule.handles import BlockRV, IntRV, LoopRV
 from tunesmith.schedule.schedule import Schedule
-from tunesmith.search.space.rules.block_classes import consumers, is_contraction, is_output, is_pointwise, operands, producers
-from tunesmith.search.space.rules.contraction import vector_axis
+from tunesmith.search.space.rules.block_classes import (
+    consumers,
+    is_contraction,
+    is_output,
+    is_pointwise,
+    operands,
+    producers,
+    vector_axis,
+)
 from tunesmith.search.space.rules.gpu_limits import fetch_widths, limit_shared, tile_bytes
 from tunesmith.support import dtype as dt
 

@@ -8,6 +8,7 @@ from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import blocks_under
 from tunesmith.schedule.schedule import Schedule
+from tunesmith.search.space.derive.contiguity import contiguous_suffix
 from tunesmith.search.space.rules.block_classes import is_output, is_pointwise
 from tunesmith.search.space.rules.tile_domains import outer_tiles
 
@@ -34,12 +35,16 @@ def schedule(s: Schedule, target: Target, threads: bool) -> None:
 
 
 def tile(s: Schedule, b: str, target: Target, threads: bool) -> None:
-    """Vectorise one block along its last axis and parallelise its remaining loops."""
-    lanes = target.vector_lanes("float32")
-    loops = s.get_loops(s.get_block(b))
+    """Vectorise one block along its last axis, or its last axes if they are contiguous, and parallelise its remaining loops."""
+    block = s.get_block(b)
+    loops = s.get_loops(block)
     if not loops:  # a scalar
         return
-    factors = s.sample_tile(loops[-1], 2, f"{b}_", [tuple(lanes * n for n in (1, 2, 4, 8, 16))], waste=1.0)
+    lanes = target.vector_lanes("float32")
+    adjacent = contiguous_suffix(s.block(block), range(len(loops)))
+    if adjacent > 1:
+        loops = [*loops[:-adjacent], s.fuse(loops[-adjacent:])]
+    factors = s.sample_tile(loops[-1], 2, f"{b}_", [tuple(lanes * n for n in (1, 2, 4, 8, 16))], waste=1.0, slack=lanes)
     outer, inner = s.split(loops[-1], [None, *factors])
     s.vectorize(inner)
     fused = s.fuse([*loops[:-1], outer])
