@@ -25,6 +25,7 @@ from tunesmith.ir.visit import walk
 from tunesmith.measure.records.database import Database
 from tunesmith.measure.records.log import RecordLog
 from tunesmith.ops.workload import workload
+from tunesmith.schedule.schedule import Schedule
 from tunesmith.support.errors import BuildError, RecordError, RunError, ScriptError, UserError
 
 TARGET = Target("llvm -mcpu=x86-64-v3 -num-cores=2")
@@ -66,7 +67,7 @@ def test_every_form_of_a_program_compiles(hand: ModuleType, tmp_path: Path) -> N
         check(built, hand.MATMUL)
 
 
-def test_without_a_log_only_unscheduled_forms_get_the_default_schedule(hand: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unscheduled_functions_of_every_form_are_scheduled_and_others_are_not(hand: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[set[str]] = []
     from tunesmith.codegen.llvm import build as llvm_build
 
@@ -81,7 +82,9 @@ def test_without_a_log_only_unscheduled_forms_get_the_default_schedule(hand: Mod
     tunesmith.compile(large)
     tunesmith.compile(workload(large).func)
     tunesmith.compile(workload(large).func, records=Database())
-    assert "vectorized" in seen[0] and seen[1] == {"serial"} and "vectorized" in seen[2]
+    tunesmith.build(workload(large).func)
+    tunesmith.compile(Schedule(workload(large).func))
+    assert all("vectorized" in kinds for kinds in seen[:3]) and seen[3:] == [{"serial"}, {"serial"}]
 
 
 def test_strict_refuses_and_lists(hand: ModuleType, tmp_path: Path) -> None:

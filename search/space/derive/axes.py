@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tunesmith.ir.analysis.access_regions import plain_iter, reads, writes
+from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.poly import Op, Poly
 from tunesmith.ir.stmt import Block
 
@@ -33,7 +34,7 @@ class AxisClasses:
         self._members: dict[Axis, dict[str, Axis]] = {}
         self.read_apart: set[str] = set()
         self._divisors: dict[tuple[str, int], int] = {}
-        written = {}
+        written: dict[Buffer, tuple[Block, tuple[Poly, ...]]] = {}
         for b in blocks:
             for w in writes(b):
                 written.setdefault(w.buffer, (b, w.indices))

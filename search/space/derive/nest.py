@@ -82,7 +82,7 @@ class Nest:
                 finish_lanes(self.s, self.reductions[name], self.at)
             else:
                 self._vectorize(name)
-        if self.plan.threads and self.task is not None:
+        if self.plan.threads:
             self.s.parallel(self.task)
 
     @property
@@ -192,10 +192,6 @@ class Nest:
     def _tasks(self, outer: list[LoopRV], inner: list[LoopRV]) -> None:
         """Fuse the loops over tasks; the other blocks are computed in the loop over the parts of a task."""
         s = self.s
-        self.task: LoopRV | None = None
-        if not outer:
-            self.at = s.add_unit_loop(s.get_block(self.anchor)) if not inner else s.add_unit_loop(inner[0])
-            return
         s.reorder([*outer, *inner])
         fused = s.fuse(outer)
         chunk = s.sample_tile(fused, 2, f"{self.anchor}_task", [outer_tiles(8)], waste=1.0)

@@ -64,9 +64,9 @@ class Plan:
     @property
     def name(self) -> str:
         """A readable name, unique among the plans of a function."""
-        parts = ["derived", "vec-rows" if self.vector_first else "rows-vec"]
-        parts += [f"{key}({','.join(sorted(names))})" for key, names in (("apart", self.apart), ("inline", self.inlined)) if names]
-        return " ".join([*parts, *(["pack"] if self.pack else []), *([] if self.threads else ["serial"])])
+        parts = [f"{key}({','.join(sorted(names))})" for key, names in (("apart", self.apart), ("inline", self.inlined)) if names]
+        marks = [mark for mark, on in (("vec-rows", self.vector_first), ("pack", self.pack), ("serial", not self.threads)) if on]
+        return " ".join(["derived", *parts, *marks])
 
 
 def plans(func: PrimFunc, target: Target) -> list[Plan]:

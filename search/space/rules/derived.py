@@ -11,11 +11,12 @@ from collections.abc import Callable
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import blocks_under
+from tunesmith.lower.fallback.default_schedule import is_unscheduled
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.search.space.derive.nest import Nest
 from tunesmith.search.space.derive.plans import Plan, is_regular, members, plans
 from tunesmith.search.space.rules import fallback, pointwise, reductions
-from tunesmith.search.space.rules.block_classes import has_loop_for_each_variable, is_output, is_pointwise, is_reduction
+from tunesmith.search.space.rules.block_classes import is_output, is_pointwise, is_reduction
 from tunesmith.search.space.rules.single_reduction import is_of_everything
 
 Named = tuple[str, Callable[[Schedule], None]]
@@ -24,7 +25,7 @@ Named = tuple[str, Callable[[Schedule], None]]
 def sketches(func: PrimFunc, target: Target) -> list[Named]:
     """One schedule for each plan of a function with constant sizes."""
     blocks = blocks_under(func.body)
-    if not has_loop_for_each_variable(func) or any(it.extent.const is None for b in blocks for it in b.iters):
+    if not is_unscheduled(func) or any(it.extent.const is None for b in blocks for it in b.iters):
         return []
     return [(p.name, lambda s, p=p: schedule(s, p, target)) for p in plans(func, target)]  # type: ignore[misc]
 
