@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from tunesmith.experiments.functions.function import Function
-from tunesmith.experiments.functions.torch_pairs import (
-    attention,
-    convolutions,
-    gathers,
-    images,
-    norms,
-    pooling,
-    products,
-    reductions,
-    softmax,
-)
+from importlib import import_module
 
-FAMILIES = (reductions, norms, softmax, pooling, attention, products, convolutions, images, gathers)
-FUNCTIONS: dict[str, Function] = {f.name: f for family in FAMILIES for f in vars(family).values() if isinstance(f, Function)}
+from tunesmith.experiments.functions.function import Function
+
+FAMILIES = ("reductions", "norms", "softmax", "pooling", "attention", "products", "convolutions", "images", "gathers")
+"""The files of `torch_pairs`, in the order of the list."""
+
+
+def _functions() -> dict[str, Function]:
+    modules = [import_module(f"tunesmith.experiments.functions.torch_pairs.{family}") for family in FAMILIES]
+    found = [f for m in modules for f in vars(m).values() if isinstance(f, Function)]
+    return {f.name: f for f in found}
+
+
+FUNCTIONS = _functions()
 """The functions by name."""
