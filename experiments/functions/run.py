@@ -12,7 +12,6 @@ Each function is one line of OUT.jsonl; a repeated run measures the missing ones
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -31,6 +30,7 @@ from tunesmith.measure.calibration.cpu import calibrated
 from tunesmith.measure.records.database import Database
 from tunesmith.runtime.threads import pin_threads
 from tunesmith.search.task import Task
+from tunesmith.support import json_lines
 from tunesmith.support.errors import TunesmithError
 from tunesmith.support.worker_pool import WorkerPool
 
@@ -55,8 +55,10 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if unknown := sorted(set(given.only.split(",")) - set(FUNCTIONS)):
         parser.error(f"no function is called {', '.join(unknown)}; known: {', '.join(FUNCTIONS)}")
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    done = {line["name"] for line in read(given.out)}
+    lines = read(given.out)
+    if other := {line["mode"] for line in lines} - {given.mode}:
+        parser.error(f"{given.out} has the results of a run that was {other.pop()}; name another file")
+    done = {line["name"] for line in lines}
     todo = [FUNCTIONS[name] for name in given.only.split(",") if name not in done]
     env = pin_threads(given.threads) | {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
     factory = "tunesmith.experiments.functions.torch_systems:Systems"
@@ -64,8 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         for i, f in enumerate(todo):
             line = measured(f, given, pool)
-            with given.out.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
+            json_lines.append(given.out, [line])
             print(f"{i + 1} of {len(todo)}: {shown(line)}", flush=True)
     except KeyboardInterrupt:
         print("interrupted: the same command measures the other functions", file=sys.stderr)
@@ -76,14 +77,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def read(path: Path) -> list[Line]:
-    """The lines of a file, without a truncated last one; none if there is no file."""
-    lines = []
-    for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
-        try:
-            lines.append(json.loads(text))
-        except json.JSONDecodeError:
-            continue
-    return lines
+    """The lines of a file, without damaged ones; none if there is no file."""
+    return [line for _, line in json_lines.read(path) if isinstance(line, dict)] if path.exists() else []
 
 
 def measured(f: Function, given: argparse.Namespace, pool: WorkerPool) -> Line:

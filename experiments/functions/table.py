@@ -17,6 +17,8 @@ UNTUNED_MARKS = (2.0, 5.0)
 TUNED_MARKS = (1.3, 0.8)
 """Tuned: ratios to torch eager that the geometric mean and each function must reach."""
 
+SYSTEMS = ("ours", "first", "eager", "inductor")
+PAIRS = (("eager", "ours"), ("inductor", "ours"), ("eager", "first"))
 RANKED = 8
 """Candidates without which a rank correlation says nothing."""
 
@@ -29,6 +31,8 @@ def main(arguments: list[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     if len(given.files) > 2:
         parser.error("pass one file, or two to compare")
+    if missing := [str(path) for path in given.files if not path.exists()]:
+        parser.error(f"there is no {', '.join(missing)}; run.py writes it")
     statistic = "least" if given.least else "median"
     found = [read(path) for path in given.files]
     for lines in found:
@@ -106,10 +110,9 @@ def _ratios(lines: Sequence[Line], slow: str, fast: str, statistic: str) -> list
 
 
 def _row(line: Line, statistic: str) -> tuple[str, ...]:
-    times = [line.get("us", {}).get(system, {}).get(statistic) for system in ("ours", "first", "eager", "inductor")]
-    pairs = (("eager", "ours"), ("inductor", "ours"), ("eager", "first"))
+    times = [line.get("us", {}).get(system, {}).get(statistic) for system in SYSTEMS]
+    ratios = [_number(ratio(line, *pair, statistic)) for pair in PAIRS]
     sketch = line.get("sketch") or ("fallback" if line.get("fallback") else f"({line.get('sketches', 0)})")
-    ratios = [_number(ratio(line, *pair, statistic)) for pair in pairs]
     return (line["name"], *["-" if t is None else f"{t:.1f}" for t in times], *ratios, _number(line.get("rank_correlation")), sketch)
 
 

@@ -21,6 +21,8 @@ from tunesmith.runtime.timing import Samples, TimingPolicy, interleaved
 from tunesmith.search.analytic_schedule import analytic_schedule
 
 Call = Callable[[], object]
+Prepared = tuple[Call, Callable[[], Sequence[np.ndarray]]]
+"""A call, and a function that returns its outputs."""
 
 
 class Job(NamedTuple):
@@ -63,62 +65,63 @@ class Systems:
         """Compare the outputs of all systems with those of torch eager, then time those that agree.
 
         Returns:
-            By system: `us`, the least and the median time of a call; `differences`, relative to the largest element; `errors`, why a
-            system was not timed.  `clean` is whether all samples are from quiet windows.
+            By system: `us`, the least and the median time of a call; `differences`, relative to the largest element, None if infinite;
+            `errors`, why a system was not timed.  `clean` is whether all samples are from quiet windows.  `coverage` is the result of the
+            record lookup of ours.
         """
         given = Job(*job)
         f = FUNCTIONS[given.name]
         func = f.build(*given.sizes)
         inputs, outputs = f.arguments(func, np.random.default_rng(0))
         tensors = [torch.from_numpy(x).clone() for x in inputs]
-        calls: dict[str, Call] = {"eager": lambda: f.torch(*tensors)}
         expected = _arrays(f.torch(*tensors))
-        differences: dict[str, float] = {}
+        coverage: list[str] = []
+        prepare: dict[str, Callable[[], Prepared]] = {
+            "ours": lambda: _ours(self._compiled(func, given.log, coverage), inputs, outputs),
+            "first": lambda: _ours(tunesmith.build(analytic_schedule(func, self.target), self.target), inputs, outputs),
+        }
+        if self.inductor:
+            prepare["inductor"] = lambda: _inductor(f, tensors)
+        calls: dict[str, Call] = {"eager": lambda: f.torch(*tensors)}
+        differences: dict[str, float | None] = {}
         errors: dict[str, str] = {}
-
-        def add(system: str, prepare: Callable[[], tuple[Call, Callable[[], Sequence[np.ndarray]]]]) -> None:
+        for system, make in prepare.items():
             try:
-                call, results = prepare()
+                call, results = make()
                 call()
                 difference = f.difference(results(), expected)
             except Exception as error:  # any failure of a system is a result
                 errors[system] = f"{type(error).__name__}: {error}"[:2000]
-                return
-            differences[system] = difference if np.isfinite(difference) else -1.0
+                continue
+            differences[system] = difference if np.isfinite(difference) else None
             if difference <= f.tolerance:
                 calls[system] = call
             else:
                 errors[system] = f"wrong result: differs from torch by {difference:.2g} of the largest element, allowed are {f.tolerance:g}"
-
-        makers = {
-            "ours": lambda: self._compiled(func, given.log),
-            "first": lambda: tunesmith.build(analytic_schedule(func, self.target), self.target),
-        }
-        for system, make in makers.items():
-            add(system, lambda make=make: _ours(make(), inputs, outputs))
-        if self.inductor:
-            add("inductor", lambda: _inductor(f, tensors))
         times = interleaved(calls, TimingPolicy(limit_s=given.limit_s))
         return {
             "us": {system: _microseconds(t) for system, t in times.items()},
             "clean": all(t.clean for t in times.values()),
             "differences": differences,
             "errors": errors,
+            "coverage": coverage,
         }
 
-    def _compiled(self, func: PrimFunc, log: str | None) -> CompiledModule:
+    def _compiled(self, func: PrimFunc, log: str | None, coverage: list[str]) -> CompiledModule:
         """The function as a user compiles it: untuned, or with the records of a log, which a failed search may not have written."""
         if log is None:
             return tunesmith.compile(func, self.target)
-        return tunesmith.compile(func, self.target, log if Path(log).exists() else Database())
+        compiled = tunesmith.compile(func, self.target, log if Path(log).exists() else Database())
+        coverage += [str(c) for c in compiled.coverage]
+        return compiled
 
 
-def _ours(module: CompiledModule, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> tuple[Call, Callable[[], Any]]:
+def _ours(module: CompiledModule, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Prepared:
     mine = [np.full_like(x, -1) for x in outputs]  # an output that another system wrote would hide a missing store
     return module.bind(*inputs, *mine), lambda: mine
 
 
-def _inductor(f: Function, tensors: Sequence[torch.Tensor]) -> tuple[Call, Callable[[], Any]]:
+def _inductor(f: Function, tensors: Sequence[torch.Tensor]) -> Prepared:
     torch._dynamo.reset()
     compiled = torch.compile(lambda *given: f.torch(*given), dynamic=False)
     return lambda: compiled(*tensors), lambda: _arrays(compiled(*tensors))
