@@ -14,6 +14,8 @@ from tunesmith.ir.function import PrimFunc
 from tunesmith.ops.tensor_expression import Tensor
 
 Shapes = Sequence[tuple[int, ...]]
+ONE_SUM = 1e-3
+"""Tolerance of a sum of some hundred thousand elements: one serial accumulator of float32 loses four of seven digits."""
 
 
 @dataclass(frozen=True)

@@ -77,8 +77,8 @@ class Systems:
         expected = _arrays(f.torch(*tensors))
         coverage: list[str] = []
         prepare: dict[str, Callable[[], Prepared]] = {
-            "ours": lambda: _ours(self._compiled(func, given.log, coverage), inputs, outputs),
-            "first": lambda: _ours(tunesmith.build(analytic_schedule(func, self.target), self.target), inputs, outputs),
+            "ours": lambda: _ours(self._compiled(func, given.log, coverage), tensors, outputs),
+            "first": lambda: _ours(tunesmith.build(analytic_schedule(func, self.target), self.target), tensors, outputs),
         }
         if self.inductor:
             prepare["inductor"] = lambda: _inductor(f, tensors)
@@ -116,9 +116,10 @@ class Systems:
         return compiled
 
 
-def _ours(module: CompiledModule, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Prepared:
-    mine = [np.full_like(x, -1) for x in outputs]  # an output that another system wrote would hide a missing store
-    return module.bind(*inputs, *mine), lambda: mine
+def _ours(module: CompiledModule, inputs: Sequence[torch.Tensor], outputs: Sequence[np.ndarray]) -> Prepared:
+    """The inputs of torch, and outputs in its memory, which is aligned for vectors; new, so that a missing store is found."""
+    mine = [torch.from_numpy(x).clone().fill_(-1).numpy() for x in outputs]
+    return module.bind(*[x.numpy() for x in inputs], *mine), lambda: mine
 
 
 def _inductor(f: Function, tensors: Sequence[torch.Tensor]) -> Prepared:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from tunesmith import te
 from tunesmith.experiments.functions import formulas
 from tunesmith.experiments.functions.formulas import clamped, mean, over, square, without
-from tunesmith.experiments.functions.function import Shapes, function
+from tunesmith.experiments.functions.function import ONE_SUM, Shapes, function
 from tunesmith.ops.tensor_expression import Tensor
 
 
@@ -75,7 +75,7 @@ def kl_divergence(a: int = 256, b: int = 1000) -> Sequence[Tensor]:
     return [p, q, mean(loss.shape, [0], lambda i: loss[i], "Y")]
 
 
-@function(F.huber_loss, small=(3, 4, 5))
+@function(F.huber_loss, small=(3, 4, 5), tolerance=ONE_SUM)
 def huber_loss(a: int = 64, b: int = 77, c: int = 100) -> Sequence[Tensor]:
     x, y = te.placeholder((a, b, c), name="x"), te.placeholder((a, b, c), name="y")
     d = te.compute(x.shape, lambda *i: te.abs(x[i] - y[i]), "D")
