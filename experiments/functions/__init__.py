@@ -1,0 +1,1 @@
+"""Compare programs that no sketch rule was written for with torch."""
