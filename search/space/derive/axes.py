@@ -18,6 +18,9 @@ from tunesmith.ir.stmt import Block
 Axis = tuple[str, int, bool]
 """A representative: block, position of an iteration variable, and whether it is the outer part of that variable."""
 
+HALO = 16
+"""Distance of two reads along an axis beyond which the producer is not computed inside the consumer's tiles."""
+
 
 class AxisClasses:
     """The axes of blocks that belong to one function.
@@ -52,6 +55,9 @@ class AxisClasses:
         here = plain_iter(e, c)
         if here is not None:
             self._join((c.name, here, False), (producer.name, there, False), producer.name)
+            return
+        if any((e - it.var).const is not None and abs((e - it.var).as_int()) > HALO for it in c.iters):
+            self.read_apart.add(producer.name)
             return
         quotient = _quotient(e, c)
         if quotient is not None:

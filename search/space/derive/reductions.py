@@ -17,7 +17,8 @@ from tunesmith.schedule.handles import BlockRV, IntRV, LoopRV
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.search.space.derive.axes import AxisClasses
 from tunesmith.search.space.derive.contiguity import contiguous_suffix
-from tunesmith.search.space.rules.block_classes import consumers, is_contraction, is_pointwise, is_reduction, operands
+from tunesmith.search.space.derive.plans import rows_of
+from tunesmith.search.space.rules.block_classes import consumers, is_contraction, is_pointwise, is_reduction, operands, vector_axis
 
 WIDTHS = (1, 2, 3, 4, 6, 8)
 """Numbers of vectors of partial results."""
@@ -41,13 +42,21 @@ class Reduction:
 
 
 def is_along_lanes(b: Block, lanes: int) -> bool:
-    """Whether a reduction is vectorised along its reduction axis: only that axis is contiguous in memory, and it is long enough."""
-    if is_contraction(b):
-        return False
+    """Whether a reduction is vectorised along its reduction axis.
+
+    That axis is long enough and contiguous in an operand, and no operand is reused by rows or contiguous along the output's last axis, in
+    which case the output's axis is vectorised.
+    """
     reduced = {it.var for it in b.iters if it.kind == "R"}
     streamed = [o for o in operands(b) if o.iters & reduced]
-    along = {v for o in streamed for v in o.contiguous & reduced}
-    return bool(along) and math.prod([it.extent.const or lanes for it in b.iters if it.kind == "R" and it.extent.const != 1]) >= lanes
+    if not any(o.contiguous & reduced for o in streamed):
+        return False
+    if math.prod([it.extent.const or lanes for it in b.iters if it.kind == "R"]) < lanes:
+        return False
+    if rows_of(b):
+        return not is_contraction(b)
+    vector = vector_axis(b)
+    return vector is None or not any(b.iters[vector].var in o.contiguous for o in streamed)
 
 
 def accumulate_in_registers(s: Schedule, name: str, group: Sequence[str], taken: set[str]) -> Reduction:
