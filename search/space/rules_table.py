@@ -8,7 +8,6 @@ from typing import cast
 
 from tunesmith.codegen.backends.backend import backend_of
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.indirect_index import IndirectIndex
 from tunesmith.ir.stmt import Block
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import walk
@@ -74,8 +73,6 @@ def generate(func: PrimFunc, target: Target, rules: Sequence[Rule] | None = None
         BuildError: no rule applies to the function, or it has indirect indices, whose cost no model can predict.
         UserError: a rule raises an exception, or does not return named functions of a Schedule.
     """
-    if any(type(n) is IndirectIndex for n in walk(func.body)):
-        raise BuildError(f"{func.name} looks indices up in memory (gather): no sketch rule supports that; schedule it by hand")
     if rules is None and not has_loop_for_each_variable(func):
         if not any(type(n) is Block for n in walk(func.body)):
             raise BuildError(
