@@ -16,19 +16,28 @@ from tunesmith.schedule.domain import check_loops_cover, is_repeated
 from tunesmith.schedule.handles import BlockRV, LoopRV
 from tunesmith.schedule.order import check_unchanged, move
 from tunesmith.schedule.outside import check_in_blocks, check_unconditional
-from tunesmith.schedule.placement import check_extents, place, ranges_under
+from tunesmith.schedule.placement import check_extents, place, position, ranges_under
 from tunesmith.schedule.primitive import primitive
 from tunesmith.schedule.state import ScheduleState
 
 
 @primitive
-def compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV, shared_by: Sequence[LoopRV] = ()) -> None:
-    """Move the producer `block` to the start of the body of `loop`, over the footprint of its consumers in one iteration.
+def compute_at(
+    s: ScheduleState,
+    block: BlockRV,
+    loop: LoopRV,
+    shared_by: Sequence[LoopRV] = (),
+    preserve_unit_loops: bool = True,
+    index: int = -2,
+) -> None:
+    """Move the producer `block` into the body of `loop`, before its consumers, over their footprint in one iteration.
 
     Args:
         block: the producer.
         loop: the loop to move it into.
         shared_by: loops around `loop` whose iterations share one copy, as threads share memory: the footprint covers all of them.
+        preserve_unit_loops: keep loops with one iteration.  True, unlike in TVM, because a loop is kept for every sampled size or for none.
+        index: position among the statements of the loop's body: -2 is the first possible one, -1 the last, directly before a consumer.
     Rewrite: `split(j, [None, 4]); compute_at(B, j_0)`
         B = T.alloc_buffer((16,))
         for i in T.serial(16):
@@ -51,11 +60,12 @@ def compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV, shared_by: Sequen
         unchanged: no block that it moves past writes data that it reads, and the consumers come after it.
         domain: the loops of the block cover its domain; otherwise the new loops would run instances that the program does not.
         shared-by: the loops that share the copy are around the loop.
-        box: the extents of the footprint do not depend on loop variables.
+        box: the extents of the footprint do not depend on loop variables; without unit loops, sampled ones are at least 2.
         guard: guards of the block use only loops that are bound to its iteration variables, so that they can move; no `if` is around it.
         in-blocks: no statement outside of blocks, and no condition of an `if`, accesses the data of the block.
         order: the steps of a reduction that cannot be reassociated keep their order.
         once: the loops of a reduction run each of its instances once, and one instance starts each element.
+        index: the position exists and is not after a consumer.
         block-exists: the block is still in the program.
         loop-exists: the loop is still in the program.
     Keeps: results; elements in the footprints of several iterations are computed in each.
@@ -115,7 +125,8 @@ def compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV, shared_by: Sequen
             what = f"several instances of block {b.name} start the reduction of one element of {buffer.name}: {unused[0]} does not index it"
             raise s.refuse("once", what, b)
         _check_order(s, b)
-    place(s, b.name, target.var, dims, at_front=True)
+    at = position(s, target, index, before=lambda c: any(a.buffer is buffer for a in reads(c)))
+    place(s, b.name, target.var, dims, at, preserve_unit_loops)
 
 
 def _check_order(s: ScheduleState, b: Block) -> None:

@@ -14,15 +14,20 @@ from tunesmith.schedule.handles import BlockRV, LoopRV
 from tunesmith.schedule.independence import check_independent, is_one_element
 from tunesmith.schedule.order import check_ready, in_loops, inner_ranges, move
 from tunesmith.schedule.outside import check_in_blocks, check_unconditional
-from tunesmith.schedule.placement import check_extents, place, ranges_under
+from tunesmith.schedule.placement import check_extents, place, position, ranges_under
 from tunesmith.schedule.primitive import primitive
 from tunesmith.schedule.state import ScheduleState
 
 
 @primitive
-def reverse_compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV) -> None:
-    """Move the consumer `block` to the end of the body of `loop`, over the footprint of its producers in one iteration.
+def reverse_compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV, preserve_unit_loops: bool = True, index: int = -1) -> None:
+    """Move the consumer `block` into the body of `loop`, after its producers, over their footprint in one iteration.
 
+    Args:
+        block: the consumer.
+        loop: the loop to move it into.
+        preserve_unit_loops: keep loops with one iteration.  True, unlike in TVM, because a loop is kept for every sampled size or for none.
+        index: position among the statements of the loop's body: -1 is the last, -2 the first possible one, directly after a producer.
     Rewrite: `split(i, [None, 4]); reverse_compute_at(C, i_0)`
         B = T.alloc_buffer((16,))
         for i in T.serial(16):
@@ -49,10 +54,11 @@ def reverse_compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV) -> None:
         independent: parallel and bound loops around the new position stay independent.
         dense: the footprint of the producer in one iteration has no gaps.
         one-box: all accesses to produced buffers have the same footprint.
-        box: the extents of the footprint do not depend on loop variables.
+        box: the extents of the footprint do not depend on loop variables; without unit loops, sampled ones are at least 2.
         guard: no `if` is around the block, and its guards use only loops that are bound to its iteration variables, so that they can
             move; each guard of the producer depends on its own extents, on outer loops, or on its reduction.
         in-blocks: no statement outside of blocks, and no condition of an `if`, accesses the data of the block.
+        index: the position exists and is after all producers.
         block-exists: the block is still in the program.
         loop-exists: the loop is still in the program.
     Keeps: results, provided that the footprints of all iterations cover the buffer, as those of tilings do.
@@ -106,7 +112,8 @@ def reverse_compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV) -> None:
             for a in reads(b):
                 if a.buffer is w.buffer:
                     _check_domain(s, b, a.indices, c, w.indices)
-    place(s, b.name, target.var, dims, at_front=False)
+    at = position(s, target, index, after=lambda c: c in producers)
+    place(s, b.name, target.var, dims, at, preserve_unit_loops)
     check_loops_cover(s, s.block(b.name), "domain")
     s.replace_block(b.name, lambda moved: moved.with_(predicate=(*moved.predicate, *guards)))
     for f in s.loops_of(b.name):
