@@ -7,7 +7,6 @@ from typing import Any
 
 from tunesmith.ir.expr import Expr
 from tunesmith.ir.poly import Poly
-from tunesmith.ir.script.parser import parse
 from tunesmith.ops import tensor_expression as te
 from tunesmith.schedule.schedule import Schedule
 
@@ -454,31 +453,3 @@ def test_reverse_compute_at_index(on: On, refuse: Refuse) -> None:
     s = on("chain")
     message = "index is -3; the possible positions in loop i are 1 to 1, or -1, -2"
     refuse("reverse_compute_at", "index", message, s, lambda: s.reverse_compute_at(s.get_block("C"), loops(s, "B")[0], index=-3))
-
-
-DYNAMIC = """
-@T.prim_func
-def f(A: T.Buffer((4, n), "float32"), D: T.Buffer((4,), "float32"), n: T.int64):
-    C = T.alloc_buffer((4,), "float32")
-    for i, k in T.grid(4, n):
-        with T.block("C"):
-            vi = T.axis.spatial(4, i)
-            vk = T.axis.reduce(n, k)
-            with T.init():
-                C[vi] = 0.0
-            C[vi] = C[vi] + A[vi, vk]
-    for i in T.serial(4):
-        with T.block("D"):
-            vi = T.axis.spatial(4, i)
-            D[vi] = C[vi] * 2.0
-"""
-
-
-def test_compute_at_box_without_unit_loops(refuse: Refuse) -> None:
-    """Whether a sampled tile leaves several iterations of a dynamic extent is known at run time only."""
-    s = Schedule(parse(DYNAMIC), parametric=True)
-    k = loops(s, "C")[1]
-    part = s.rfactor(s.split(k, [None, s.sample_categorical([2, 4])])[1])
-    target = loops(s, "C")[0]
-    message = "loop ax1 would be left out for some of the sampled sizes"
-    refuse("compute_at", "box", message, s, lambda: s.compute_at(part, target, preserve_unit_loops=False))
