@@ -19,8 +19,8 @@ def loops(s: Schedule, block: str) -> list[Any]:
 def test_split_serial(on: On, refuse: Refuse) -> None:
     s = on("row")
     (i,) = loops(s, "C")
-    s.parallel(i)
-    refuse("split", "serial", "loop i is parallel or annotated; split before marking loops", s, lambda: s.split(i, [None, 4]))
+    s.bind(i, "threadIdx.x")
+    refuse("split", "serial", "loop i is thread or annotated; split before marking loops", s, lambda: s.split(i, [None, 4]))
 
 
 def test_split_serial_2(on: On, refuse: Refuse) -> None:
@@ -33,7 +33,7 @@ def test_split_serial_2(on: On, refuse: Refuse) -> None:
 def test_split_one_unknown(on: On, refuse: Refuse) -> None:
     s = on("row")
     (i,) = loops(s, "C")
-    refuse("split", "one-unknown", "only the first factor may be None", s, lambda: s.split(i, [4, None]))
+    refuse("split", "one-unknown", "at most one factor may be None", s, lambda: s.split(i, [None, 2, None]))
 
 
 def test_split_one_unknown_2(on: On, refuse: Refuse) -> None:
@@ -52,6 +52,13 @@ def test_split_bounded(on: On, refuse: Refuse) -> None:
     s = on("row")
     (i,) = loops(s, "C")
     refuse("split", "bounded", "a factor must be at most 2147483647; found 2147483648", s, lambda: s.split(i, [None, 2**31]))
+
+
+def test_split_bounded_2(on: On, refuse: Refuse) -> None:
+    s = on("row")
+    (i,) = loops(s, "C")
+    s.vectorize(i)
+    refuse("split", "bounded", "a factor must be at most 512; found 513", s, lambda: s.split(i, [None, 513]))
 
 
 def test_split_covers(on: On, refuse: Refuse) -> None:
