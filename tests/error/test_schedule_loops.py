@@ -157,7 +157,36 @@ def test_vectorize_length(on: On, refuse: Refuse) -> None:
 def test_vectorize_innermost(on: On, refuse: Refuse) -> None:
     s = on("chain")
     i, _ = loops(s, "C")
-    refuse("vectorize", "innermost", "loop i must contain one block directly", s, lambda: s.vectorize(i))
+    s.compute_at(s.get_block("B"), i)
+    refuse("vectorize", "innermost", "loop i must contain one block and its serial loops, and contains several", s, lambda: s.vectorize(i))
+
+
+def test_vectorize_innermost_2(on: On, refuse: Refuse) -> None:
+    s = on("chain")
+    i, j = loops(s, "C")
+    s.parallel(j)
+    what = "contains loop j, which is parallel or has an extent that depends on it: use reorder to make it the innermost loop"
+    refuse("vectorize", "innermost", what, s, lambda: s.vectorize(i))
+
+
+def test_vectorize_innermost_3(on: On, refuse: Refuse) -> None:
+    s = on("chain")
+    i, j = loops(s, "C")
+    s.vectorize(i)
+    refuse("vectorize", "innermost", "loop i around block C is vectorized already", s, lambda: s.vectorize(j))
+
+
+def test_vectorize_innermost_4(on: On, refuse: Refuse) -> None:
+    s = on("triangle")
+    i, _ = loops(s, "C")
+    refuse("vectorize", "innermost", "contains loop j, which is serial or has an extent that depends on it", s, lambda: s.vectorize(i))
+
+
+def test_vectorize_data_parallel_2(on: On, refuse: Refuse) -> None:
+    s = on("sums")
+    i, k = loops(s, "C")
+    s.reorder([k, i])
+    refuse("vectorize", "data-parallel", "block C reduces over loop k, which contains other loops", s, lambda: s.vectorize(k))
 
 
 def test_vectorize_data_parallel(on: On, refuse: Refuse) -> None:
