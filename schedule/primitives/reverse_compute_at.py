@@ -16,6 +16,7 @@ from tunesmith.schedule.order import check_ready, in_loops, inner_ranges, move
 from tunesmith.schedule.outside import check_in_blocks, check_unconditional
 from tunesmith.schedule.placement import check_extents, place, position, ranges_under
 from tunesmith.schedule.primitive import primitive
+from tunesmith.schedule.reshaped_block import reshaped
 from tunesmith.schedule.state import ScheduleState
 
 
@@ -42,7 +43,8 @@ def reverse_compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV, preserve_
             for ax0 in T.serial(4):
                 C[i_0 * 4 + ax0] = B[i_0 * 4 + ax0] + 1.0
     Requires:
-        elementwise: the block reads the produced buffer at its own iteration variables and reduces nothing.
+        elementwise: the block reads the produced buffer at its own iteration variables, or reads all of it in another shape as in
+            C[c] = B[c // n, c % n], and reduces nothing.
         own-values: different instances of the block write different elements, and each reads only its own element of that buffer.
         producer-inside: a block inside the loop writes a buffer that the block reads; the block itself is outside.
         complete: the producer finishes its reduction inside the loop.
@@ -63,13 +65,15 @@ def reverse_compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV, preserve_
         loop-exists: the loop is still in the program.
     Keeps: results, provided that the footprints of all iterations cover the buffer, as those of tilings do.
     """
-    b = s.block(block)
+    b = old = s.block(block)
     target = s.loop(loop)
     inside = blocks_under(target)
     if b in inside:
         raise s.refuse("producer-inside", f"block {b.name} is already inside loop {target.var.name}", target)
     if any(it.kind == "R" for it in b.iters):
         raise s.refuse("elementwise", f"block {b.name} is a reduction", b)
+    one_element = is_one_element(b)
+    b = _over_producer(s, b, inside)
     used = {a.buffer for a in reads(b)}
     producers = [c for c in inside if any(w.buffer in used for w in writes(c))]
     if producers:
@@ -106,7 +110,8 @@ def reverse_compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV, preserve_
     _check_once(s, b, target, producers)
     dims: dict[int, tuple[Poly, Poly]] = {p: found[0][0] for p, found in footprints.items()}
     check_extents(s, b, dims)
-    check_loops_cover(s, b, "domain")
+    if b is old:  # otherwise it was checked in its old iteration variables
+        check_loops_cover(s, b, "domain")
     for c in producers:
         for w in writes(c):
             for a in reads(b):
@@ -120,10 +125,22 @@ def reverse_compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV, preserve_
         if f.kind in ("parallel", "thread"):
             together = is_thread_axis(f.thread)
             check_independent(s, f, "independent", within_blocks=together, same_values=together)
-    if not is_one_element(b):
+    if not one_element:
         raise s.refuse(
             "own-values", f"instances of block {b.name} depend on each other through the buffer they write, and their order would change", b
         )
+
+
+def _over_producer(s: ScheduleState, b: Block, inside: list[Block]) -> Block:
+    """The block over the indices of a buffer that it reads in another shape, if a block of `inside` writes that buffer."""
+    made = {w.buffer for c in inside for w in writes(c)}
+    for buffer in dict.fromkeys(a.buffer for a in reads(b) if a.buffer in made):
+        new = reshaped(b, buffer)
+        if new is not None:
+            check_loops_cover(s, b, "domain")
+            s.replace_block(b.name, lambda _, new=new: new)  # type: ignore[misc]
+            b = new
+    return b
 
 
 def _check_domain(s: ScheduleState, b: Block, reads_at: tuple[Poly, ...], producer: Block, writes_at: tuple[Poly, ...]) -> None:
