@@ -24,6 +24,7 @@ from tunesmith.schedule.primitives.get import get_block, get_child_blocks, get_c
 from tunesmith.schedule.primitives.loop_kind import bind, parallel, unroll, vectorize
 from tunesmith.schedule.primitives.merge import merge
 from tunesmith.schedule.primitives.pad_rows import pad_rows
+from tunesmith.schedule.primitives.read_at import read_at
 from tunesmith.schedule.primitives.reorder import reorder
 from tunesmith.schedule.primitives.reuse_buffer import reuse_buffer
 from tunesmith.schedule.primitives.reverse_compute_at import reverse_compute_at
@@ -31,6 +32,7 @@ from tunesmith.schedule.primitives.rfactor import rfactor
 from tunesmith.schedule.primitives.sample import sample_categorical, sample_perfect_tile, sample_tile
 from tunesmith.schedule.primitives.set_scope import set_scope
 from tunesmith.schedule.primitives.split import split
+from tunesmith.schedule.primitives.write_at import write_at
 from tunesmith.schedule.state import ScheduleState
 from tunesmith.schedule.trace import Trace
 from tunesmith.support.errors import ScheduleError
@@ -64,6 +66,8 @@ class Schedule(ScheduleState):
     cache_read = cache_read
     cache_write = cache_write
     cache_reduction = cache_reduction
+    read_at = read_at
+    write_at = write_at
     set_scope = set_scope
     pad_rows = pad_rows
     reuse_buffer = reuse_buffer

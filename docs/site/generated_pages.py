@@ -45,7 +45,17 @@ PRIMITIVE_GROUPS: dict[str, tuple[str, ...]] = {
     "Transform loops": ("split", "fuse", "reorder", "merge", "add_unit_loop"),
     "Mark loops": ("parallel", "vectorize", "unroll", "bind", "annotate", "unannotate"),
     "Move blocks": ("compute_at", "reverse_compute_at", "compute_inline", "reverse_compute_inline"),
-    "Place data": ("cache_read", "cache_write", "cache_reduction", "cooperative_fetch", "set_scope", "pad_rows", "reuse_buffer"),
+    "Place data": (
+        "cache_read",
+        "cache_write",
+        "read_at",
+        "write_at",
+        "cache_reduction",
+        "cooperative_fetch",
+        "set_scope",
+        "pad_rows",
+        "reuse_buffer",
+    ),
     "Transform reductions": ("decompose_reduction", "rfactor"),
 }
 LONGEST_FORMULA = 100
