@@ -18,6 +18,7 @@ from tunesmith.schedule.primitives.cache_write import cache_write
 from tunesmith.schedule.primitives.compute_at import compute_at
 from tunesmith.schedule.primitives.compute_inline import compute_inline, reverse_compute_inline
 from tunesmith.schedule.primitives.cooperative_fetch import cooperative_fetch
+from tunesmith.schedule.primitives.decompose_padding import decompose_padding
 from tunesmith.schedule.primitives.decompose_reduction import decompose_reduction
 from tunesmith.schedule.primitives.fuse import fuse
 from tunesmith.schedule.primitives.get import get_block, get_child_blocks, get_consumers, get_loops, get_output_blocks, get_producers
@@ -75,6 +76,7 @@ class Schedule(ScheduleState):
     reverse_compute_at = reverse_compute_at
     compute_inline = compute_inline
     reverse_compute_inline = reverse_compute_inline
+    decompose_padding = decompose_padding
     decompose_reduction = decompose_reduction
     rfactor = rfactor
     annotate = annotate
