@@ -24,6 +24,7 @@ from tunesmith.schedule.primitives.fuse import fuse
 from tunesmith.schedule.primitives.get import get_block, get_child_blocks, get_consumers, get_loops, get_output_blocks, get_producers
 from tunesmith.schedule.primitives.loop_kind import bind, parallel, unroll, vectorize
 from tunesmith.schedule.primitives.merge import merge
+from tunesmith.schedule.primitives.pad_einsum import pad_einsum
 from tunesmith.schedule.primitives.pad_rows import pad_rows
 from tunesmith.schedule.primitives.read_at import read_at
 from tunesmith.schedule.primitives.reorder import reorder
@@ -77,6 +78,7 @@ class Schedule(ScheduleState):
     compute_inline = compute_inline
     reverse_compute_inline = reverse_compute_inline
     decompose_padding = decompose_padding
+    pad_einsum = pad_einsum
     decompose_reduction = decompose_reduction
     rfactor = rfactor
     annotate = annotate

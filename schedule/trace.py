@@ -148,6 +148,7 @@ _LISTS = (
     "sample_tile",
     "sample_perfect_tile",
     "split",
+    "pad_einsum",
 )
 """Primitives that return a list even for one element, so that their outputs are unpacked."""
 

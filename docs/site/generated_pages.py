@@ -56,7 +56,7 @@ PRIMITIVE_GROUPS: dict[str, tuple[str, ...]] = {
         "pad_rows",
         "reuse_buffer",
     ),
-    "Transform padding": ("decompose_padding",),
+    "Transform padding": ("decompose_padding", "pad_einsum"),
     "Transform reductions": ("decompose_reduction", "rfactor"),
 }
 LONGEST_FORMULA = 100

@@ -83,3 +83,91 @@ def test_decompose_padding_in_blocks(refuse: Refuse) -> None:
     s = padding(CHOICE, after="D[i] = P[i]")
     message = "a plain store or the condition of an `if` accesses P"
     refuse("decompose_padding", "in-blocks", message, s, lambda: s.decompose_padding(s.get_block("P"), loops(s, "P")[0]))
+
+
+# ---- pad_einsum
+
+
+def contraction(body: str, init: str = "C[vi] = 0.0", where: str = "", more: str = "") -> Schedule:
+    return Schedule(
+        parse(
+            f"""
+@T.prim_func
+def f(A: T.Buffer((4, 6), "float32"), w: T.Buffer((4,), "float32"), C: T.Buffer((4,), "float32")):
+    for i, k in T.grid(4, 6):
+        with T.block("C"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            {where or "pass"}
+            with T.init():
+                {init}
+            {body}
+        {more or "pass"}
+""".replace("            pass\n", "").replace("        pass\n", "")
+        )
+    )
+
+
+SUM = "C[vi] = C[vi] + A[vi, vk]"
+
+
+@pytest.mark.parametrize(
+    ("body", "init", "message"),
+    [
+        ("C[vi] = T.max(C[vi], A[vi, vk])", "C[vi] = 0.0", "is not of the form C[...] = C[...] + term"),
+        (SUM, "C[vi] = 1.0", "the init of block C is not 0"),
+        (SUM, "C[vi] = w[vi]", "the init of block C is not 0"),
+        ("C[vi] = C[vi] + A[vi, 5 - vk]", "C[vi] = 0.0", "accesses A at an index that is not an iteration variable"),
+        ("C[vi] = C[vi] + (A[vi, vk] + w[vi])", "C[vi] = 0.0", "the term of block C is not a product of operands"),
+        ("C[vi] = C[vi] + A[vi, vk] * T.exp(w[vi])", "C[vi] = 0.0", "the term of block C is not a product of operands"),
+        ("C[vi] = C[vi] + A[vi, vk] * w[vi]", "C[vi] = 0.0", "w is not indexed by vk, so that a padded term may not be 0"),
+    ],
+)
+def test_pad_einsum_einsum(refuse: Refuse, body: str, init: str, message: str) -> None:
+    s = contraction(body, init)
+    refuse("pad_einsum", "einsum", message, s, lambda: s.pad_einsum(s.get_block("C"), [1, 4]))
+
+
+def test_pad_einsum_einsum_2(refuse: Refuse) -> None:
+    s = Schedule(
+        parse("""
+@T.prim_func
+def f(A: T.Buffer((4, 4), "float32"), C: T.Buffer((4, 4), "float32")):
+    for i, j, k in T.grid(4, 4, 4):
+        with T.block("C"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                C[vi, vj] = 0.0
+            C[vi, vj] = C[vi, vj] + A[vi, vk] * A[vj, vk]
+""")
+    )
+    message = "block C accesses different elements of one operand"
+    refuse("pad_einsum", "einsum", message, s, lambda: s.pad_einsum(s.get_block("C"), [3, 1, 1]))
+
+
+@pytest.mark.parametrize("split", [True, False])
+def test_pad_einsum_trivial(refuse: Refuse, split: bool) -> None:
+    s = contraction(SUM, where="" if split else "T.where(i < 3)")
+    if split:
+        s.split(loops(s, "C")[0], [None, 2])
+    message = "the loops around block C are not one for each iteration variable; pad before splitting loops"
+    refuse("pad_einsum", "trivial", message, s, lambda: s.pad_einsum(s.get_block("C"), [1, 4]))
+
+
+@pytest.mark.parametrize(
+    ("factors", "message"),
+    [
+        ([4], "block C has 2 iteration variables, and 1 factors are given"),
+        ([1, 1], "all factors are 1"),
+        ([1, 0], "a factor must be at least 1; found 0"),
+        ([1, 2**31], "a factor must be at most 2147483647"),
+    ],
+)
+def test_pad_einsum_padding(refuse: Refuse, factors: list[int], message: str) -> None:
+    s = contraction(SUM)
+    refuse("pad_einsum", "padding", message, s, lambda: s.pad_einsum(s.get_block("C"), factors))
+
+
+def test_pad_einsum_in_blocks(refuse: Refuse) -> None:
+    s = Schedule(parse(str(contraction(SUM).func) + "\n    A[0, 0] = 1.0\n"))
+    message = "a plain store or the condition of an `if` accesses A"
+    refuse("pad_einsum", "in-blocks", message, s, lambda: s.pad_einsum(s.get_block("C"), [1, 4]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -82,3 +83,75 @@ def test_decompose_padding_of_a_packed_copy(apply: Apply) -> None:
 
     for tile in (1, 4, 6, 7):
         apply(image, steps, [[tile]])
+
+
+# ---- pad_einsum
+
+
+@T.prim_func
+def product(A: T.Buffer((5, 6), "int8"), B: T.Buffer((7, 6), "int8"), D: T.Buffer((5, 7), "int32")):
+    C = T.alloc_buffer((5, 7), "int32")
+    for i, j, k in T.grid(5, 7, 6):
+        with T.block("C"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                C[vi, vj] = 0
+            C[vi, vj] = C[vi, vj] + T.cast("int32", A[vi, vk]) * T.cast("int32", B[vj, vk])
+    for i, j in T.grid(5, 7):
+        with T.block("D"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            D[vi, vj] = C[vi, vj] + 1
+
+
+@T.prim_func
+def norms(A: T.Buffer((5, 6), "float32"), w: T.Buffer((5,), "float32"), C: T.Buffer((5,), "float32")):
+    for k, i in T.grid(6, 5):
+        with T.block("C"):
+            vk, vi = T.axis.remap("RS", [k, i])
+            with T.init():
+                C[vi] = 0.0
+            C[vi] = C[vi] + A[vi, vk] * A[vi, vk] * w[vi] * 0.5
+
+
+def pad_by(*fixed: int | None) -> Callable[[Schedule], None]:
+    """Pad by these factors; None is a sampled one."""
+
+    def steps(s: Schedule) -> None:
+        factors = [s.sample_categorical([1, 2, 4, 8]) if f is None else f for f in fixed]
+        s.pad_einsum(s.get_block("C"), factors)
+
+    return steps
+
+
+def test_pad_einsum(apply: Apply, assert_golden: Golden) -> None:
+    assert_golden(str(apply(product, pad_by(4, 1, 4)).func))
+
+
+@pytest.mark.parametrize("row", list(itertools.product((1, 4), (2, 8), (1, 2, 4))))
+def test_pad_einsum_by_sampled_factors(apply: Apply, row: tuple[int, ...]) -> None:
+    s = apply(product, pad_by(None, None, None), [[x] for x in row])
+    assert [b.name for b in s.blocks()] == ["A_pad", "B_pad", "C", "C_crop", "D"]
+
+
+def test_pad_einsum_of_one_variable(apply: Apply) -> None:
+    s = apply(norms, pad_by(1, 4))
+    assert [b.name for b in s.blocks()] == ["A_pad", "w_pad", "C", "C_crop"]
+
+
+def test_pad_einsum_then_tiles_without_guards(apply: Apply) -> None:
+    """The tiles divide the padded extents."""
+
+    def steps(s: Schedule) -> None:
+        (t,) = s.sample_tile(s.get_loops(s.get_block("C"))[0], 2, "t", [range(1, 9)], waste=9.0)
+        a, b, crop = s.pad_einsum(s.get_block("C"), [t, 4, 1])
+        i, j, k = s.get_loops(s.get_block("C"))
+        i_0, i_1 = s.split(i, [None, t])
+        j_0, j_1 = s.split(j, [None, 4])
+        s.reorder([i_0, j_0, k, i_1, j_1])
+        s.vectorize(j_1)
+        s.compute_inline(a)
+        s.compute_at(b, j_0)
+        s.reverse_compute_at(crop, j_0)
+
+    for tile in (1, 2, 3, 5, 6):
+        apply(product, steps, [[tile]])
