@@ -23,6 +23,7 @@ from tunesmith.schedule.primitives.decompose_reduction import decompose_reductio
 from tunesmith.schedule.primitives.fuse import fuse
 from tunesmith.schedule.primitives.get import get_block, get_child_blocks, get_consumers, get_loops, get_output_blocks, get_producers
 from tunesmith.schedule.primitives.loop_kind import bind, parallel, unroll, vectorize
+from tunesmith.schedule.primitives.loop_partition import loop_partition
 from tunesmith.schedule.primitives.merge import merge
 from tunesmith.schedule.primitives.pad_einsum import pad_einsum
 from tunesmith.schedule.primitives.pad_rows import pad_rows
@@ -59,6 +60,7 @@ class Schedule(ScheduleState):
     fuse = fuse
     reorder = reorder
     merge = merge
+    loop_partition = loop_partition
     add_unit_loop = add_unit_loop
     parallel = parallel
     vectorize = vectorize

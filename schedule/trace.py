@@ -149,6 +149,7 @@ _LISTS = (
     "sample_perfect_tile",
     "split",
     "pad_einsum",
+    "loop_partition",
 )
 """Primitives that return a list even for one element, so that their outputs are unpacked."""
 

@@ -87,6 +87,7 @@ GONE_LOOP: dict[str, Callable[[Schedule, Any, Any], object]] = {
     "sample_perfect_tile": lambda s, x, b: s.sample_perfect_tile(x, 2),
     "split": lambda s, x, b: s.split(x, [None, 2]),
     "fuse": lambda s, x, b: s.fuse([s.get_loops(b)[0], x]),
+    "loop_partition": lambda s, x, b: s.loop_partition(x, [2]),
     "reorder": lambda s, x, b: s.reorder([s.get_loops(b)[0], x]),
     "parallel": lambda s, x, b: s.parallel(x),
     "vectorize": lambda s, x, b: s.vectorize(x),

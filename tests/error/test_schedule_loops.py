@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from tunesmith.schedule.schedule import Schedule
 
 On = Callable[[str], Schedule]
@@ -331,3 +333,25 @@ def test_sample_perfect_tile_decision(on: On, refuse: Refuse) -> None:
     s = on("row")
     (i,) = loops(s, "C")
     refuse("sample_perfect_tile", "decision", "a tile has at least one iteration", s, lambda: s.sample_perfect_tile(i, 2, decision=[0]))
+
+
+def test_loop_partition_serial(on: On, refuse: Refuse) -> None:
+    s = on("row")
+    (i,) = loops(s, "C")
+    s.parallel(i)
+    refuse("loop_partition", "serial", "loop i is parallel or annotated; partition before", s, lambda: s.loop_partition(i, [4]))
+
+
+@pytest.mark.parametrize("cuts", [[0], [16], [4, 4], [5, 3], [-1], [3, 17]])
+def test_loop_partition_cuts(on: On, refuse: Refuse, cuts: list[int]) -> None:
+    s = on("row")
+    (i,) = loops(s, "C")
+    what = "loop i would have an empty part: cuts are ascending, from 1 to its extent 16 - 1"
+    refuse("loop_partition", "cuts", what, s, lambda: s.loop_partition(i, cuts))
+
+
+def test_loop_partition_cuts_2(on: On, refuse: Refuse) -> None:
+    s = on("triangle")
+    _, j = loops(s, "C")
+    refuse("loop_partition", "cuts", "depends on a loop variable", s, lambda: s.loop_partition(j, [1]))
+    refuse("loop_partition", "cuts", "there is no cut", s, lambda: s.loop_partition(j, []))
