@@ -33,6 +33,7 @@ from tunesmith.schedule.primitives.reuse_buffer import reuse_buffer
 from tunesmith.schedule.primitives.reverse_compute_at import reverse_compute_at
 from tunesmith.schedule.primitives.rfactor import rfactor
 from tunesmith.schedule.primitives.sample import sample_categorical, sample_perfect_tile, sample_tile
+from tunesmith.schedule.primitives.sample_compute_location import compute_locations, sample_compute_location
 from tunesmith.schedule.primitives.set_scope import set_scope
 from tunesmith.schedule.primitives.split import split
 from tunesmith.schedule.primitives.write_at import write_at
@@ -56,6 +57,7 @@ class Schedule(ScheduleState):
     sample_categorical = sample_categorical
     sample_tile = sample_tile
     sample_perfect_tile = sample_perfect_tile
+    sample_compute_location = sample_compute_location
     split = split
     fuse = fuse
     reorder = reorder
@@ -85,6 +87,8 @@ class Schedule(ScheduleState):
     rfactor = rfactor
     annotate = annotate
     unannotate = unannotate
+
+    compute_locations = compute_locations
 
     @property
     def mod(self) -> IRModule:

@@ -13,11 +13,12 @@ from tunesmith.ir.poly import Poly, Var
 from tunesmith.ir.stmt import Block, For
 from tunesmith.ir.visit import blocks_under
 from tunesmith.schedule.domain import check_loops_cover, is_repeated
-from tunesmith.schedule.handles import BlockRV, LoopRV
+from tunesmith.schedule.handles import INLINE, ROOT, BlockRV, LoopRV
 from tunesmith.schedule.order import check_unchanged, move
 from tunesmith.schedule.outside import check_in_blocks, check_unconditional
 from tunesmith.schedule.placement import check_extents, place, position, ranges_under
 from tunesmith.schedule.primitive import primitive
+from tunesmith.schedule.primitives.compute_inline import compute_inline
 from tunesmith.schedule.state import ScheduleState
 
 
@@ -34,7 +35,7 @@ def compute_at(
 
     Args:
         block: the producer.
-        loop: the loop to move it into.
+        loop: the loop to move it into, or a result of `sample_compute_location` that leaves or inlines the block.
         shared_by: loops around `loop` whose iterations share one copy, as threads share memory: the footprint covers all of them.
         preserve_unit_loops: keep loops with one iteration.  True, unlike in TVM, because a loop is kept for every sampled size or for none.
         index: position among the statements of the loop's body: -2 is the first possible one, -1 the last, directly before a consumer.
@@ -71,6 +72,11 @@ def compute_at(
     Keeps: results; elements in the footprints of several iterations are computed in each.
     """
     b = s.block(block)
+    if loop.var is ROOT:
+        return
+    if loop.var is INLINE:
+        compute_inline(s, block)
+        return
     target = s.loop(loop)
     outs = writes(b)
     buffer = outs[0].buffer

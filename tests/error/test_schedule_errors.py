@@ -73,6 +73,7 @@ GONE_BLOCK: dict[str, Callable[[Schedule, Any, Any], object]] = {
     "reverse_compute_at": lambda s, b, x: s.reverse_compute_at(b, x),
     "compute_inline": lambda s, b, x: s.compute_inline(b),
     "reverse_compute_inline": lambda s, b, x: s.reverse_compute_inline(b),
+    "sample_compute_location": lambda s, b, x: s.sample_compute_location(b),
     "decompose_padding": lambda s, b, x: s.decompose_padding(b, x),
     "pad_einsum": lambda s, b, x: s.pad_einsum(b, [1, 4]),
     "decompose_reduction": lambda s, b, x: s.decompose_reduction(b, x),

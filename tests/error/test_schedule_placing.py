@@ -453,3 +453,21 @@ def test_reverse_compute_at_index(on: On, refuse: Refuse) -> None:
     s = on("chain")
     message = "index is -3; the possible positions in loop i are 1 to 1, or -1, -2"
     refuse("reverse_compute_at", "index", message, s, lambda: s.reverse_compute_at(s.get_block("C"), loops(s, "B")[0], index=-3))
+
+
+def test_sample_compute_location_concrete(refuse: Refuse) -> None:
+    a = te.placeholder((6,), name="A")
+    b = te.compute((6,), lambda i: a[i] * 2.0, name="B")
+    c = te.compute((6,), lambda i: b[i] + 1.0, name="C")
+    s = Schedule(te.create_prim_func([a, c]), parametric=True)
+    message = "a location cannot stay open, like a size: make a sketch for each element of compute_locations, here -2, -1, 0"
+    refuse("sample_compute_location", "concrete", message, s, lambda: s.sample_compute_location(s.get_block("B")))
+
+
+def test_sample_compute_location_decision(on: On, refuse: Refuse) -> None:
+    s = on("chain")
+    b = s.get_block("B")
+    message = "location 2 is not one of -2, -1, 0, 1"
+    refuse("sample_compute_location", "decision", message, s, lambda: s.sample_compute_location(b, decision=[2]))
+    message = "1 integers >= -2 are needed, got [-3]"
+    refuse("sample_compute_location", "decision", message, s, lambda: s.sample_compute_location(b, decision=[-3]))
