@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tunesmith.ir.analysis.access_regions import accesses
@@ -21,15 +22,18 @@ from tunesmith.schedule.state import ScheduleState
 
 
 @primitive
-def rfactor(s: ScheduleState, loop: LoopRV) -> BlockRV:
+def rfactor(s: ScheduleState, loop: LoopRV, factor_axis: int = -1) -> BlockRV:
     """Make `loop`, a loop of a reduction, data parallel.
 
-    The block accumulates one partial result for each iteration of `loop`, in a new last dimension.  A final block after the reduction
+    The block accumulates one partial result for each iteration of `loop`, in a new dimension.  A final block after the reduction
     loops combines them.  A guard of the reduction becomes a select of the identity element, because every partial result is
     initialised, even if the guard excludes all of its updates.
 
     Returns the block of partial results; the final block keeps the name of the old one.
 
+    Args:
+        loop: the loop to factor.
+        factor_axis: position of the new dimension in the buffer of partial results; a negative one counts from the end, so that -1 is last.
     Rewrite: `split(k, [None, 8]); rfactor(k_1)`
         for k in T.serial(30):
             init: C[0] = 0.0
@@ -52,6 +56,7 @@ def rfactor(s: ScheduleState, loop: LoopRV) -> BlockRV:
         identity: the init of a sum is 0 and that of a product is 1, because it is applied to every partial result.
         reduce-loop: the loop is part of the reduction, and no reduction loop binds a spatial variable.
         serial: the loop is not marked.
+        factor-axis: the position is one of the dimensions of the new buffer.
         guard: guards of the reduction use only its own loops and loops that are bound to iteration variables.
         in-blocks: no statement outside of blocks, and no condition of an `if`, accesses the data of the block.
         loop-exists: the loop is still in the program.
@@ -75,6 +80,10 @@ def rfactor(s: ScheduleState, loop: LoopRV) -> BlockRV:
         raise s.refuse("identity", f"the init of block {b.name} is not the identity element of its reduction", b)
     if target.kind != "serial":
         raise s.refuse("serial", f"loop {target.var.name} is {target.kind}", target)
+    rank = len(body.buffer.shape) + 1
+    if not -rank <= factor_axis < rank:
+        raise s.refuse("factor-axis", f"the partial results have {rank} dimensions, and factor_axis is {factor_axis}", b)
+    axis = factor_axis % rank
     loops = s.loops_of(b.name)
     reducing = [e for it, e in zip(b.iters, b.bindings, strict=True) if it.kind == "R"]
     spatial = [e for it, e in zip(b.iters, b.bindings, strict=True) if it.kind == "S"]
@@ -86,22 +95,34 @@ def rfactor(s: ScheduleState, loop: LoopRV) -> BlockRV:
             what = f"block {c.name} accesses {body.buffer.name} while block {b.name} accumulates into it"
             raise s.refuse("running", what, c)
     start_guards = check_first_step(s, b, "first")
-    partial = Buffer(f"{body.buffer.name}_rf", [*body.buffer.shape, target.extent], body.buffer.dtype, body.buffer.scope)
+    shape = _inserted(body.buffer.shape, axis, target.extent)
+    partial = Buffer(f"{body.buffer.name}_rf", shape, body.buffer.dtype, body.buffer.scope)
     s.add_allocs(partial)
     name = s.fresh_name(f"{b.name}_rf")
-    parts = _partial_block(s, b, body, init, name, partial, target, reduce_loops)
+    parts = _partial_block(s, b, body, init, name, partial, target, reduce_loops, axis)
     outermost = reduce_loops[0]
     inner = loops[loops.index(outermost) :]
-    final = _final_nest(
-        b, body, init, partial, target, start_guards, [f for f in inner if any(f.var in e.vars for e in spatial)], reduce_loops
-    )
+    spatial_loops = [f for f in inner if any(f.var in e.vars for e in spatial)]
+    final = _final_nest(b, body, init, partial, target, start_guards, spatial_loops, reduce_loops, axis)
     s.replace_block(b.name, lambda _: parts)
     s.replace_loop(outermost.var, lambda f: seq([f, final]))
     return s.new_block(name)
 
 
+def _inserted(indices: Sequence[Poly], axis: int, new: Poly) -> tuple[Poly, ...]:
+    return (*indices[:axis], new, *indices[axis:])
+
+
 def _partial_block(
-    s: ScheduleState, b: Block, body: BufferStore, init: BufferStore, name: str, partial: Buffer, target: For, reduce_loops: list[For]
+    s: ScheduleState,
+    b: Block,
+    body: BufferStore,
+    init: BufferStore,
+    name: str,
+    partial: Buffer,
+    target: For,
+    reduce_loops: list[For],
+    axis: int,
 ) -> Block:
     lane = Iter(Var("v_rf"), target.extent, "S")
     iters: list[Iter] = []
@@ -131,7 +152,7 @@ def _partial_block(
 
     def redirect(n: Any, recurse: Any) -> Any:
         m = n.map_children(recurse)
-        return m.with_(buffer=partial, indices=(*m.indices, poly(lane.var))) if m.buffer is body.buffer else m
+        return m.with_(buffer=partial, indices=_inserted(m.indices, axis, poly(lane.var))) if m.buffer is body.buffer else m
 
     table = {BufferLoad: redirect, BufferStore: redirect}
     return Block(
@@ -158,7 +179,7 @@ def _select_identity(
     for p in b.predicate:
         if p.vars.isdisjoint(mixed):
             continue
-        if any(not isinstance(v, Param) and v not in at for v in p.vars):
+        if any(not isinstance(v, Param) and v not in at and v not in s.func.params for v in p.vars):
             raise s.refuse("guard", f"block {b.name} has a guard that cannot be moved: {p!r} < 0", b)
         conds.append(IsNegative(substitute(p, at)))
     new: Any = substitute_program(body, rename)
@@ -177,6 +198,7 @@ def _final_nest(
     start_guards: list[Poly],
     spatial_loops: list[For],
     reduce_loops: list[For],
+    axis: int,
 ) -> Stmt:
     values: dict[Var, Poly] = {f.var: poly(Var(f.var.name)) for f in spatial_loops}
     values |= {f.var: ZERO for f in reduce_loops}
@@ -193,7 +215,7 @@ def _final_nest(
             bindings.append(substitute(e, values))
     at = tuple([substitute(i, rename) for i in body.indices])
     combine: Any = body.value
-    value = combine.with_(a=BufferLoad(body.buffer, at), b=BufferLoad(partial, (*at, poly(lane.var))))
+    value = combine.with_(a=BufferLoad(body.buffer, at), b=BufferLoad(partial, _inserted(at, axis, poly(lane.var))))
     nest: Stmt = Block(
         b.name,
         (*iters, lane),

@@ -471,3 +471,10 @@ def test_sample_compute_location_decision(on: On, refuse: Refuse) -> None:
     refuse("sample_compute_location", "decision", message, s, lambda: s.sample_compute_location(b, decision=[2]))
     message = "1 integers >= -2 are needed, got [-3]"
     refuse("sample_compute_location", "decision", message, s, lambda: s.sample_compute_location(b, decision=[-3]))
+
+
+def test_rfactor_factor_axis(on: On, refuse: Refuse) -> None:
+    s = on("sums")
+    for axis in (2, -3):
+        message = f"the partial results have 2 dimensions, and factor_axis is {axis}"
+        refuse("rfactor", "factor-axis", message, s, lambda axis=axis: s.rfactor(loops(s, "C")[1], axis))

@@ -5,13 +5,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
+from tunesmith.codegen.llvm.build import build
 from tunesmith.ir import structural
 from tunesmith.ir.script.parser import parse
 from tunesmith.ir.script.syntax import T
 from tunesmith.ir.stmt import Seq
+from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import walk
+from tunesmith.runtime.module import Module
 from tunesmith.schedule.schedule import Schedule
 
 Apply = Callable[..., Schedule]
@@ -168,6 +172,39 @@ def test_rfactor_by_any_factor(apply: Apply, tile: int) -> None:
 def test_rfactor_of_every_kind_of_reduction(apply: Apply, func: object) -> None:
     for tile in (1, 3, 9):
         apply(func, lanes, [[tile]])
+
+
+@pytest.mark.parametrize("axis", range(-2, 2))
+def test_rfactor_factor_axis(apply: Apply, axis: int) -> None:
+    def steps(s: Schedule) -> None:
+        loop = s.get_loops(s.get_block("C"))[-1]
+        _, lane = s.split(loop, [None, *s.sample_tile(loop, 2, "lane", [range(1, 40)], waste=40.0)])
+        s.rfactor(lane, factor_axis=axis)
+
+    for tile in (1, 3, 9):
+        s = apply(rows, steps, [[tile]])
+        assert [e.as_int() for e in s.func.allocs[0].shape] == ([4, tile] if axis % 2 else [tile, 4])
+
+
+def test_rfactor_of_a_dynamic_extent() -> None:
+    """The guard of the split contains the size, which is no loop."""
+    func = parse("""
+@T.prim_func
+def f(A: T.Buffer((n,), "float32"), C: T.Buffer((1,), "float32"), n: T.int64):
+    for k in T.serial(n):
+        with T.block("C"):
+            vk = T.axis.reduce(n, k)
+            with T.init():
+                C[0] = 0.0
+            C[0] = C[0] + A[vk]
+""")
+    s = Schedule(func)
+    s.rfactor(s.split(s.get_loops(s.get_block("C"))[0], [None, 8])[1])
+    artifact = build(s.func, Target("llvm -mcpu=x86-64-v3 -num-cores=1"))
+    for n in (1, 7, 8, 30):
+        a, c = np.arange(n, dtype="float32"), np.empty(1, "float32")
+        Module.from_object(artifact.data)[artifact.functions[0]](a, c, n)
+        assert c[0] == a.sum()
 
 
 def test_rfactor_of_the_middle_of_three(apply: Apply) -> None:
