@@ -32,6 +32,7 @@ from tunesmith.schedule.primitives.reorder import reorder
 from tunesmith.schedule.primitives.reuse_buffer import reuse_buffer
 from tunesmith.schedule.primitives.reverse_compute_at import reverse_compute_at
 from tunesmith.schedule.primitives.rfactor import rfactor
+from tunesmith.schedule.primitives.rolling_buffer import rolling_buffer
 from tunesmith.schedule.primitives.sample import sample_categorical, sample_perfect_tile, sample_tile
 from tunesmith.schedule.primitives.sample_compute_location import compute_locations, sample_compute_location
 from tunesmith.schedule.primitives.set_scope import set_scope
@@ -77,6 +78,7 @@ class Schedule(ScheduleState):
     set_scope = set_scope
     pad_rows = pad_rows
     reuse_buffer = reuse_buffer
+    rolling_buffer = rolling_buffer
     compute_at = compute_at
     reverse_compute_at = reverse_compute_at
     compute_inline = compute_inline

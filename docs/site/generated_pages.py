@@ -55,6 +55,7 @@ PRIMITIVE_GROUPS: dict[str, tuple[str, ...]] = {
         "set_scope",
         "pad_rows",
         "reuse_buffer",
+        "rolling_buffer",
     ),
     "Transform padding": ("decompose_padding", "pad_einsum"),
     "Transform reductions": ("decompose_reduction", "rfactor"),

@@ -74,6 +74,7 @@ GONE_BLOCK: dict[str, Callable[[Schedule, Any, Any], object]] = {
     "compute_inline": lambda s, b, x: s.compute_inline(b),
     "reverse_compute_inline": lambda s, b, x: s.reverse_compute_inline(b),
     "sample_compute_location": lambda s, b, x: s.sample_compute_location(b),
+    "rolling_buffer": lambda s, b, x: s.rolling_buffer(b, "B"),
     "decompose_padding": lambda s, b, x: s.decompose_padding(b, x),
     "pad_einsum": lambda s, b, x: s.pad_einsum(b, [1, 4]),
     "decompose_reduction": lambda s, b, x: s.decompose_reduction(b, x),
