@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
 from tunesmith.ir.analysis.access_regions import Footprint, accesses, loop_ranges, plain_iter, reads, region, union, writes
-from tunesmith.ir.analysis.dependence import is_nonpositive
-from tunesmith.ir.analysis.guards import step_of
 from tunesmith.ir.analysis.reduction_update import reassociable_update
 from tunesmith.ir.poly import Poly, Var
 from tunesmith.ir.stmt import Block, For
 from tunesmith.ir.visit import blocks_under
 from tunesmith.schedule.domain import check_loops_cover, is_repeated
 from tunesmith.schedule.handles import INLINE, ROOT, BlockRV, LoopRV
-from tunesmith.schedule.order import check_unchanged, move
+from tunesmith.schedule.order import check_unchanged, move, steps_ascend
 from tunesmith.schedule.outside import check_in_blocks, check_unconditional
 from tunesmith.schedule.placement import check_extents, place, position, ranges_under
 from tunesmith.schedule.primitive import primitive
@@ -139,16 +136,7 @@ def _check_order(s: ScheduleState, b: Block) -> None:
     """Refuse a reduction that cannot be reassociated if its new loops, one for each iteration variable, would reorder its steps."""
     if reassociable_update(b) is not None:
         return
-    loops = {f.var: f for f in s.loops_of(b.name)}
-    digits: list[Var] = []
-    ordered = True
-    for e in [e for it, e in zip(b.iters, b.bindings, strict=True) if it.kind == "R" and it.extent != 1]:
-        mine = [v for v in loops if v in e.vars]
-        for outer, inner in itertools.pairwise(mine):
-            step, small = step_of(e, outer), step_of(e, inner)
-            ordered = ordered and step is not None and small is not None and is_nonpositive(small * loops[inner].extent - step)
-        digits += mine
-    if not ordered or digits != sorted(digits, key=list(loops).index):
+    if not steps_ascend(s, b):
         raise s.refuse("order", f"the steps of the reduction of block {b.name} depend on each other, and their order would change", b)
 
 

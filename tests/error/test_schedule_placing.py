@@ -403,46 +403,6 @@ def test_decompose_reduction_once_2(on: On, refuse: Refuse) -> None:
     )
 
 
-def test_rfactor_reduction(on: On, refuse: Refuse) -> None:
-    s = on("row")
-    refuse(
-        "rfactor", "reduction", "loop i does not contain exactly one reduction with a single store", s, lambda: s.rfactor(loops(s, "C")[0])
-    )
-
-
-def test_rfactor_reduction_2(on: On, refuse: Refuse) -> None:
-    s = on("scaled")
-    refuse("rfactor", "reduction", "block L is not of the form C[...] = C[...] op value", s, lambda: s.rfactor(loops(s, "L")[1]))
-
-
-def test_rfactor_identity(on: On, refuse: Refuse) -> None:
-    s = on("sums")
-    refuse(
-        "rfactor",
-        "identity",
-        "the init of block E is not the identity element of its reduction",
-        s,
-        lambda: s.rfactor(loops(s, "E")[1]),
-    )
-
-
-def test_rfactor_reduce_loop(on: On, refuse: Refuse) -> None:
-    s = on("sums")
-    refuse("rfactor", "reduce-loop", "loop i is not a pure reduction loop of block C", s, lambda: s.rfactor(loops(s, "C")[0]))
-
-
-def test_rfactor_serial(on: On, refuse: Refuse) -> None:
-    s = on("sums")
-    _, k = loops(s, "C")
-    s.unroll(k)
-    refuse("rfactor", "serial", "loop k is unrolled", s, lambda: s.rfactor(k))
-
-
-def test_rfactor_guard(on: On, refuse: Refuse) -> None:
-    s = on("under_a_guard")
-    refuse("rfactor", "guard", "block C has a guard that cannot be moved", s, lambda: s.rfactor(loops(s, "C")[2]))
-
-
 def test_compute_at_index(on: On, refuse: Refuse) -> None:
     s = on("chain")
     message = "index is 1; the possible positions in loop i are 0 to 0, or -1, -2"
@@ -471,10 +431,3 @@ def test_sample_compute_location_decision(on: On, refuse: Refuse) -> None:
     refuse("sample_compute_location", "decision", message, s, lambda: s.sample_compute_location(b, decision=[2]))
     message = "1 integers >= -2 are needed, got [-3]"
     refuse("sample_compute_location", "decision", message, s, lambda: s.sample_compute_location(b, decision=[-3]))
-
-
-def test_rfactor_factor_axis(on: On, refuse: Refuse) -> None:
-    s = on("sums")
-    for axis in (2, -3):
-        message = f"the partial results have 2 dimensions, and factor_axis is {axis}"
-        refuse("rfactor", "factor-axis", message, s, lambda axis=axis: s.rfactor(loops(s, "C")[1], axis))

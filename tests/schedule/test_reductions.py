@@ -10,6 +10,7 @@ import pytest
 
 from tunesmith.codegen.llvm.build import build
 from tunesmith.ir import structural
+from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.script.parser import parse
 from tunesmith.ir.script.syntax import T
 from tunesmith.ir.stmt import Seq
@@ -235,3 +236,72 @@ def test_rfactor_returns_the_partial_block(apply: Apply) -> None:
     s = Schedule(rows)
     part = s.rfactor(s.get_loops(s.get_block("C"))[1])
     assert part.block == "C_rf" and [b.name for b in s.blocks()] == ["C_rf", "C"]
+
+
+# ---- the index of an extreme
+
+
+def index_of_extreme(dtype: str, choice: str, update: str, start: int = 0) -> PrimFunc:
+    made = parse(f"""
+@T.prim_func
+def f(A: T.Buffer((3, 13), "{dtype}"), C: T.Buffer((3,), "{dtype}"), P: T.Buffer((3,), "int32")):
+    for i, k in T.grid(3, 13):
+        with T.block("C"):
+            vi = T.axis.spatial(3, i)
+            vk = T.axis.reduce(13, k)
+            with T.init():
+                C[vi] = T.{dtype}({start})
+                P[vi] = -1
+            P[vi] = {choice}
+            C[vi] = {update}
+""")
+    assert isinstance(made, PrimFunc)
+    return made
+
+
+CHOICES = {
+    "max": ('T.select(A[vi, vk] > C[vi], T.cast("int32", vk), P[vi])', "T.max(C[vi], A[vi, vk])"),
+    "max, old first": ('T.select(C[vi] >= A[vi, vk], P[vi], T.cast("int32", vk))', "T.max(C[vi], A[vi, vk])"),
+    "min": ('T.select(C[vi] > A[vi, vk], T.cast("int32", vk), P[vi])', "T.min(C[vi], A[vi, vk])"),
+}
+
+
+def lanes_of(at: int) -> Callable[[Schedule], None]:
+    def steps(s: Schedule) -> None:
+        loop = s.get_loops(s.get_block("C"))[-1]
+        parts = s.split(loop, [None, *s.sample_tile(loop, 2, "lane", [range(1, 40)], waste=40.0)])
+        s.rfactor(parts[at], factor_axis=at)
+
+    return steps
+
+
+@pytest.mark.parametrize("at", [0, 1])
+@pytest.mark.parametrize(("dtype", "start"), [("int32", -9), ("float32", -9), ("int32", 0), ("int16", 2)])
+@pytest.mark.parametrize("name", CHOICES)
+def test_rfactor_of_the_index_of_an_extreme(apply: Apply, name: str, dtype: str, start: int, at: int) -> None:
+    """The terms are small integers, so that most extremes occur several times; the first one, or the init, is chosen."""
+    for tile in (1, 2, 5, 13, 14):
+        apply(index_of_extreme(dtype, *CHOICES[name], start), lanes_of(at), [[tile]])
+
+
+def test_rfactor_of_the_index_of_an_extreme_as_text(apply: Apply, assert_golden: Golden) -> None:
+    assert_golden(str(apply(index_of_extreme("float32", *CHOICES["max"]), lanes_of(1), [[4]]).func))
+
+
+def test_partial_indices_of_extremes_in_parallel(apply: Apply) -> None:
+    def steps(s: Schedule) -> None:
+        loop = s.get_loops(s.get_block("C"))[-1]
+        k_0, k_1 = s.split(loop, [None, 4])
+        part = s.rfactor(k_1)
+        i, _, lane = s.get_loops(part)
+        s.parallel(i)
+        s.vectorize(lane)
+        assert k_0.name
+
+    s = apply(index_of_extreme("float32", *CHOICES["max"], -9), steps)
+    artifact = build(s.func, Target("llvm -mcpu=x86-64-v3 -num-cores=2"))
+    a = np.random.default_rng(0).integers(-3, 4, (3, 13)).astype("float32")
+    c, p = np.empty(3, "float32"), np.empty(3, "int32")
+    Module.from_object(artifact.data)[artifact.functions[0]](a, c, p)
+    np.testing.assert_array_equal(c, a.max(axis=1))
+    np.testing.assert_array_equal(p, a.argmax(axis=1))
