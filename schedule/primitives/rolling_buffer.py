@@ -47,7 +47,8 @@ def rolling_buffer(s: ScheduleState, block: BlockRV, buffer: str) -> None:
             writer; it reads only the element that it initialises and accumulates into.
         sliding: the innermost loop around the block and all its consumers moves the footprint along one dimension, by a fixed step.
         overlap: the step is at least 1, and smaller than the footprint.
-        serial: that loop is serial or unrolled.
+        serial: that loop is serial or unrolled, and the position of the footprint along the dimension depends on no bound loop, because
+            threads would use the same elements of the circular buffer for different values.
         after: the consumers follow the block in the body of that loop, and read only the footprint of the same iteration.
         dense: the footprint has no gaps.
         box: the extents of the footprint do not depend on loop variables.
@@ -75,6 +76,9 @@ def rolling_buffer(s: ScheduleState, block: BlockRV, buffer: str) -> None:
     s.require("le0", step + 1 - extent, "overlap", f"consecutive footprints of block {b.name} share no element", extent)
     if loop.kind not in ("serial", "unrolled"):
         raise s.refuse("serial", f"loop {loop.var.name} is {loop.kind}; its iterations must run in order", loop)
+    bound = [f.var.name for f in s.loops_of(b.name) if f.kind == "thread" and f.var in low.vars]
+    if bound:
+        raise s.refuse("serial", f"the footprint of block {b.name} depends on loop {bound[0]}, which is bound to a thread axis", b)
     _check_order(s, b, old, loop, footprint)
     if not all(is_tiling(e, ranges) for e in in_loops(b, writes(b)[0].indices)):
         raise s.refuse("dense", f"block {b.name} writes {old.name} with gaps in one iteration of {loop.var.name}", b)

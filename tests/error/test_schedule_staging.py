@@ -138,6 +138,16 @@ def test_rolling_buffer_serial(refuse: Refuse) -> None:
     refuse("rolling_buffer", "serial", "loop i is parallel; its iterations must run in order", s, roll(s))
 
 
+def test_rolling_buffer_serial_2(on: On, refuse: Refuse) -> None:
+    s = on("windows")
+    (i,) = loops(s, "D")
+    block, inner = s.split(i, [None, 3])
+    s.compute_at(s.get_block("S"), inner)
+    s.bind(block, "blockIdx.x")
+    message = "the footprint of block S depends on loop i_0, which is bound to a thread axis"
+    refuse("rolling_buffer", "serial", message, s, lambda: s.rolling_buffer(s.get_block("S"), "S"))
+
+
 def test_rolling_buffer_after(refuse: Refuse) -> None:
     message = "may read elements of B that block B computes in another iteration of i"
     for s in (
