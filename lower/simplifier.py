@@ -14,7 +14,7 @@ from tunesmith.ir.arith.simplify import simplify as simplify_poly
 from tunesmith.ir.expr import Binary, Broadcast, Const, Expr, IsNegative, Not, Select
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.indirect_index import IndirectIndex
-from tunesmith.ir.poly import ZERO, Param, Poly, Var
+from tunesmith.ir.poly import ZERO, Op, Param, Poly, Var, minimum, poly
 from tunesmith.ir.stmt import Allocate, Block, BufferStore, For, If, Seq, Stmt, seq
 from tunesmith.ir.visit import substitute, transform
 from tunesmith.support import dtype as dt
@@ -130,7 +130,7 @@ class Simplifier:
         return n if cond is n.cond and then is n.then and orelse is n.orelse else If(cond, then, orelse)
 
     def _is_negative(self, n: IsNegative, recurse: Any) -> Expr:
-        e = self.index(n.index)
+        e = self.index(n.index) if n.lanes > 1 else self._with_negative_arguments(self.index(n.index))
         low, high = self.bounds(e)
         if n.lanes > 1 and n.stride is not None:
             a, b = self.bounds(n.stride * (n.lanes - 1))
@@ -138,6 +138,16 @@ class Simplifier:
         if high < 0 or low >= 0:
             return truth(high < 0, n.lanes)
         return n if e is n.index else IsNegative(e, n.lanes, n.stride)
+
+    def _with_negative_arguments(self, e: Poly) -> Poly:
+        """`e`, whose sign is of interest, without the arguments of a minimum for which it is never negative."""
+        for m, c in e.terms:
+            a = m[0] if len(m) == 1 and c == 1 else None
+            if type(a) is Op and a.op == "min":
+                rest = e - poly(a)
+                left = [x for x in a.args if self.bounds(x + rest)[0] < 0]
+                return rest + minimum(*left) if left and len(left) < len(a.args) else e
+        return e
 
     def _select(self, n: Select, recurse: Any) -> Expr:
         cond = recurse(n.cond)

@@ -212,9 +212,15 @@ def _digits(
         step = free.pop(digit)
         found |= replaced.get(digit, {digit})
         rest = _rest(e, digit, step)
-        if rest is not None and not (rest == ZERO and (minimum(extent, step) == extent or _divided_once(step) == extent)):
+        if rest is not None and not (rest == ZERO and _covers(n, d, step)):
             needed.append((rest, n, mul(d, step)))
     return found
+
+
+def _covers(n: Poly, d: Poly, step: Poly) -> bool:
+    """Whether ceildiv(n, d) <= step is proven, which holds if n <= d * step."""
+    extent = ceildiv(n, d)
+    return minimum(extent, step) == extent or _divided_once(step) == extent or minimum(n, mul(d, step)) == n
 
 
 def _divided_once(p: Poly) -> Poly:

@@ -46,6 +46,10 @@ class LoopRV(Handle):
         self.var = var
 
 
+ROOT, INLINE = Var("root"), Var("inline")
+"""The variables of handles that `sample_compute_location` returns instead of a loop: leave the block where it is, or inline it."""
+
+
 class IntRV(Handle):
     """Handle of a sampled integer.  `expr` is a Param in parametric mode and a number in concrete mode; two draws of 4 are two handles."""
 

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tunesmith.ir.analysis.access_regions import Access, accesses, loop_ranges, plain_iter, reads, region, union, writes
+from tunesmith.ir.analysis.dependence import is_nonpositive
+from tunesmith.ir.analysis.guards import step_of
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.poly import ZERO, Poly, Var, substitute
 from tunesmith.ir.stmt import Block, For, Seq
@@ -52,6 +54,22 @@ def move(s: ScheduleState, block: str, to: str) -> Move | None:
     between = [c for x in fork.stmts[min(i, j) + 1 : max(i, j)] for c in blocks_under(x)]
     around = blocks_under(shared[0]) if shared else []
     return Move(shared, j < i, blocks_under(a[n]), between, blocks_under(b[n]), around)
+
+
+def steps_ascend(s: ScheduleState, block: Block) -> bool:
+    """Whether the loops run the reduction steps of each element in lexicographic order of the reduction variables."""
+    loops = {f.var: f for f in s.loops_of(block.name)}
+    digits: list[Var] = []
+    for e in [e for it, e in zip(block.iters, block.bindings, strict=True) if it.kind == "R" and it.extent != 1]:
+        mine = [v for v in loops if v in e.vars]
+        steps = [step_of(e, v) for v in mine]
+        for outer, inner, v in zip(steps, steps[1:], mine[1:], strict=False):
+            if outer is None or inner is None or not is_nonpositive(inner * loops[v].extent - outer):
+                return False
+        if steps and (steps[-1] is None or not is_nonpositive(1 - steps[-1])):
+            return False
+        digits += mine
+    return digits == sorted(digits, key=list(loops).index)
 
 
 def inner_ranges(s: ScheduleState, block: Block, outer: Sequence[For]) -> dict[Var, Poly]:

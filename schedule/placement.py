@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from tunesmith.ir.analysis.access_regions import loop_ranges
-from tunesmith.ir.poly import ZERO, Param, Poly, Var, substitute
-from tunesmith.ir.stmt import Block, For, nest, seq
-from tunesmith.ir.visit import path_to_block
+from tunesmith.ir.poly import ONE, ZERO, Param, Poly, Var, substitute
+from tunesmith.ir.stmt import Block, For, Seq, Stmt, nest, seq
+from tunesmith.ir.visit import blocks_under, path_to_block
 from tunesmith.schedule.footprints import own_guards
 from tunesmith.schedule.state import ScheduleState
 
@@ -29,14 +29,44 @@ def check_extents(s: ScheduleState, b: Block, dims: Mapping[int, tuple[Poly, Pol
             )
 
 
-def place(s: ScheduleState, block: str, loop: Var, dims: Mapping[int, tuple[Poly, Poly]], at_front: bool) -> None:
+def position(
+    s: ScheduleState,
+    loop: For,
+    index: int,
+    *,
+    after: Callable[[Block], bool] = lambda _: False,
+    before: Callable[[Block], bool] = lambda _: False,
+) -> int:
+    """The position in the body of `loop` that the argument `index` selects: -1 is the last possible one, -2 the first possible one.
+
+    Refuses (index) a position that is not after all statements with a block of `after` and before all with a block of `before`.
+    """
+    stmts = statements(loop)
+    first = max([n + 1 for n, x in enumerate(stmts) if any(map(after, blocks_under(x)))], default=0)
+    last = min([n for n, x in enumerate(stmts) if any(map(before, blocks_under(x)))], default=len(stmts))
+    found = {-1: last, -2: first}.get(index, index)
+    if not first <= found <= last:
+        raise s.refuse("index", f"index is {index}; the possible positions in loop {loop.var.name} are {first} to {last}, or -1, -2", loop)
+    return found
+
+
+def statements(loop: For) -> Sequence[Stmt]:
+    """The statements of the body of `loop`."""
+    return loop.body.stmts if type(loop.body) is Seq else (loop.body,)
+
+
+def place(
+    s: ScheduleState, block: str, loop: Var, dims: Mapping[int, tuple[Poly, Poly]], index: int, preserve_unit_loops: bool = True
+) -> None:
     """Rebuild the nest of `block` inside `loop`, over the given footprint.
 
     Args:
+        s: the schedule.
         block: the block to move; its old nest is removed.
         loop: the loop that it moves into.
         dims: (smallest value, extent) of iteration variables by position; the others run over their whole extent.
-        at_front: put the nest before the loop's body, otherwise after it.
+        index: position of the new nest among the statements of the loop's body.
+        preserve_unit_loops: keep loops with one iteration.
     """
     b = s.block(block)
     check_extents(s, b, dims)
@@ -46,15 +76,24 @@ def place(s: ScheduleState, block: str, loop: Var, dims: Mapping[int, tuple[Poly
     for i, it in enumerate(b.iters):
         low, extent = dims.get(i, (ZERO, it.extent))
         var = Var(f"ax{i}")
-        loops.append((var, extent))
-        bindings.append(low + var)
+        is_kept = preserve_unit_loops or extent != ONE
+        at = low + var if is_kept else low
+        loops += [(var, extent)] if is_kept else []
+        if not preserve_unit_loops and any(isinstance(v, Param) for v in extent.vars):
+            s.require("le0", 2 - extent, "box", f"loop {var.name} would be left out for some of the sampled sizes", extent)
+        bindings.append(at)
         if i in dims:
             # Inlined padding requests elements before the start of the buffer, which it never reads, so guard the lower bound too.
-            predicate += [low + var - it.extent, -(low + var) - 1]
+            predicate += [at - it.extent, -at - 1]
     predicate.extend(_carried_guards(s, b, bindings))
     moved = nest(loops, b.with_(bindings=tuple(bindings), predicate=tuple(predicate)))
     s.remove_block(block)
-    s.replace_loop(loop, lambda f: f.with_(body=seq([moved, f.body] if at_front else [f.body, moved])))
+
+    def insert(f: For) -> Stmt:
+        stmts = statements(f)
+        return f.with_(body=seq([*stmts[:index], moved, *stmts[index:]]))
+
+    s.replace_loop(loop, insert)
 
 
 def _carried_guards(s: ScheduleState, b: Block, bindings: list[Poly]) -> list[Poly]:

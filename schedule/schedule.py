@@ -18,19 +18,26 @@ from tunesmith.schedule.primitives.cache_write import cache_write
 from tunesmith.schedule.primitives.compute_at import compute_at
 from tunesmith.schedule.primitives.compute_inline import compute_inline, reverse_compute_inline
 from tunesmith.schedule.primitives.cooperative_fetch import cooperative_fetch
+from tunesmith.schedule.primitives.decompose_padding import decompose_padding
 from tunesmith.schedule.primitives.decompose_reduction import decompose_reduction
 from tunesmith.schedule.primitives.fuse import fuse
 from tunesmith.schedule.primitives.get import get_block, get_child_blocks, get_consumers, get_loops, get_output_blocks, get_producers
 from tunesmith.schedule.primitives.loop_kind import bind, parallel, unroll, vectorize
+from tunesmith.schedule.primitives.loop_partition import loop_partition
 from tunesmith.schedule.primitives.merge import merge
+from tunesmith.schedule.primitives.pad_einsum import pad_einsum
 from tunesmith.schedule.primitives.pad_rows import pad_rows
+from tunesmith.schedule.primitives.read_at import read_at
 from tunesmith.schedule.primitives.reorder import reorder
 from tunesmith.schedule.primitives.reuse_buffer import reuse_buffer
 from tunesmith.schedule.primitives.reverse_compute_at import reverse_compute_at
 from tunesmith.schedule.primitives.rfactor import rfactor
+from tunesmith.schedule.primitives.rolling_buffer import rolling_buffer
 from tunesmith.schedule.primitives.sample import sample_categorical, sample_perfect_tile, sample_tile
+from tunesmith.schedule.primitives.sample_compute_location import compute_locations, sample_compute_location
 from tunesmith.schedule.primitives.set_scope import set_scope
 from tunesmith.schedule.primitives.split import split
+from tunesmith.schedule.primitives.write_at import write_at
 from tunesmith.schedule.state import ScheduleState
 from tunesmith.schedule.trace import Trace
 from tunesmith.support.errors import ScheduleError
@@ -51,10 +58,12 @@ class Schedule(ScheduleState):
     sample_categorical = sample_categorical
     sample_tile = sample_tile
     sample_perfect_tile = sample_perfect_tile
+    sample_compute_location = sample_compute_location
     split = split
     fuse = fuse
     reorder = reorder
     merge = merge
+    loop_partition = loop_partition
     add_unit_loop = add_unit_loop
     parallel = parallel
     vectorize = vectorize
@@ -64,17 +73,24 @@ class Schedule(ScheduleState):
     cache_read = cache_read
     cache_write = cache_write
     cache_reduction = cache_reduction
+    read_at = read_at
+    write_at = write_at
     set_scope = set_scope
     pad_rows = pad_rows
     reuse_buffer = reuse_buffer
+    rolling_buffer = rolling_buffer
     compute_at = compute_at
     reverse_compute_at = reverse_compute_at
     compute_inline = compute_inline
     reverse_compute_inline = reverse_compute_inline
+    decompose_padding = decompose_padding
+    pad_einsum = pad_einsum
     decompose_reduction = decompose_reduction
     rfactor = rfactor
     annotate = annotate
     unannotate = unannotate
+
+    compute_locations = compute_locations
 
     @property
     def mod(self) -> IRModule:

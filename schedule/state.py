@@ -128,6 +128,20 @@ class ScheduleState:
         self.func, n, m = self._saved
         del self.params[n:], self.constraints[m:]
 
+    def accepts(self, step: Callable[[], object]) -> bool:
+        """Whether the step, a call of a primitive, is not refused; it changes and records nothing."""
+        func, n, m, name = self.func, len(self.params), len(self.constraints), self.step
+        self.depth += 1
+        try:
+            step()
+        except ScheduleError:
+            return False
+        finally:
+            self.depth -= 1
+            self.func, self.step = func, name
+            del self.params[n:], self.constraints[m:]
+        return True
+
     def commit(self, instruction: Instruction) -> None:
         """Finish the step."""
         self.depth -= 1
@@ -214,8 +228,12 @@ class ScheduleState:
         domains: Sequence[Sequence[int]],
         decision: Sequence[int] | None,
         accept: Callable[[Sequence[int]], bool] | None = None,
+        least: int = 0,
     ) -> list[IntRV]:
-        """Params, or the given decision, or a seeded draw, repeated until `accept` holds; Params and decisions are not tested with it."""
+        """Params, or the given decision, or a seeded draw, repeated until `accept` holds; Params and decisions are not tested with it.
+
+        Decisions below `least` are refused.
+        """
         if self.parametric:
             made = [Param(n, d) for n, d in zip(names, domains, strict=True)]
             self.params.extend(made)
@@ -230,9 +248,9 @@ class ScheduleState:
             else:
                 raise self.refuse("admissible", f"no admissible values were found in 1000 draws from {[list(d)[:8] for d in domains]}")
         given = list(decision) if isinstance(decision, Iterable) else [decision]
-        values = [n for x in given if (n := as_integer(x)) is not None and n >= 0]
+        values = [n for x in given if (n := as_integer(x)) is not None and n >= least]
         if len(given) != len(names) or len(values) < len(names) or not isinstance(decision, Iterable):
-            raise self.refuse("decision", f"{len(names)} integers >= 0 are needed, got {given}")
+            raise self.refuse("decision", f"{len(names)} integers >= {least} are needed, got {given}")
         if max(values, default=0) > MAX_INTEGER:
             raise self.refuse("decision", f"a decision is at most {MAX_INTEGER}, like sizes of programs, got {given}")
         self.decision = tuple(values)

@@ -148,6 +148,8 @@ _LISTS = (
     "sample_tile",
     "sample_perfect_tile",
     "split",
+    "pad_einsum",
+    "loop_partition",
 )
 """Primitives that return a list even for one element, so that their outputs are unpacked."""
 

@@ -41,11 +41,23 @@ from tunesmith.support.registry import Registry
 
 PRIMITIVE_GROUPS: dict[str, tuple[str, ...]] = {
     "Find blocks and loops": ("get_block", "get_loops", "get_child_blocks", "get_producers", "get_consumers", "get_output_blocks"),
-    "Draw parameters": ("sample_categorical", "sample_tile", "sample_perfect_tile"),
-    "Transform loops": ("split", "fuse", "reorder", "merge", "add_unit_loop"),
+    "Draw parameters": ("sample_categorical", "sample_tile", "sample_perfect_tile", "sample_compute_location"),
+    "Transform loops": ("split", "fuse", "reorder", "merge", "loop_partition", "add_unit_loop"),
     "Mark loops": ("parallel", "vectorize", "unroll", "bind", "annotate", "unannotate"),
     "Move blocks": ("compute_at", "reverse_compute_at", "compute_inline", "reverse_compute_inline"),
-    "Place data": ("cache_read", "cache_write", "cache_reduction", "cooperative_fetch", "set_scope", "pad_rows", "reuse_buffer"),
+    "Place data": (
+        "cache_read",
+        "cache_write",
+        "read_at",
+        "write_at",
+        "cache_reduction",
+        "cooperative_fetch",
+        "set_scope",
+        "pad_rows",
+        "reuse_buffer",
+        "rolling_buffer",
+    ),
+    "Transform padding": ("decompose_padding", "pad_einsum"),
     "Transform reductions": ("decompose_reduction", "rfactor"),
 }
 LONGEST_FORMULA = 100

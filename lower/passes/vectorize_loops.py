@@ -1,8 +1,9 @@
 """Turn loops marked `vectorized` into vector loads, arithmetic and stores of the target's width.
 
 A loop of E iterations becomes ceil(E / lanes) vectors, the last one masked.  A guard `lane < n` becomes a mask of n leading
-lanes.  A store whose index does not depend on the lane becomes a horizontal reduction.  Loops without a vector form are unrolled
-into scalar statements, or become serial.  Strides and counts may be expressions of dynamic extents.
+lanes.  Loops inside become loops over vectors.  A store whose index does not depend on the lane becomes a horizontal reduction.
+Loops without a vector form are unrolled into scalar statements, or become serial.  Strides and counts may be expressions of
+dynamic extents.
 """
 
 from __future__ import annotations
@@ -167,6 +168,8 @@ class _LaneVectorizer:
         """Whether quotients must be rounded correctly, because an enclosing operation may amplify an error of one ulp."""
         self.guards: list[frozenset[Var] | None] = []
         """The variables of each enclosing condition; None if it also depends on loads."""
+        self._inner: set[Var] = set()
+        """Loops around the current statement, inside the vectorized loop."""
         self._unconditional_reads: set[tuple[Any, ...]] = set()
         """(buffer, *indices) of the loads that every active lane of the current store executes unconditionally."""
 
@@ -208,7 +211,12 @@ class _LaneVectorizer:
     def stmt(self, n: Stmt, mask: Poly | None) -> Stmt:
         """The vector form of a statement under a mask of leading lanes."""
         if type(n) is Seq:
+            # Lanes run each statement in lockstep.  A block with its own loops may write an element in several lanes and iterations.
+            if any(type(x) is For for x in walk(n)):
+                raise NotVectorizable
             return seq([self.stmt(k, mask) for k in n.stmts])
+        if type(n) is For:
+            return self._loop(n, mask)
         if type(n) is If:
             if not self._depends(n.cond):
                 self.guards.append(_variables(n.cond))
@@ -234,6 +242,17 @@ class _LaneVectorizer:
         self.exact = n.buffer in self.divide.exact
         value = self.wide(self.expr(n.value, mask))
         return BufferStore(n.buffer, (base,), value, stride, mask)
+
+    def _loop(self, n: For, mask: Poly | None) -> For:
+        """A loop over vectors; its variable is renewed, because each vector of the outer loop has a copy of it."""
+        if n.kind not in ("serial", "unrolled") or self.lane in n.extent.vars:
+            raise NotVectorizable
+        var = Var(n.var.name)
+        self.s.ranges[var] = (0, max(self.s.bounds(n.extent)[1] - 1, 0))
+        self._inner.add(var)
+        body = self.stmt(substitute(n.body, {n.var: poly(var)}), mask)
+        del self.s.ranges[var]
+        return n.with_(var=var, body=body)
 
     def expr(self, e: Expr, mask: Poly | None) -> Expr:
         """The vector form of an expression, or the scalar expression if it does not depend on the lane."""
@@ -307,7 +326,7 @@ class _LaneVectorizer:
 
     def _is_hoistable(self, b: Expr) -> bool:
         """Whether the uniform expression `b` may be computed before all conditions around it."""
-        if any(isinstance(v, IndirectVar) for x in walk(b) if type(x) is Poly for v in x.vars):
+        if any(isinstance(v, IndirectVar) or v in self._inner for x in walk(b) if type(x) is Poly for v in x.vars):
             return False
         return all(self._is_safe_unguarded(x, where, guard) for x, where in _loads(b, {}) for guard in self.guards)
 

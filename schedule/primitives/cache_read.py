@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from tunesmith.ir.analysis.access_regions import reads, writes
+from tunesmith.ir.analysis.access_regions import accesses, reads, writes
 from tunesmith.ir.buffer import SCOPES, Buffer, BufferLoad
-from tunesmith.ir.expr import Expr, conjunction, const, select
+from tunesmith.ir.expr import Expr, Select, conjunction, const, select
 from tunesmith.ir.poly import Poly, Var, ceildiv, floordiv, less_than, mod, poly
-from tunesmith.ir.stmt import Block, Iter, Stmt, nest, seq, store
+from tunesmith.ir.stmt import Block, BufferStore, Iter, Stmt, nest, seq, store
 from tunesmith.ir.visit import blocks_under, transform
 from tunesmith.schedule.handles import BlockRV, IntRV
 from tunesmith.schedule.outside import check_in_blocks
@@ -27,7 +27,8 @@ def cache_read(s: ScheduleState, block: BlockRV, buffer: str, scope: str, layout
 
     Args:
         block: the consumer.
-        buffer: name of the buffer to copy, which the block reads.
+        buffer: name of the buffer to copy, which the block reads.  If it reads a copy of that buffer, the copy is copied: two steps with
+            one name make a cache of a cache, as in shared memory and registers.
         scope: storage scope of the copy.
         layout: dimensions of the copy, each an int (that dimension of the buffer), [d, "/", f] (its outer part) or
             [d, "%", f] (its inner part), where f is a sampled factor or an int.  Elements beyond the buffer are 0.
@@ -53,32 +54,66 @@ def cache_read(s: ScheduleState, block: BlockRV, buffer: str, scope: str, layout
     consumer = s.block(block)
     if scope not in SCOPES:
         raise s.refuse("scope", f"unknown scope {scope!r}; scopes are {', '.join(SCOPES)}")
-    old = next((a.buffer for a in reads(consumer) if a.buffer.name == buffer), None)
-    if old is None:
-        names = ", ".join(dict.fromkeys(a.buffer.name for a in reads(consumer)))
-        raise s.refuse("reads-it", f"block {consumer.name} does not read a buffer named {buffer!r}; it reads {names}", consumer)
+    old = find_read(s, consumer, buffer)
     root = s.root_index(consumer.name)
     late = [b.name for b in blocks_under(s.root_stmts()[root]) if any(a.buffer is old for a in writes(b))]
     if late:
-        raise s.refuse("made-before", f"{old.name} is written by {', '.join(late)} in the nest of block {consumer.name}", consumer)
+        raise s.refuse(
+            "made-before",
+            f"{old.name} is written by {', '.join(late)} in the nest of block {consumer.name}; read_at copies inside it",
+            consumer,
+        )
     check_in_blocks(s, consumer, "in-blocks", old)
     spec = _check_layout(s, old, layout)
     new = Buffer(f"{old.name}_copy", [_extent(old, d) for d in spec], old.dtype, scope)
     name = s.fresh_name(f"{old.name}_copy")
     copy = _copy_nest(name, old, new, spec)
 
-    def on_load(n: BufferLoad, _: Any) -> BufferLoad:
-        return BufferLoad(new, tuple([_forward(n.indices, d) for d in spec])) if n.buffer is old else n
+    redirect_loads(s, consumer.name, old, new, lambda indices: tuple([_forward(indices, d) for d in spec]))
+    stmts = s.root_stmts()
+    s.set_body(seq([*stmts[:root], copy, *stmts[root:]]))
+    s.add_allocs(new)
+    return s.new_block(name)
+
+
+def find_read(s: ScheduleState, block: Block, name: str) -> Buffer:
+    """The buffer named `name` that the block reads, or the copy of it that the block reads."""
+    found = list(dict.fromkeys(a.buffer for a in reads(block)))
+    for copies in (False, True):
+        for buffer in found:
+            at: Buffer | None = buffer
+            while at is not None:
+                if at.name == name:
+                    return buffer
+                at = _copied(s, at) if copies else None
+    names = ", ".join(b.name for b in found)
+    raise s.refuse("reads-it", f"block {block.name} does not read a buffer named {name!r}; it reads {names}", block)
+
+
+def _copied(s: ScheduleState, buffer: Buffer) -> Buffer | None:
+    """The buffer of which `buffer` is a copy in the same or another layout; None if it is not a copy."""
+    made = [c for c in s.blocks() if any(w.buffer is buffer for w in writes(c))]
+    loads = {a.buffer for c in made for a in accesses(c) if not a.is_write}
+    if len(made) != 1 or len(loads) != 1 or type(made[0].body) is not BufferStore or made[0].init is not None:
+        return None
+    value = made[0].body.value
+    source = value.a if type(value) is Select else value
+    (load,) = loads
+    return load if type(source) is BufferLoad and load is not buffer else None
+
+
+def redirect_loads(s: ScheduleState, block: str, old: Buffer, new: Buffer, at: Callable[[tuple[Poly, ...]], tuple[Poly, ...]]) -> None:
+    """Redirect the loads of the block from `old` to `new`, at other indices."""
+
+    def on_load(n: BufferLoad, recurse: Any) -> BufferLoad:
+        m: BufferLoad = n.map_children(recurse)
+        return BufferLoad(new, at(m.indices)) if m.buffer is old else m
 
     def redirect(b: Block) -> Block:
         init = None if b.init is None else transform(b.init, {BufferLoad: on_load})
         return b.with_(init=init, body=transform(b.body, {BufferLoad: on_load}))
 
-    s.replace_block(consumer.name, redirect)
-    stmts = s.root_stmts()
-    s.set_body(seq([*stmts[:root], copy, *stmts[root:]]))
-    s.add_allocs(new)
-    return s.new_block(name)
+    s.replace_block(block, redirect)
 
 
 _Dim = tuple[int, str, "Poly | None"]

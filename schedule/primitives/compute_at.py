@@ -2,34 +2,41 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
 from tunesmith.ir.analysis.access_regions import Footprint, accesses, loop_ranges, plain_iter, reads, region, union, writes
-from tunesmith.ir.analysis.dependence import is_nonpositive
-from tunesmith.ir.analysis.guards import step_of
 from tunesmith.ir.analysis.reduction_update import reassociable_update
 from tunesmith.ir.poly import Poly, Var
 from tunesmith.ir.stmt import Block, For
 from tunesmith.ir.visit import blocks_under
 from tunesmith.schedule.domain import check_loops_cover, is_repeated
 from tunesmith.schedule.footprints import selected_reads, within_selects, without_overhang
-from tunesmith.schedule.handles import BlockRV, LoopRV
-from tunesmith.schedule.order import check_unchanged, move
+from tunesmith.schedule.handles import INLINE, ROOT, BlockRV, LoopRV
+from tunesmith.schedule.order import check_unchanged, move, steps_ascend
 from tunesmith.schedule.outside import check_in_blocks, check_unconditional
-from tunesmith.schedule.placement import check_extents, place, ranges_under
+from tunesmith.schedule.placement import check_extents, place, position, ranges_under
 from tunesmith.schedule.primitive import primitive
+from tunesmith.schedule.primitives.compute_inline import compute_inline
 from tunesmith.schedule.state import ScheduleState
 
 
 @primitive
-def compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV, shared_by: Sequence[LoopRV] = ()) -> None:
-    """Move the producer `block` to the start of the body of `loop`, over the footprint of its consumers in one iteration.
+def compute_at(
+    s: ScheduleState,
+    block: BlockRV,
+    loop: LoopRV,
+    shared_by: Sequence[LoopRV] = (),
+    preserve_unit_loops: bool = True,
+    index: int = -2,
+) -> None:
+    """Move the producer `block` into the body of `loop`, before its consumers, over their footprint in one iteration.
 
     Args:
         block: the producer.
-        loop: the loop to move it into.
+        loop: the loop to move it into, or a result of `sample_compute_location` that leaves or inlines the block.
         shared_by: loops around `loop` whose iterations share one copy, as threads share memory: the footprint covers all of them.
+        preserve_unit_loops: keep loops with one iteration.  True, unlike in TVM, because a loop is kept for every sampled size or for none.
+        index: position among the statements of the loop's body: -2 is the first possible one, -1 the last, directly before a consumer.
     Rewrite: `split(j, [None, 4]); compute_at(B, j_0)`
         B = T.alloc_buffer((16,))
         for i in T.serial(16):
@@ -52,16 +59,22 @@ def compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV, shared_by: Sequen
         unchanged: no block that it moves past writes data that it reads, and the consumers come after it.
         domain: the loops of the block cover its domain; otherwise the new loops would run instances that the program does not.
         shared-by: the loops that share the copy are around the loop.
-        box: the extents of the footprint do not depend on loop variables.
+        box: the extents of the footprint do not depend on loop variables; without unit loops, sampled ones are at least 2.
         guard: guards of the block use only loops that are bound to its iteration variables, so that they can move; no `if` is around it.
         in-blocks: no statement outside of blocks, and no condition of an `if`, accesses the data of the block.
         order: the steps of a reduction that cannot be reassociated keep their order.
         once: the loops of a reduction run each of its instances once, and one instance starts each element.
+        index: the position exists and is not after a consumer.
         block-exists: the block is still in the program.
         loop-exists: the loop is still in the program.
     Keeps: results; elements in the footprints of several iterations are computed in each.
     """
     b = s.block(block)
+    if loop.var is ROOT:
+        return
+    if loop.var is INLINE:
+        compute_inline(s, block)
+        return
     target = s.loop(loop)
     outs = writes(b)
     buffer = outs[0].buffer
@@ -116,23 +129,15 @@ def compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV, shared_by: Sequen
             what = f"several instances of block {b.name} start the reduction of one element of {buffer.name}: {unused[0]} does not index it"
             raise s.refuse("once", what, b)
         _check_order(s, b)
-    place(s, b.name, target.var, dims, at_front=True)
+    at = position(s, target, index, before=lambda c: any(a.buffer is buffer for a in reads(c)))
+    place(s, b.name, target.var, dims, at, preserve_unit_loops)
 
 
 def _check_order(s: ScheduleState, b: Block) -> None:
     """Refuse a reduction that cannot be reassociated if its new loops, one for each iteration variable, would reorder its steps."""
     if reassociable_update(b) is not None:
         return
-    loops = {f.var: f for f in s.loops_of(b.name)}
-    digits: list[Var] = []
-    ordered = True
-    for e in [e for it, e in zip(b.iters, b.bindings, strict=True) if it.kind == "R" and it.extent != 1]:
-        mine = [v for v in loops if v in e.vars]
-        for outer, inner in itertools.pairwise(mine):
-            step, small = step_of(e, outer), step_of(e, inner)
-            ordered = ordered and step is not None and small is not None and is_nonpositive(small * loops[inner].extent - step)
-        digits += mine
-    if not ordered or digits != sorted(digits, key=list(loops).index):
+    if not steps_ascend(s, b):
         raise s.refuse("order", f"the steps of the reduction of block {b.name} depend on each other, and their order would change", b)
 
 

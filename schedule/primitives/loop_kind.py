@@ -19,11 +19,18 @@ def _mark(s: ScheduleState, target: For, kind: str) -> None:
     s.replace_loop(target.var, lambda f: f.with_(kind=kind))
 
 
-def _body_text(target: For) -> str:
-    """The body of a loop that is not a single block, and the step that helps, for messages."""
-    if type(target.body) is For:
-        return f"loop {target.body.var.name}: use reorder to make the loop to vectorize the innermost one"
-    return "several statements, or statements outside of blocks: vectorize the innermost loop around one block"
+def _only_block(s: ScheduleState, target: For) -> Block:
+    """The block that a loop to vectorize contains, alone or in loops of its own that all lanes run together."""
+    at = target.body
+    while type(at) is For and at.kind in ("serial", "unrolled") and target.var not in at.extent.vars:
+        at = at.body
+    if type(at) is Block:
+        return at
+    if type(at) is For:
+        found = f"loop {at.var.name}, which is {at.kind} or has an extent that depends on it: use reorder to make it the innermost loop"
+    else:
+        found = "several statements, or statements outside of blocks: vectorize a loop around one block"
+    raise s.refuse("innermost", f"loop {target.var.name} must contain one block and its serial loops, and contains {found}", target)
 
 
 def _used_by_reduction(b: Block, target: For) -> bool:
@@ -54,29 +61,34 @@ def parallel(s: ScheduleState, loop: LoopRV) -> None:
 def vectorize(s: ScheduleState, loop: LoopRV, max_lanes: int = 512) -> None:
     """Run the iterations of `loop` as vector operations; lowering splits it into vectors of the target.
 
+    Loops inside run serially around the vectors: the lanes of a vector are in the same iteration of each of them.
+
     The loop of a reduction C[i] = C[i] op x is allowed after decompose_reduction: it becomes a horizontal reduction.
 
     Requires:
         serial: the loop is not marked otherwise.
         length: the extent is at most `max_lanes`.
-        innermost: the loop contains one block and no other loop.
-        data-parallel: a block that reduces over the loop has no init; use decompose_reduction first.
+        innermost: the loop contains one block, alone or in serial and unrolled loops whose extents do not depend on the loop; no loop
+            around it is vectorized.
+        data-parallel: a block that reduces over the loop is alone in it and has no init; use reorder and decompose_reduction first.
         independent: different iterations access different elements of the buffers they write, or write the same values, or are
             updates of a reduction that can be reassociated.
         loop-exists: the loop is still in the program.
     Keeps: results; a horizontal reduction is reassociated.
     """
     target = s.loop(loop)
-    if type(target.body) is not Block:
-        what = f"loop {target.var.name} must contain one block directly, and contains {_body_text(target)}"
-        raise s.refuse("innermost", what, target)
-    if _used_by_reduction(target.body, target) and target.body.init is not None:
-        raise s.refuse(
-            "data-parallel",
-            f"block {target.body.name} initialises and reduces over loop {target.var.name}; use decompose_reduction first",
-            target,
-        )
-    if not (_used_by_reduction(target.body, target) and _is_folded(target.body, target)):
+    b = _only_block(s, target)
+    outer = next((f for f in s.loops_of(b.name) if f.kind == "vectorized" and f is not target), None)
+    if outer is not None:
+        raise s.refuse("innermost", f"loop {outer.var.name} around block {b.name} is vectorized already", outer)
+    is_reduced = _used_by_reduction(b, target)
+    if is_reduced and target.body is not b:
+        what = f"block {b.name} reduces over loop {target.var.name}, which contains other loops; use reorder to make it the innermost loop"
+        raise s.refuse("data-parallel", what, target)
+    if is_reduced and b.init is not None:
+        what = f"block {b.name} initialises and reduces over loop {target.var.name}; use decompose_reduction first"
+        raise s.refuse("data-parallel", what, target)
+    if not (is_reduced and _is_folded(b, target)):
         check_independent(s, target, "independent", private=False)
     _length(s, target.extent, max_lanes)
     _mark(s, target, "vectorized")

@@ -14,15 +14,21 @@ from tunesmith.schedule.handles import BlockRV, LoopRV
 from tunesmith.schedule.independence import check_independent, is_one_element
 from tunesmith.schedule.order import check_ready, in_loops, inner_ranges, move
 from tunesmith.schedule.outside import check_in_blocks, check_unconditional
-from tunesmith.schedule.placement import check_extents, place, ranges_under
+from tunesmith.schedule.placement import check_extents, place, position, ranges_under
 from tunesmith.schedule.primitive import primitive
+from tunesmith.schedule.reshaped_block import reshaped
 from tunesmith.schedule.state import ScheduleState
 
 
 @primitive
-def reverse_compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV) -> None:
-    """Move the consumer `block` to the end of the body of `loop`, over the footprint of its producers in one iteration.
+def reverse_compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV, preserve_unit_loops: bool = True, index: int = -1) -> None:
+    """Move the consumer `block` into the body of `loop`, after its producers, over their footprint in one iteration.
 
+    Args:
+        block: the consumer.
+        loop: the loop to move it into.
+        preserve_unit_loops: keep loops with one iteration.  True, unlike in TVM, because a loop is kept for every sampled size or for none.
+        index: position among the statements of the loop's body: -1 is the last, -2 the first possible one, directly after a producer.
     Rewrite: `split(i, [None, 4]); reverse_compute_at(C, i_0)`
         B = T.alloc_buffer((16,))
         for i in T.serial(16):
@@ -37,7 +43,8 @@ def reverse_compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV) -> None:
             for ax0 in T.serial(4):
                 C[i_0 * 4 + ax0] = B[i_0 * 4 + ax0] + 1.0
     Requires:
-        elementwise: the block reads the produced buffer at its own iteration variables and reduces nothing.
+        elementwise: the block reads the produced buffer at its own iteration variables, or reads all of it in another shape as in
+            C[c] = B[c // n, c % n], and reduces nothing.
         own-values: different instances of the block write different elements, and each reads only its own element of that buffer.
         producer-inside: a block inside the loop writes a buffer that the block reads; the block itself is outside.
         complete: the producer finishes its reduction inside the loop.
@@ -49,21 +56,24 @@ def reverse_compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV) -> None:
         independent: parallel and bound loops around the new position stay independent.
         dense: the footprint of the producer in one iteration has no gaps.
         one-box: all accesses to produced buffers have the same footprint.
-        box: the extents of the footprint do not depend on loop variables.
+        box: the extents of the footprint do not depend on loop variables; without unit loops, sampled ones are at least 2.
         guard: no `if` is around the block, and its guards use only loops that are bound to its iteration variables, so that they can
             move; each guard of the producer depends on its own extents, on outer loops, or on its reduction.
         in-blocks: no statement outside of blocks, and no condition of an `if`, accesses the data of the block.
+        index: the position exists and is after all producers.
         block-exists: the block is still in the program.
         loop-exists: the loop is still in the program.
     Keeps: results, provided that the footprints of all iterations cover the buffer, as those of tilings do.
     """
-    b = s.block(block)
+    b = old = s.block(block)
     target = s.loop(loop)
     inside = blocks_under(target)
     if b in inside:
         raise s.refuse("producer-inside", f"block {b.name} is already inside loop {target.var.name}", target)
     if any(it.kind == "R" for it in b.iters):
         raise s.refuse("elementwise", f"block {b.name} is a reduction", b)
+    one_element = is_one_element(b)
+    b = _over_producer(s, b, inside)
     used = {a.buffer for a in reads(b)}
     producers = [c for c in inside if any(w.buffer in used for w in writes(c))]
     if producers:
@@ -100,23 +110,37 @@ def reverse_compute_at(s: ScheduleState, block: BlockRV, loop: LoopRV) -> None:
     _check_once(s, b, target, producers)
     dims: dict[int, tuple[Poly, Poly]] = {p: found[0][0] for p, found in footprints.items()}
     check_extents(s, b, dims)
-    check_loops_cover(s, b, "domain")
+    if b is old:  # otherwise it was checked in its old iteration variables
+        check_loops_cover(s, b, "domain")
     for c in producers:
         for w in writes(c):
             for a in reads(b):
                 if a.buffer is w.buffer:
                     _check_domain(s, b, a.indices, c, w.indices)
-    place(s, b.name, target.var, dims, at_front=False)
+    at = position(s, target, index, after=lambda c: c in producers)
+    place(s, b.name, target.var, dims, at, preserve_unit_loops)
     check_loops_cover(s, s.block(b.name), "domain")
     s.replace_block(b.name, lambda moved: moved.with_(predicate=(*moved.predicate, *guards)))
     for f in s.loops_of(b.name):
         if f.kind in ("parallel", "thread"):
             together = is_thread_axis(f.thread)
             check_independent(s, f, "independent", within_blocks=together, same_values=together)
-    if not is_one_element(b):
+    if not one_element:
         raise s.refuse(
             "own-values", f"instances of block {b.name} depend on each other through the buffer they write, and their order would change", b
         )
+
+
+def _over_producer(s: ScheduleState, b: Block, inside: list[Block]) -> Block:
+    """The block over the indices of a buffer that it reads in another shape, if a block of `inside` writes that buffer."""
+    made = {w.buffer for c in inside for w in writes(c)}
+    for buffer in dict.fromkeys(a.buffer for a in reads(b) if a.buffer in made):
+        new = reshaped(b, buffer)
+        if new is not None:
+            check_loops_cover(s, b, "domain")
+            s.replace_block(b.name, lambda _, new=new: new)  # type: ignore[misc]
+            b = new
+    return b
 
 
 def _check_domain(s: ScheduleState, b: Block, reads_at: tuple[Poly, ...], producer: Block, writes_at: tuple[Poly, ...]) -> None:

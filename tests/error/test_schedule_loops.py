@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from tunesmith.schedule.schedule import Schedule
 
 On = Callable[[str], Schedule]
@@ -19,8 +21,8 @@ def loops(s: Schedule, block: str) -> list[Any]:
 def test_split_serial(on: On, refuse: Refuse) -> None:
     s = on("row")
     (i,) = loops(s, "C")
-    s.parallel(i)
-    refuse("split", "serial", "loop i is parallel or annotated; split before marking loops", s, lambda: s.split(i, [None, 4]))
+    s.bind(i, "threadIdx.x")
+    refuse("split", "serial", "loop i is thread or annotated; split before marking loops", s, lambda: s.split(i, [None, 4]))
 
 
 def test_split_serial_2(on: On, refuse: Refuse) -> None:
@@ -33,7 +35,7 @@ def test_split_serial_2(on: On, refuse: Refuse) -> None:
 def test_split_one_unknown(on: On, refuse: Refuse) -> None:
     s = on("row")
     (i,) = loops(s, "C")
-    refuse("split", "one-unknown", "only the first factor may be None", s, lambda: s.split(i, [4, None]))
+    refuse("split", "one-unknown", "at most one factor may be None", s, lambda: s.split(i, [None, 2, None]))
 
 
 def test_split_one_unknown_2(on: On, refuse: Refuse) -> None:
@@ -52,6 +54,13 @@ def test_split_bounded(on: On, refuse: Refuse) -> None:
     s = on("row")
     (i,) = loops(s, "C")
     refuse("split", "bounded", "a factor must be at most 2147483647; found 2147483648", s, lambda: s.split(i, [None, 2**31]))
+
+
+def test_split_bounded_2(on: On, refuse: Refuse) -> None:
+    s = on("row")
+    (i,) = loops(s, "C")
+    s.vectorize(i)
+    refuse("split", "bounded", "a factor must be at most 512; found 513", s, lambda: s.split(i, [None, 513]))
 
 
 def test_split_covers(on: On, refuse: Refuse) -> None:
@@ -150,7 +159,36 @@ def test_vectorize_length(on: On, refuse: Refuse) -> None:
 def test_vectorize_innermost(on: On, refuse: Refuse) -> None:
     s = on("chain")
     i, _ = loops(s, "C")
-    refuse("vectorize", "innermost", "loop i must contain one block directly", s, lambda: s.vectorize(i))
+    s.compute_at(s.get_block("B"), i)
+    refuse("vectorize", "innermost", "loop i must contain one block and its serial loops, and contains several", s, lambda: s.vectorize(i))
+
+
+def test_vectorize_innermost_2(on: On, refuse: Refuse) -> None:
+    s = on("chain")
+    i, j = loops(s, "C")
+    s.parallel(j)
+    what = "contains loop j, which is parallel or has an extent that depends on it: use reorder to make it the innermost loop"
+    refuse("vectorize", "innermost", what, s, lambda: s.vectorize(i))
+
+
+def test_vectorize_innermost_3(on: On, refuse: Refuse) -> None:
+    s = on("chain")
+    i, j = loops(s, "C")
+    s.vectorize(i)
+    refuse("vectorize", "innermost", "loop i around block C is vectorized already", s, lambda: s.vectorize(j))
+
+
+def test_vectorize_innermost_4(on: On, refuse: Refuse) -> None:
+    s = on("triangle")
+    i, _ = loops(s, "C")
+    refuse("vectorize", "innermost", "contains loop j, which is serial or has an extent that depends on it", s, lambda: s.vectorize(i))
+
+
+def test_vectorize_data_parallel_2(on: On, refuse: Refuse) -> None:
+    s = on("sums")
+    i, k = loops(s, "C")
+    s.reorder([k, i])
+    refuse("vectorize", "data-parallel", "block C reduces over loop k, which contains other loops", s, lambda: s.vectorize(k))
 
 
 def test_vectorize_data_parallel(on: On, refuse: Refuse) -> None:
@@ -295,3 +333,25 @@ def test_sample_perfect_tile_decision(on: On, refuse: Refuse) -> None:
     s = on("row")
     (i,) = loops(s, "C")
     refuse("sample_perfect_tile", "decision", "a tile has at least one iteration", s, lambda: s.sample_perfect_tile(i, 2, decision=[0]))
+
+
+def test_loop_partition_serial(on: On, refuse: Refuse) -> None:
+    s = on("row")
+    (i,) = loops(s, "C")
+    s.parallel(i)
+    refuse("loop_partition", "serial", "loop i is parallel or annotated; partition before", s, lambda: s.loop_partition(i, [4]))
+
+
+@pytest.mark.parametrize("cuts", [[0], [16], [4, 4], [5, 3], [-1], [3, 17]])
+def test_loop_partition_cuts(on: On, refuse: Refuse, cuts: list[int]) -> None:
+    s = on("row")
+    (i,) = loops(s, "C")
+    what = "loop i would have an empty part: cuts are ascending, from 1 to its extent 16 - 1"
+    refuse("loop_partition", "cuts", what, s, lambda: s.loop_partition(i, cuts))
+
+
+def test_loop_partition_cuts_2(on: On, refuse: Refuse) -> None:
+    s = on("triangle")
+    _, j = loops(s, "C")
+    refuse("loop_partition", "cuts", "depends on a loop variable", s, lambda: s.loop_partition(j, [1]))
+    refuse("loop_partition", "cuts", "there is no cut", s, lambda: s.loop_partition(j, []))

@@ -403,41 +403,31 @@ def test_decompose_reduction_once_2(on: On, refuse: Refuse) -> None:
     )
 
 
-def test_rfactor_reduction(on: On, refuse: Refuse) -> None:
-    s = on("row")
-    refuse(
-        "rfactor", "reduction", "loop i does not contain exactly one reduction with a single store", s, lambda: s.rfactor(loops(s, "C")[0])
-    )
+def test_compute_at_index(on: On, refuse: Refuse) -> None:
+    s = on("chain")
+    message = "index is 1; the possible positions in loop i are 0 to 0, or -1, -2"
+    refuse("compute_at", "index", message, s, lambda: s.compute_at(s.get_block("B"), loops(s, "C")[0], index=1))
 
 
-def test_rfactor_reduction_2(on: On, refuse: Refuse) -> None:
-    s = on("scaled")
-    refuse("rfactor", "reduction", "block L is not of the form C[...] = C[...] op value", s, lambda: s.rfactor(loops(s, "L")[1]))
+def test_reverse_compute_at_index(on: On, refuse: Refuse) -> None:
+    s = on("chain")
+    message = "index is -3; the possible positions in loop i are 1 to 1, or -1, -2"
+    refuse("reverse_compute_at", "index", message, s, lambda: s.reverse_compute_at(s.get_block("C"), loops(s, "B")[0], index=-3))
 
 
-def test_rfactor_identity(on: On, refuse: Refuse) -> None:
-    s = on("sums")
-    refuse(
-        "rfactor",
-        "identity",
-        "the init of block E is not the identity element of its reduction",
-        s,
-        lambda: s.rfactor(loops(s, "E")[1]),
-    )
+def test_sample_compute_location_concrete(refuse: Refuse) -> None:
+    a = te.placeholder((6,), name="A")
+    b = te.compute((6,), lambda i: a[i] * 2.0, name="B")
+    c = te.compute((6,), lambda i: b[i] + 1.0, name="C")
+    s = Schedule(te.create_prim_func([a, c]), parametric=True)
+    message = "a location cannot stay open, like a size: make a sketch for each element of compute_locations, here -2, -1, 0"
+    refuse("sample_compute_location", "concrete", message, s, lambda: s.sample_compute_location(s.get_block("B")))
 
 
-def test_rfactor_reduce_loop(on: On, refuse: Refuse) -> None:
-    s = on("sums")
-    refuse("rfactor", "reduce-loop", "loop i is not a pure reduction loop of block C", s, lambda: s.rfactor(loops(s, "C")[0]))
-
-
-def test_rfactor_serial(on: On, refuse: Refuse) -> None:
-    s = on("sums")
-    _, k = loops(s, "C")
-    s.unroll(k)
-    refuse("rfactor", "serial", "loop k is unrolled", s, lambda: s.rfactor(k))
-
-
-def test_rfactor_guard(on: On, refuse: Refuse) -> None:
-    s = on("under_a_guard")
-    refuse("rfactor", "guard", "block C has a guard that cannot be moved", s, lambda: s.rfactor(loops(s, "C")[2]))
+def test_sample_compute_location_decision(on: On, refuse: Refuse) -> None:
+    s = on("chain")
+    b = s.get_block("B")
+    message = "location 2 is not one of -2, -1, 0, 1"
+    refuse("sample_compute_location", "decision", message, s, lambda: s.sample_compute_location(b, decision=[2]))
+    message = "1 integers >= -2 are needed, got [-3]"
+    refuse("sample_compute_location", "decision", message, s, lambda: s.sample_compute_location(b, decision=[-3]))

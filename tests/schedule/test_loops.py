@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -87,6 +88,50 @@ def test_split_of_a_part_attaches_another_guard(apply: Apply, assert_golden: Gol
         s.split(outer, [None, *s.sample_tile(outer, 2, "c", waste=9.0)])
 
     assert_golden(str(apply(row, steps, [[5], [3], [3]]).func))
+
+
+@pytest.mark.parametrize("at", range(3))
+@pytest.mark.parametrize("decision", [[1, 1], [2, 3], [5, 7], [16, 1], [1, 17], [3, 2]])
+def test_split_derives_the_factor_that_is_none(apply: Apply, at: int, decision: list[int]) -> None:
+    def steps(s: Schedule) -> None:
+        (loop,) = s.get_loops(s.get_block("B"))
+        factors: list[Any] = s.sample_tile(loop, 3, "t", [range(1, 40)] * 2, waste=40.0)
+        s.split(loop, [*factors[:at], None, *factors[at:]])
+
+    s = apply(row, steps, [decision])
+    extents = [n.extent.as_int() for n in walk(s.func.body) if type(n) is For]
+    assert extents == [*decision[:at], -(-16 // (decision[0] * decision[1])), *decision[at:]]
+
+
+def test_split_with_an_inner_none_still_covers_the_domain(apply: Apply) -> None:
+    """Steps that must prove that the loops run every instance accept the result, also for sampled factors."""
+
+    def steps(s: Schedule) -> None:
+        i, k = s.get_loops(s.get_block("C"))
+        a, b = s.sample_tile(i, 3, "a", [range(1, 9)] * 2, waste=9.0)
+        s.split(i, [a, None, b])
+        k_0, _ = s.split(k, [*s.sample_tile(k, 2, "b", [range(1, 9)], waste=9.0), None])
+        s.rfactor(k_0)
+        s.cache_write(s.get_block("C"), "workspace")
+
+    for decisions in ([[2, 2], [4]], [[1, 3], [1]], [[3, 1], [7]]):
+        apply(sums, steps, decisions)
+
+
+@pytest.mark.parametrize(("mark", "expected"), [("parallel", "psss"), ("vectorize", "sssv"), ("unroll", "uuuu")])
+def test_split_keeps_the_mark(apply: Apply, mark: str, expected: str) -> None:
+    def steps(s: Schedule) -> None:
+        (loop,) = s.get_loops(s.get_block("B"))
+        getattr(s, mark)(loop)
+        outer, _ = s.split(loop, [None, *s.sample_tile(loop, 2, "t", [range(1, 40)], waste=40.0)])
+        if mark != "vectorize":
+            s.split(s.get_loops(s.get_block("B"))[1], [None, 3])
+            return
+        s.split(outer, [None, 2, 2])
+
+    for tile in (1, 5, 16):
+        found = kinds(apply(row, steps, [[tile]]).func)
+        assert "".join(k[0] for _, k in found) == (expected if mark == "vectorize" else expected[: len(found)])
 
 
 def test_split_of_reductions(apply: Apply) -> None:

@@ -257,3 +257,88 @@ def transposed(A: T.Buffer((4, 5), "float32"), b: T.Buffer((4,), "float32"), C: 
 def test_reverse_compute_inline_of_a_transposition(apply: Apply) -> None:
     s = apply(transposed, lambda s: s.reverse_compute_inline(s.get_block("C")))
     assert "C[vj, vi] = A[vi, vj] * T.float32(2.0) + b[vi]" in str(s.func)
+
+
+# ---- positions and unit loops
+
+
+@T.prim_func
+def diamond(A: T.Buffer((6, 5), "float32"), E: T.Buffer((6, 5), "float32")):
+    B = T.alloc_buffer((6, 5), "float32")
+    C = T.alloc_buffer((6, 5), "float32")
+    D = T.alloc_buffer((6, 5), "float32")
+    for i, j in T.grid(6, 5):
+        with T.block("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = A[vi, vj] * 2.0
+    for i, j in T.grid(6, 5):
+        with T.block("C"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            C[vi, vj] = A[vi, vj] - 1.0
+    for i, j in T.grid(6, 5):
+        with T.block("D"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            D[vi, vj] = A[vi, vj] + 3.0
+    for i, j in T.grid(6, 5):
+        with T.block("E"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            E[vi, vj] = B[vi, vj] * C[vi, vj] + D[vi, vj]
+
+
+@pytest.mark.parametrize(("index", "order"), [(-2, "CBE"), (0, "CBE"), (1, "BCE"), (-1, "BCE")])
+def test_compute_at_index(apply: Apply, index: int, order: str) -> None:
+    def steps(s: Schedule) -> None:
+        (i, _) = tiled(s, "E", "ij")
+        s.compute_at(s.get_block("B"), i[0])
+        s.compute_at(s.get_block("C"), i[0], index=index)
+
+    assert [b.name for b in apply(diamond, steps, [[4], [2]]).blocks()] == ["D", *order]
+
+
+@pytest.mark.parametrize(("index", "order"), [(-2, "BDC"), (1, "BDC"), (2, "BCD"), (-1, "BCD")])
+def test_reverse_compute_at_index(apply: Apply, index: int, order: str) -> None:
+    @T.prim_func
+    def fork(A: T.Buffer((9,), "float32"), C: T.Buffer((9,), "float32"), D: T.Buffer((9,), "float32")):
+        B = T.alloc_buffer((9,), "float32")
+        for i in T.serial(9):
+            with T.block("B"):
+                vi = T.axis.spatial(9, i)
+                B[vi] = A[vi] * 2.0
+        for i in T.serial(9):
+            with T.block("C"):
+                vi = T.axis.spatial(9, i)
+                C[vi] = B[vi] + 1.0
+        for i in T.serial(9):
+            with T.block("D"):
+                vi = T.axis.spatial(9, i)
+                D[vi] = B[vi] - 1.0
+
+    def steps(s: Schedule) -> None:
+        (i,) = tiled(s, "B", "i")
+        s.reverse_compute_at(s.get_block("C"), i[0])
+        s.reverse_compute_at(s.get_block("D"), i[0], index=index)
+
+    assert [b.name for b in apply(fork, steps, [[4]]).blocks()] == list(order)
+
+
+def test_compute_at_without_unit_loops(apply: Apply, assert_golden: Golden) -> None:
+    def steps(s: Schedule) -> None:
+        (i, j) = tiled(s, "D", "ij")
+        s.reorder([i[0], j[0], i[1], j[1]])
+        s.compute_at(s.get_block("C"), i[1], preserve_unit_loops=False)
+
+    assert_golden(str(apply(dense, steps, [[3], [4]]).func))
+
+
+def test_reverse_compute_at_without_unit_loops(apply: Apply) -> None:
+    s = apply(chain, lambda s: s.reverse_compute_at(s.get_block("C"), s.get_loops(s.get_block("B"))[0], preserve_unit_loops=False))
+    assert len(s.loops_of("C")) == 1
+
+
+def test_without_unit_loops_a_sampled_extent_is_at_least_2() -> None:
+    """A loop that a configuration leaves out would be missing in its program only."""
+    s = Schedule(chain, parametric=True)
+    ((outer, _),) = tiled(s, "C", "i")
+    s.compute_at(s.get_block("B"), outer, preserve_unit_loops=False)
+    (t,) = s.params
+    assert [(c.kind, c.expr) for c in s.constraints if c.label == "box"] == [("le0", 2 - t.as_expr())]

@@ -5,13 +5,18 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
+from tunesmith.codegen.llvm.build import build
 from tunesmith.ir import structural
+from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.script.parser import parse
 from tunesmith.ir.script.syntax import T
 from tunesmith.ir.stmt import Seq
+from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import walk
+from tunesmith.runtime.module import Module
 from tunesmith.schedule.schedule import Schedule
 
 Apply = Callable[..., Schedule]
@@ -170,6 +175,39 @@ def test_rfactor_of_every_kind_of_reduction(apply: Apply, func: object) -> None:
         apply(func, lanes, [[tile]])
 
 
+@pytest.mark.parametrize("axis", range(-2, 2))
+def test_rfactor_factor_axis(apply: Apply, axis: int) -> None:
+    def steps(s: Schedule) -> None:
+        loop = s.get_loops(s.get_block("C"))[-1]
+        _, lane = s.split(loop, [None, *s.sample_tile(loop, 2, "lane", [range(1, 40)], waste=40.0)])
+        s.rfactor(lane, factor_axis=axis)
+
+    for tile in (1, 3, 9):
+        s = apply(rows, steps, [[tile]])
+        assert [e.as_int() for e in s.func.allocs[0].shape] == ([4, tile] if axis % 2 else [tile, 4])
+
+
+def test_rfactor_of_a_dynamic_extent() -> None:
+    """The guard of the split contains the size, which is no loop."""
+    func = parse("""
+@T.prim_func
+def f(A: T.Buffer((n,), "float32"), C: T.Buffer((1,), "float32"), n: T.int64):
+    for k in T.serial(n):
+        with T.block("C"):
+            vk = T.axis.reduce(n, k)
+            with T.init():
+                C[0] = 0.0
+            C[0] = C[0] + A[vk]
+""")
+    s = Schedule(func)
+    s.rfactor(s.split(s.get_loops(s.get_block("C"))[0], [None, 8])[1])
+    artifact = build(s.func, Target("llvm -mcpu=x86-64-v3 -num-cores=1"))
+    for n in (1, 7, 8, 30):
+        a, c = np.arange(n, dtype="float32"), np.empty(1, "float32")
+        Module.from_object(artifact.data)[artifact.functions[0]](a, c, n)
+        assert c[0] == a.sum()
+
+
 def test_rfactor_of_the_middle_of_three(apply: Apply) -> None:
     """The first lanes exceed the extent although the whole tile does not."""
 
@@ -198,3 +236,72 @@ def test_rfactor_returns_the_partial_block(apply: Apply) -> None:
     s = Schedule(rows)
     part = s.rfactor(s.get_loops(s.get_block("C"))[1])
     assert part.block == "C_rf" and [b.name for b in s.blocks()] == ["C_rf", "C"]
+
+
+# ---- the index of an extreme
+
+
+def index_of_extreme(dtype: str, choice: str, update: str, start: int = 0) -> PrimFunc:
+    made = parse(f"""
+@T.prim_func
+def f(A: T.Buffer((3, 13), "{dtype}"), C: T.Buffer((3,), "{dtype}"), P: T.Buffer((3,), "int32")):
+    for i, k in T.grid(3, 13):
+        with T.block("C"):
+            vi = T.axis.spatial(3, i)
+            vk = T.axis.reduce(13, k)
+            with T.init():
+                C[vi] = T.{dtype}({start})
+                P[vi] = -1
+            P[vi] = {choice}
+            C[vi] = {update}
+""")
+    assert isinstance(made, PrimFunc)
+    return made
+
+
+CHOICES = {
+    "max": ('T.select(A[vi, vk] > C[vi], T.cast("int32", vk), P[vi])', "T.max(C[vi], A[vi, vk])"),
+    "max, old first": ('T.select(C[vi] >= A[vi, vk], P[vi], T.cast("int32", vk))', "T.max(C[vi], A[vi, vk])"),
+    "min": ('T.select(C[vi] > A[vi, vk], T.cast("int32", vk), P[vi])', "T.min(C[vi], A[vi, vk])"),
+}
+
+
+def lanes_of(at: int) -> Callable[[Schedule], None]:
+    def steps(s: Schedule) -> None:
+        loop = s.get_loops(s.get_block("C"))[-1]
+        parts = s.split(loop, [None, *s.sample_tile(loop, 2, "lane", [range(1, 40)], waste=40.0)])
+        s.rfactor(parts[at], factor_axis=at)
+
+    return steps
+
+
+@pytest.mark.parametrize("at", [0, 1])
+@pytest.mark.parametrize(("dtype", "start"), [("int32", -9), ("float32", -9), ("int32", 0), ("int16", 2)])
+@pytest.mark.parametrize("name", CHOICES)
+def test_rfactor_of_the_index_of_an_extreme(apply: Apply, name: str, dtype: str, start: int, at: int) -> None:
+    """The terms are small integers, so that most extremes occur several times; the first one, or the init, is chosen."""
+    for tile in (1, 2, 5, 13, 14):
+        apply(index_of_extreme(dtype, *CHOICES[name], start), lanes_of(at), [[tile]])
+
+
+def test_rfactor_of_the_index_of_an_extreme_as_text(apply: Apply, assert_golden: Golden) -> None:
+    assert_golden(str(apply(index_of_extreme("float32", *CHOICES["max"]), lanes_of(1), [[4]]).func))
+
+
+def test_partial_indices_of_extremes_in_parallel(apply: Apply) -> None:
+    def steps(s: Schedule) -> None:
+        loop = s.get_loops(s.get_block("C"))[-1]
+        k_0, k_1 = s.split(loop, [None, 4])
+        part = s.rfactor(k_1)
+        i, _, lane = s.get_loops(part)
+        s.parallel(i)
+        s.vectorize(lane)
+        assert k_0.name
+
+    s = apply(index_of_extreme("float32", *CHOICES["max"], -9), steps)
+    artifact = build(s.func, Target("llvm -mcpu=x86-64-v3 -num-cores=2"))
+    a = np.random.default_rng(0).integers(-3, 4, (3, 13)).astype("float32")
+    c, p = np.empty(3, "float32"), np.empty(3, "int32")
+    Module.from_object(artifact.data)[artifact.functions[0]](a, c, p)
+    np.testing.assert_array_equal(c, a.max(axis=1))
+    np.testing.assert_array_equal(p, a.argmax(axis=1))

@@ -1,0 +1,94 @@
+"""Test loop_partition: results, names of copied blocks, and guards of the middle part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tunesmith.ir.script.syntax import T
+from tunesmith.ir.stmt import Block
+from tunesmith.ir.target.target import Target
+from tunesmith.ir.visit import walk
+from tunesmith.lower.passes.simplify import simplify
+from tunesmith.schedule.schedule import Schedule
+
+Apply = Callable[..., Schedule]
+Golden = Callable[..., None]
+TARGET = Target("llvm -mcpu=x86-64-v3 -vector-bits=128 -num-cores=2")
+
+
+@T.prim_func
+def padded(A: T.Buffer((16, 3), "float32"), P: T.Buffer((18, 3), "float32")):
+    for i, j in T.grid(18, 3):
+        with T.block("P"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            P[vi, vj] = T.select(0 < vi and vi < 17, A[vi - 1, vj], T.float32(0.0))
+
+
+@T.prim_func
+def means(A: T.Buffer((5, 12), "float32"), D: T.Buffer((5,), "float32")):
+    C = T.alloc_buffer((5,), "float32")
+    for i in T.serial(5):
+        for k in T.serial(12):
+            with T.block("C"):
+                vi, vk = T.axis.remap("SR", [i, k])
+                with T.init():
+                    C[vi] = 0.0
+                C[vi] = C[vi] + A[vi, vk]
+        with T.block("D"):
+            vi = T.axis.spatial(5, i)
+            D[vi] = C[vi] / 12.0
+        D[i] = D[i] * 2.0
+
+
+def test_loop_partition(apply: Apply, assert_golden: Golden) -> None:
+    s = apply(padded, lambda s: s.loop_partition(s.get_loops(s.get_block("P"))[0], [1, 17]))
+    assert [b.name for b in s.blocks()] == ["P", "P_part1", "P_part2"]
+    assert_golden(str(simplify(s.func, TARGET)))
+
+
+@pytest.mark.parametrize("cut", [1, 5, 11])
+def test_loop_partition_of_a_reduction(apply: Apply, cut: int) -> None:
+    """Only the first part starts it."""
+
+    def steps(s: Schedule) -> None:
+        s.loop_partition(s.get_loops(s.get_block("C"))[1], [s.sample_categorical([1, 2, 5, 11])])
+
+    apply(means, steps, [[cut]])
+
+
+def test_loop_partition_of_several_statements(apply: Apply) -> None:
+    def steps(s: Schedule) -> None:
+        i, _ = s.get_loops(s.get_block("C"))
+        first, second, _ = s.loop_partition(i, [s.sample_categorical([1, 2]), 4])
+        assert [b.block for b in s.get_child_blocks(second)] == ["C_part1", "D_part1"]
+        s.loop_partition(s.get_loops(s.get_block("C_part1"))[1], [7])
+        s.parallel(first)
+
+    for cut in (1, 3):
+        s = apply(means, steps, [[cut]])
+    names = [n.name for n in walk(s.func.body) if type(n) is Block]
+    assert len(names) == len(set(names))
+
+
+def test_loop_partition_of_tiles(apply: Apply) -> None:
+    """The last tile, which the guard cuts, is a loop of its own."""
+
+    def steps(s: Schedule) -> None:
+        i, _ = s.get_loops(s.get_block("P"))
+        i_0, _ = s.split(i, [None, s.sample_categorical([2, 4, 5])])
+        parts = s.loop_partition(i_0, [3])
+        s.vectorize(s.get_loops(s.get_child_blocks(parts[0])[0])[-1])
+
+    for tile in (2, 4, 5):
+        apply(padded, steps, [[tile]])
+
+
+def test_names_that_exist_are_not_used_again(apply: Apply) -> None:
+    def steps(s: Schedule) -> None:
+        i, _ = s.get_loops(s.get_block("P"))
+        first, _ = s.loop_partition(i, [9])
+        s.loop_partition(first, [4])
+
+    assert [b.name for b in apply(padded, steps).blocks()] == ["P", "P_part1_1", "P_part1"]
