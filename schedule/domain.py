@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tunesmith.ir.analysis.access_regions import loop_ranges, plain_iter, writes
 from tunesmith.ir.analysis.guards import bounded_part, collapsed, step_of
 from tunesmith.ir.arith.interval import interval
+from tunesmith.ir.arith.order import is_at_most
 from tunesmith.ir.poly import ONE, ZERO, Op, Poly, Var, ceildiv, divide_terms, minimum, mul, poly, substitute
 from tunesmith.ir.stmt import Block, For, If
 from tunesmith.schedule.footprints import is_tiling, own_guards
@@ -220,7 +221,7 @@ def _digits(
 def _covers(n: Poly, d: Poly, step: Poly) -> bool:
     """Whether ceildiv(n, d) <= step is proven, which holds if n <= d * step."""
     extent = ceildiv(n, d)
-    return minimum(extent, step) == extent or _divided_once(step) == extent or minimum(n, mul(d, step)) == n
+    return is_at_most(extent, step) or _divided_once(step) == extent or minimum(n, mul(d, step)) == n
 
 
 def _divided_once(p: Poly) -> Poly:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
-from tunesmith.ir.analysis.access_regions import Footprint, loop_ranges, writes
+from tunesmith.ir.analysis.access_regions import loop_ranges
 from tunesmith.ir.analysis.dependence import is_nonpositive
 from tunesmith.ir.analysis.guards import bounded_part, collapsed
-from tunesmith.ir.arith.interval import interval, is_nonnegative, nested_interval
-from tunesmith.ir.buffer import Buffer, BufferLoad
-from tunesmith.ir.expr import Binary, Expr, IsNegative, Select
-from tunesmith.ir.poly import ONE, ZERO, Op, Poly, Var, is_param_only, maximum, minimum
+from tunesmith.ir.arith.interval import interval, nested_interval
+from tunesmith.ir.poly import ONE, ZERO, Poly, Var, is_param_only, minimum
 from tunesmith.ir.stmt import Block
 from tunesmith.schedule.state import ScheduleState
 
@@ -64,59 +61,6 @@ def without_overhang(block: Block, ranges: Mapping[Var, Poly]) -> tuple[Block, d
         bindings, guards = new[: len(bindings)], new[len(bindings) :]
         out = {**{v: n for v, n in out.items() if v not in inner.vars}, whole: highest}
     return block.with_(bindings=tuple(bindings)), out
-
-
-def selected_reads(block: Block, buffer: Buffer) -> list[tuple[tuple[Poly, ...], tuple[Poly, ...]]]:
-    """The indices of each load of `buffer`, with the conditions of the selects around it as expressions that are < 0.
-
-    The element that a reduction accumulates into is left out, as by `reads`.
-    """
-    accumulated = {w.indices for w in writes(block) if w.buffer is buffer}
-    out: list[tuple[tuple[Poly, ...], tuple[Poly, ...]]] = []
-
-    def visit(n: Any, conditions: tuple[Poly, ...]) -> None:
-        if type(n) is Poly:
-            return
-        if type(n) is Select:
-            visit(n.cond, conditions)
-            visit(n.a, (*conditions, *_conjuncts(n.cond)))
-            visit(n.b, conditions)
-            return
-        if type(n) is BufferLoad and n.buffer is buffer and n.indices not in accumulated:
-            out.append((n.indices, conditions))
-        n.each_child(lambda k: visit(k, conditions))
-
-    for part in (block.init, block.body):
-        if part is not None:
-            visit(part, ())
-    return out
-
-
-def _conjuncts(cond: Expr) -> tuple[Poly, ...]:
-    """The index conditions of a conjunction, as expressions that are < 0."""
-    if type(cond) is Binary and cond.op == "and":
-        return (*_conjuncts(cond.a), *_conjuncts(cond.b))
-    return (cond.index,) if type(cond) is IsNegative and cond.lanes == 1 else ()
-
-
-def within_selects(footprint: Footprint, indices: Sequence[Poly], conditions: Sequence[Poly]) -> Footprint:
-    """A footprint without the elements beyond a number that a select excludes, such as those of the padded lanes of a reduction."""
-    out = []
-    for (low, extent), e in zip(footprint, indices, strict=True):
-        limits = [e - c for c in conditions if is_param_only(e - c)] if is_nonnegative(low) else []
-        for limit in limits:
-            extent = _clipped(extent, limit)
-        out.append((low, extent))
-    return tuple(out)
-
-
-def _clipped(extent: Poly, most: Poly) -> Poly:
-    """min(extent, most), distributed over a maximum, so that max(n * ceildiv(most, n), ...) becomes `most`."""
-    a = extent.as_atom()
-    if type(a) is not Op or a.op != "max":
-        return minimum(extent, most)
-    parts = [_clipped(x, most) for x in a.args]
-    return most if most in parts else maximum(*parts)
 
 
 def is_tiling(e: Poly, ranges: Mapping[Var, Poly]) -> bool:

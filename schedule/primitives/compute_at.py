@@ -10,7 +10,7 @@ from tunesmith.ir.poly import Poly, Var
 from tunesmith.ir.stmt import Block, For
 from tunesmith.ir.visit import blocks_under
 from tunesmith.schedule.domain import check_loops_cover, is_repeated
-from tunesmith.schedule.footprints import selected_reads, within_selects, without_overhang
+from tunesmith.schedule.footprints import without_overhang
 from tunesmith.schedule.handles import INLINE, ROOT, BlockRV, LoopRV
 from tunesmith.schedule.order import check_unchanged, move, steps_ascend
 from tunesmith.schedule.outside import check_in_blocks, check_unconditional
@@ -103,7 +103,7 @@ def compute_at(
                     target,
                 )
             reader, ranges = without_overhang(c, {**sharing, **ranges_under(target, c.name)})
-            footprints.extend(within_selects(region(reader, i, ranges), i, conditions) for i, conditions in selected_reads(reader, buffer))
+            footprints.extend(region(reader, a.indices, ranges) for a in mine)
     if not footprints:
         raise s.refuse("consumers-inside", f"block {b.name} has no consumer inside loop {target.var.name}", target)
     path = move(s, b.name, inside[0].name)
