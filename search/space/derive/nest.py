@@ -17,6 +17,7 @@ from tunesmith.schedule.handles import IntRV, LoopRV
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.search.space.derive.axes import Axis, AxisClasses
 from tunesmith.search.space.derive.contiguity import contiguous_suffix
+from tunesmith.search.space.derive.packing import pack
 from tunesmith.search.space.derive.plans import Plan, rows_of
 from tunesmith.search.space.derive.reductions import (
     Reduction,
@@ -27,7 +28,7 @@ from tunesmith.search.space.derive.reductions import (
     own_loops,
     reductions_of,
 )
-from tunesmith.search.space.derive.register_tile import TileLoops, budget, finish_tile, pack_operand
+from tunesmith.search.space.derive.register_tile import TileLoops, budget, finish_tile
 from tunesmith.search.space.rules.block_classes import vector_axis
 from tunesmith.search.space.rules.tile_domains import outer_tiles
 from tunesmith.support import dtype as dt
@@ -257,8 +258,7 @@ class Nest:
         budget(self.s, loops, self.lanes, self.target.vector_registers)
         at = loops.order(self.s, self.plan.vector_first)
         self.s.compute_at(self.s.get_block(r.block), at)
-        if self.plan.pack:
-            pack_operand(self.s, r.block, position, loops.width, self.plan.threads)
+        pack(self.s, r.block, position, loops.width, self.plan.pack, self.plan.threads)
         finish_tile(self.s, r.block, position, positions, loops)
 
     def _vectorize(self, name: str) -> None:

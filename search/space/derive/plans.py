@@ -50,7 +50,7 @@ class Plan:
     Attributes:
         apart: blocks that are anchors although they are no outputs.
         inlined: elementwise blocks that are inlined into their consumers.
-        pack: operands of contractions are packed into panels of the register tile's width.
+        pack: operands of contractions that are contiguous along the vector axis are packed, too; others always are.
         vector_first: the register tiles of a task are iterated along the vector axis in the outermost loop.
         threads: the outermost loops are parallel.
     """
@@ -75,16 +75,24 @@ def plans(func: PrimFunc, target: Target) -> list[Plan]:
     axes = AxisClasses(blocks)
     always, sometimes = _inlined(func, blocks, axes)
     tiled = [b for b in blocks if is_contraction(b) and rows_of(b)]
+    packing = (False, True) if any(_has_contiguous_operand(b) for b in tiled) else (False,)
     out: dict[str, Plan] = {}
     for extra in _subsets(sometimes):
         inlined = frozenset((*always, *extra))
         for apart in _partitions(func, [b for b in blocks if b.name not in inlined], inlined, axes, target):
-            for pack, first in itertools.product((False, True), repeat=2) if tiled else ((False, False),):
+            for pack, first in itertools.product(packing, (False, True)) if tiled else ((False, False),):
                 plan = Plan(apart, inlined, pack, first)
                 out.setdefault(plan.name, plan)
     if worth_serial(func, target):
         out |= {p.name: p for p in [replace(p, threads=False) for p in out.values()]}
     return list(out.values())
+
+
+def _has_contiguous_operand(b: Block) -> bool:
+    """Whether an operand that rows reuse is contiguous along the vector axis, so that packing it is a choice."""
+    axis = vector_axis(b)
+    rows = {b.iters[n].var for n in rows_of(b)}
+    return axis is not None and any(b.iters[axis].var in o.contiguous and not rows <= o.iters for o in operands(b))
 
 
 def _subsets(names: Sequence[str]) -> Iterable[tuple[str, ...]]:

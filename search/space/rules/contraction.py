@@ -8,7 +8,7 @@ thread's workspace in panels of the tile's width.  The epilogue reads the accumu
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tunesmith.ir.analysis.access_regions import accesses, plain_iter, reads, writes
@@ -122,7 +122,7 @@ def sketches(func: PrimFunc, target: Target) -> list[Named]:
     others = [b for b in blocks if b is not main and b.name not in pads]
     if not all(is_pointwise(b) for b in others):
         return []
-    if _epilogue_size(func, others) * target.vector_registers > UNROLLED:
+    if epilogue_size(func, others) * target.vector_registers > UNROLLED:
         return []
     out: list[Named] = []
     for axis in [last, *_axes_across(main, last)]:
@@ -131,7 +131,7 @@ def sketches(func: PrimFunc, target: Target) -> list[Named]:
     return out
 
 
-def _epilogue_size(func: PrimFunc, blocks: list[Block]) -> int:
+def epilogue_size(func: PrimFunc, blocks: list[Block]) -> int:
     """Upper bound of the epilogue's instructions for one vector of the register tile.
 
     The tile is unrolled completely, with a vector in each register; two instructions per node are an upper bound.  Equal function calls
@@ -159,7 +159,7 @@ def _plans(func: PrimFunc, main: Block, target: Target, axis: int, across: bool,
     packs: list[tuple[str | None, bool]] = []
     if all(vector in o.contiguous for o in packable):
         packs.append((None, False))
-    packs += [(o.buffer.name, o.buffer.name in func.constants) for o in packable if _packs_well(main, o, vector)]
+    packs += [(o.buffer.name, o.buffer.name in func.constants) for o in packable if packs_well(main, o, vector)]
     windows = [False, True] if any(i.kind == "R" and 1 < (i.extent.const or 0) <= WINDOW for i in main.iters) else [False]
     long = any(i.kind == "R" and (i.extent.const or 0) >= BLOCKS[0] * 2 for i in main.iters)
     cuts = (False, True) if long and not (followed or padded or across) else (False,)
@@ -173,7 +173,7 @@ def _plans(func: PrimFunc, main: Block, target: Target, axis: int, across: bool,
     ]
 
 
-def _packs_well(main: Block, o: Operand, vector: Var) -> bool:
+def packs_well(main: Block, o: Operand, vector: Var) -> bool:
     """Whether the operand has the vector variable as an index, and is reused by rows or is not contiguous along the vector axis."""
     access = next(a for a in reads(main) if a.buffer is o.buffer)
     if not any(e.as_var() is vector for e in access.indices):
@@ -189,8 +189,21 @@ def schedule(s: Schedule, main: str, pads: list[str], plan: Plan, target: Target
     if plan.pad == "inline":
         for p in pads:
             s.compute_inline(s.get_block(p))
+    nest(s, main, [c.name for c in consumers(s.func, s.block(s.get_block(main)))], pads, plan, target)
+
+
+def nest(s: Schedule, main: str, readers: Sequence[str], pads: Sequence[str], plan: Plan, target: Target) -> None:
+    """Build the nest of a contraction whose elementwise producers and epilogue are inlined.
+
+    Args:
+        s: the schedule.
+        main: the contraction.
+        readers: the epilogue, which reads the accumulators; empty if they are written as they are.
+        pads: blocks that pad an operand and are not inlined.
+        plan: the structural choices.
+        target: the machine.
+    """
     block = s.get_block(main)
-    after = consumers(s.func, s.block(block))
     lanes, registers = target.vector_lanes("float32"), target.vector_registers
     levels, reduction, window = _tile(s, block, plan, lanes, registers)
     vec1 = levels.vector_loops[1]
@@ -215,7 +228,7 @@ def schedule(s: Schedule, main: str, pads: list[str], plan: Plan, target: Target
         fill, epilogue = s.cache_reduction(block, level2[-1], "register")
         _mark_epilogue(s, fill)
     else:
-        epilogue = _epilogue(s, block, after, plan)
+        epilogue = _epilogue(s, block, readers, plan)
         s.reverse_compute_at(epilogue, level2[-1])
     if plan.pack is not None:
         copy = _pack(s, block, plan, levels, cut[0] if cut else vec1)
@@ -266,21 +279,21 @@ def _tile(s: Schedule, block: BlockRV, plan: Plan, lanes: int, registers: int) -
     return levels, reduction, window
 
 
-def _epilogue(s: Schedule, block: BlockRV, after: list[Block], plan: Plan) -> BlockRV:
+def _epilogue(s: Schedule, block: BlockRV, readers: Sequence[str], plan: Plan) -> BlockRV:
     """Keep the accumulators in registers; returns the block that reads them.  In a transposed plan their last axis is the vector axis."""
     if not plan.transposed:
-        if not after:
+        if not readers:
             return s.cache_write(block, "register")
         s.set_scope(block, "register")
-        return s.get_block(after[0].name)
+        return s.get_block(readers[0])
     b = s.block(block)
     indices = writes(b)[0].indices
     at = next(d for d, e in enumerate(indices) if e.as_var() is b.iters[plan.axis].var)
     copy = s.cache_write(block, "register", [*[d for d in range(len(indices)) if d != at], at])
-    if not after:
+    if not readers:
         return copy
     s.compute_inline(copy)
-    return s.get_block(after[0].name)
+    return s.get_block(readers[0])
 
 
 def _budget(s: Schedule, levels: _Levels, lanes: int, registers: int) -> None:

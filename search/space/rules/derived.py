@@ -6,17 +6,21 @@ nest with symbolic tile sizes (`search.space.derive`).  It applies to functions 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from tunesmith.ir.analysis.access_regions import writes
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import blocks_under
+from tunesmith.lower.code_size import UNROLLED
 from tunesmith.lower.fallback.default_schedule import is_unscheduled
 from tunesmith.schedule.schedule import Schedule
+from tunesmith.search.space.derive.axes import AxisClasses
 from tunesmith.search.space.derive.nest import Nest
-from tunesmith.search.space.derive.plans import Plan, is_regular, members, plans
-from tunesmith.search.space.rules import fallback, pointwise, reductions
-from tunesmith.search.space.rules.block_classes import is_output, is_pointwise, is_reduction
+from tunesmith.search.space.derive.packing import packed_operand
+from tunesmith.search.space.derive.plans import Plan, is_regular, members, plans, rows_of
+from tunesmith.search.space.rules import contraction, fallback, pointwise, reductions
+from tunesmith.search.space.rules.block_classes import is_contraction, is_output, is_pointwise, is_reduction, vector_axis
 from tunesmith.search.space.rules.single_reduction import is_of_everything
 
 Named = tuple[str, Callable[[Schedule], None]]
@@ -38,10 +42,44 @@ def schedule(s: Schedule, plan: Plan, target: Target) -> None:
     anchors = [b.name for b in s.blocks() if b.name in plan.apart or is_output(s.func, b)]
     for group in [members(s.func, a, s.blocks(), anchors) for a in anchors]:
         names = sorted(group, key=order.index)
-        if len(names) > 1:
+        main = contraction_of(s, names, target)
+        if main is not None:
+            contraction_alone(s, main, names, plan, target)
+        elif len(names) > 1:
             Nest(s, names, plan, target).build()
         else:
             alone(s, names[0], plan, target)
+
+
+def contraction_of(s: Schedule, names: Sequence[str], target: Target) -> str | None:
+    """The contraction of a group that contains nothing else but elementwise blocks over its result; None for other groups."""
+    first, *others = [s.block(s.get_block(n)) for n in names]
+    if not is_contraction(first) or not rows_of(first) or vector_axis(first) is None:
+        return None
+    axes = AxisClasses(s.blocks())
+    if not all(is_pointwise(b) and axes.axes(b.name) == set(axes.spatial(first.name)) for b in others):
+        return None
+    return first.name if contraction.epilogue_size(s.func, others) * target.vector_registers <= UNROLLED else None
+
+
+def contraction_alone(s: Schedule, main: str, names: Sequence[str], plan: Plan, target: Target) -> None:
+    """Schedule a contraction and its epilogue in a nest of their own."""
+    for n in names[1:-1]:
+        s.compute_inline(s.get_block(n))
+    b = s.block(s.get_block(main))
+    axis = vector_axis(b)
+    assert axis is not None
+    operand = packed_operand(b, axis, plan.pack, {w.buffer for n in names for w in writes(s.block(s.get_block(n)))})
+    chosen = contraction.Plan(
+        plan.vector_first,
+        None if operand is None else operand.buffer.name,
+        operand is not None and operand.buffer.name in s.func.constants,
+        None,
+        any(it.kind == "R" and 1 < (it.extent.const or 0) <= contraction.WINDOW for it in b.iters),
+        axis=axis,
+        threads=plan.threads,
+    )
+    contraction.nest(s, main, names[-1:] if len(names) > 1 else [], [], chosen, target)
 
 
 def alone(s: Schedule, name: str, plan: Plan, target: Target) -> None:
