@@ -123,7 +123,7 @@ def _notes(lines: Sequence[Line]) -> list[str]:
 
 
 def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
+    return "-" if value is None else f"{value:.3g}"
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -67,6 +68,17 @@ def test_a_function_is_measured_once(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "1 of 1: global_mean: eager" in capsys.readouterr().out
     assert run.main(command) == 0
     assert run.read(out) == [found] and capsys.readouterr().out == ""
+
+
+def test_noisy_functions_are_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "untuned.jsonl"
+    clean, noisy, new = line("rms_norm", ours=1.0), line("l2_normalize", ours=1.0) | {"clean": False}, line("l2_normalize", ours=2.0)
+    json_lines.append(out, [clean, noisy])
+    monkeypatch.setattr(run, "WorkerPool", lambda *_, **__: io.BytesIO())  # has the method close, as a pool
+    monkeypatch.setattr(run, "measured", lambda *_: new)
+    command = ["untuned", str(out), "--only", "rms_norm,l2_normalize"]
+    assert run.main(command) == 0 and run.read(out) == [clean, noisy]
+    assert run.main([*command, "--again"]) == 0 and run.read(out) == [clean, new]
 
 
 def test_a_damaged_line_is_measured_again(tmp_path: Path) -> None:
@@ -166,7 +178,7 @@ def test_two_files_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[st
     shown = capsys.readouterr().out
     assert "rank correlation of the analytic model: median 0.50 of 1" in shown and "first choice / tuned: median 1.20 of 1" in shown
     assert [x.split() for x in shown.splitlines() if x.startswith(("| a ", "| b "))][-2:] == [
-        ["|", "b", "|", "1.00", "|", "0.50", "|", "0.500", "|"],
-        ["|", "a", "|", "0.50", "|", "2.00", "|", "4.000", "|"],
+        ["|", "b", "|", "1", "|", "0.5", "|", "0.500", "|"],
+        ["|", "a", "|", "0.5", "|", "2", "|", "4.000", "|"],
     ]
     assert "change: geometric mean 1.414 of 2" in shown and "! c: no time before" in shown
