@@ -137,19 +137,26 @@ def tuned(task: Task, log: Path, given: argparse.Namespace) -> Line:
 
 
 def correlation(task: Task, database: Database, target: Target) -> Line:
-    """Spearman's rank correlation of analytic and measured seconds over the verified candidates of a log, and their number."""
-    records = database.top(task.digest, target.to_json(), sys.maxsize)
-    sketches = {s.name: s for s in task.space.sketches}
+    """Spearman's rank correlation of analytic and measured seconds over a log, and the number of candidates that it is over.
+
+    All candidates with a valid time count.  Most are not verified: a race ends before, for the slower ones.  The correlation over the
+    verified ones alone, which are the fastest, is a second entry.
+    """
+    records = database.top(task.digest, target.to_json(), sys.maxsize, unverified=True)
     measured: list[float] = []
     predicted: list[float] = []
-    for name, sketch in sketches.items():
-        mine = [r for r in records if r.sketch == name]
+    verified: list[bool] = []
+    for sketch in task.space.sketches:
+        mine = [r for r in records if r.sketch == sketch.name]
         if mine:
             measured += [r.seconds for r in mine]
+            verified += [r.verified for r in mine]
             predicted += sketch.analytic(target).seconds(np.array([r.row for r in mine], np.int64)).tolist()
-    line: Line = {"candidates": len(measured)}
-    if len(set(measured)) > 1:
-        line["rank_correlation"] = spearman(np.array(measured), -np.array(predicted), np.zeros(len(measured), np.int64))
+    line: Line = {"candidates": len(measured), "verified": sum(verified)}
+    seconds, scores, is_verified = np.array(measured), -np.array(predicted), np.array(verified, bool)
+    for name, chosen in (("rank_correlation", np.ones_like(is_verified)), ("rank_correlation_verified", is_verified)):
+        if len(set(seconds[chosen])) > 1:
+            line[name] = spearman(seconds[chosen], scores[chosen], np.zeros(int(chosen.sum()), np.int64))
     return line
 
 

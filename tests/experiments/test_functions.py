@@ -123,25 +123,20 @@ def test_the_rank_correlation_is_that_of_the_log(hand: ModuleType) -> None:
     predicted = sketch.analytic(target).seconds(rows)
     record = hand.record_of(hand.matmul())
 
-    def measured(factor: float) -> Database:
-        return Database(
-            [
-                dataclasses.replace(
-                    record,
-                    workload=task.digest,
-                    target=target.to_json(),
-                    sketch=sketch.name,
-                    row=tuple(row.tolist()),
-                    trace=sketch.trace_of(tuple(row.tolist())).to_json(),
-                    samples=(1e-3 + factor * seconds,),
-                )
-                for row, seconds in zip(rows, predicted, strict=True)
-            ]
-        )
+    def measured(factor: float, verified: int) -> Database:
+        facts = {"workload": task.digest, "target": target.to_json(), "sketch": sketch.name}
+        found = []
+        for n, (row, seconds) in enumerate(zip(rows, predicted, strict=True)):
+            key = tuple(row.tolist())
+            times = {"row": key, "trace": sketch.trace_of(key).to_json(), "samples": (1e-3 + factor * seconds,), "verified": n < verified}
+            found.append(dataclasses.replace(record, **facts, **times))
+        return Database(found)
 
-    assert run.correlation(task, measured(2.0), target) == {"candidates": len(rows), "rank_correlation": pytest.approx(1.0)}
-    assert run.correlation(task, measured(-2.0), target)["rank_correlation"] == pytest.approx(-1.0)
-    assert run.correlation(task, Database(), target) == {"candidates": 0}
+    n = len(rows)
+    right = run.correlation(task, measured(2.0, n), target)
+    assert right == {"candidates": n, "verified": n, "rank_correlation": pytest.approx(1), "rank_correlation_verified": pytest.approx(1)}
+    assert run.correlation(task, measured(-2.0, 1), target) == {"candidates": n, "verified": 1, "rank_correlation": pytest.approx(-1)}
+    assert run.correlation(task, Database(), target) == {"candidates": 0, "verified": 0}
 
 
 def test_the_table_is_sorted_and_summarised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
