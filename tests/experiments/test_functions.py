@@ -165,7 +165,7 @@ def test_two_files_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[st
     after = [
         line("a", "tuned", ours=5.0, first=6.0, eager=10.0) | facts,
         line("b", "tuned", ours=20.0, eager=10.0) | facts | {"candidates": 2, "rank_correlation": -1.0},
-        line("c", "tuned", ours=1.0, eager=1.0),
+        line("c", "tuned", ours=1.0, eager=1.0) | {"coverage": ["c (12ab): missing: no record of this workload. Tune it"]},
     ]
     for name, lines in (("before", before), ("after", after)):
         json_lines.append(tmp_path / name, lines)
@@ -176,4 +176,5 @@ def test_two_files_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[st
         ["|", "b", "|", "1", "|", "0.5", "|", "0.500", "|"],
         ["|", "a", "|", "0.5", "|", "2", "|", "4.000", "|"],
     ]
+    assert "! c (12ab): missing: no record" in shown
     assert "change: geometric mean 1.414 of 2" in shown and "! c: no time before" in shown
