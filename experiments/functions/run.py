@@ -4,9 +4,10 @@ python experiments/functions/run.py untuned runs/functions/untuned.jsonl        
 python experiments/functions/run.py tuned runs/functions/tuned.jsonl --trials 64 --logs runs/functions/logs
 python experiments/functions/table.py runs/functions/untuned.jsonl
 
-Each function is one line of OUT.jsonl; a repeated run measures the missing ones, and continues their logs.  The systems of a line are
-`ours` (tunesmith.compile, with the log if tuned), `first` (the first choice of the analytic model, unmeasured), `eager` and `inductor`
-(torch.compile).  A worker process compares their outputs with those of eager, then times them in turns, in quiet windows.
+Each function is one line of OUT.jsonl.  A repeated run measures the missing ones, with --again also the noisy ones, and continues the logs.
+The systems of a line are `ours` (tunesmith.compile, with the log if tuned), `first` (the first choice of the analytic model, unmeasured),
+`eager` and `inductor` (torch.compile).  A worker process compares their outputs with those of eager, then times them in turns, in quiet
+windows.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--logs", type=Path, help="folder of the logs; by default beside OUT.jsonl")
     parser.add_argument("--limit", type=float, default=12.0, help="seconds of timing for each system, if the machine is busy")
+    parser.add_argument("--again", action="store_true", help="measure functions again whose times are noisy or missing")
     parser.add_argument("--no-inductor", action="store_true", help="without torch.compile")
     parser.add_argument("--small", action="store_true", help="with the sizes of the tests")
     given = parser.parse_args(arguments)
@@ -58,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
     lines = read(given.out)
     if other := {line["mode"] for line in lines} - {given.mode}:
         parser.error(f"{given.out} has the results of a run that was {other.pop()}; name another file")
-    done = {line["name"] for line in lines}
+    done = {line["name"] for line in lines if not given.again or line.get("clean", False)}
     todo = [FUNCTIONS[name] for name in given.only.split(",") if name not in done]
     env = pin_threads(given.threads) | {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
     factory = "tunesmith.experiments.functions.torch_systems:Systems"
@@ -77,8 +79,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def read(path: Path) -> list[Line]:
-    """The lines of a file, without damaged ones; none if there is no file."""
-    return [line for _, line in json_lines.read(path) if isinstance(line, dict)] if path.exists() else []
+    """The last line of each function in a file, without damaged lines; none if there is no file."""
+    found = [line for _, line in json_lines.read(path) if isinstance(line, dict)] if path.exists() else []
+    return list({line["name"]: line for line in found}.values())
 
 
 def measured(f: Function, given: argparse.Namespace, pool: WorkerPool) -> Line:
@@ -134,19 +137,26 @@ def tuned(task: Task, log: Path, given: argparse.Namespace) -> Line:
 
 
 def correlation(task: Task, database: Database, target: Target) -> Line:
-    """Spearman's rank correlation of analytic and measured seconds over the verified candidates of a log, and their number."""
-    records = database.top(task.digest, target.to_json(), sys.maxsize)
-    sketches = {s.name: s for s in task.space.sketches}
+    """Spearman's rank correlation of analytic and measured seconds over a log, and the number of candidates that it is over.
+
+    All candidates with a valid time count.  Most are not verified: a race ends before, for the slower ones.  The correlation over the
+    verified ones alone, which are the fastest, is a second entry.
+    """
+    records = database.top(task.digest, target.to_json(), sys.maxsize, unverified=True)
     measured: list[float] = []
     predicted: list[float] = []
-    for name, sketch in sketches.items():
-        mine = [r for r in records if r.sketch == name]
+    verified: list[bool] = []
+    for sketch in task.space.sketches:
+        mine = [r for r in records if r.sketch == sketch.name]
         if mine:
             measured += [r.seconds for r in mine]
+            verified += [r.verified for r in mine]
             predicted += sketch.analytic(target).seconds(np.array([r.row for r in mine], np.int64)).tolist()
-    line: Line = {"candidates": len(measured)}
-    if len(set(measured)) > 1:
-        line["rank_correlation"] = spearman(np.array(measured), -np.array(predicted), np.zeros(len(measured), np.int64))
+    line: Line = {"candidates": len(measured), "verified": sum(verified)}
+    seconds, scores, is_verified = np.array(measured), -np.array(predicted), np.array(verified, bool)
+    for name, chosen in (("rank_correlation", np.ones_like(is_verified)), ("rank_correlation_verified", is_verified)):
+        if len(set(seconds[chosen])) > 1:
+            line[name] = spearman(seconds[chosen], scores[chosen], np.zeros(int(chosen.sum()), np.int64))
     return line
 
 

@@ -44,18 +44,8 @@ def main(arguments: list[str] | None = None) -> None:
 def table(lines: Sequence[Line], statistic: str = "median") -> str:
     """A row for each function, the slowest against torch eager first, then the summary and the errors."""
     known = sorted(lines, key=lambda line: (ratio(line, "eager", "ours", statistic) or 0.0, line["name"]))
-    head = (
-        "function",
-        "ours us",
-        "first us",
-        "eager us",
-        "inductor us",
-        "eager/ours",
-        "inductor/ours",
-        "eager/first",
-        "rank",
-        "sketch (or their number)",
-    )
+    times, ratios = [f"{system} us" for system in SYSTEMS], [f"{slow}/{fast}" for slow, fast in PAIRS]
+    head = ("function", *times, *ratios, "rank", "sketch (or their number)")
     return "\n".join([*_aligned([head, *[_row(line, statistic) for line in known]]), "", *summary(lines, statistic), *_notes(known)])
 
 
@@ -66,9 +56,8 @@ def summary(lines: Sequence[Line], statistic: str = "median") -> list[str]:
         for slow in ("eager", "inductor"):
             found = _ratios(lines, slow, fast, statistic)
             if found:
-                out.append(
-                    f"{slow} / {fast}: geometric mean {statistics.geometric_mean(found):.3f} of {len(found)}, least {min(found):.3f}"
-                )
+                mean = statistics.geometric_mean(found)
+                out.append(f"{slow} / {fast}: geometric mean {mean:.3f} of {len(found)}, least {min(found):.3f}")
     for fast in ("ours", "first"):
         found = _ratios(lines, "eager", fast, statistic)
         over, under = [sum(1 / r > mark for r in found) for mark in UNTUNED_MARKS], [sum(r < mark for r in found) for mark in TUNED_MARKS]
@@ -119,11 +108,12 @@ def _row(line: Line, statistic: str) -> tuple[str, ...]:
 def _notes(lines: Sequence[Line]) -> list[str]:
     notes = [f"! {line['name']}: {system}: {message.splitlines()[0][:300]}" for line in lines for system, message in line["errors"].items()]
     notes += [f"! {line['name']}: tune: {line['tune_failure'][:300]}" for line in lines if "tune_failure" in line]
+    notes += [f"! {c[:300]}" for line in lines for c in line.get("coverage", []) if ": record " not in c]
     return notes + [f"! {line['name']}: space: {line['space_error'][:300]}" for line in lines if "space_error" in line]
 
 
 def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
+    return "-" if value is None else f"{value:.3g}"
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:

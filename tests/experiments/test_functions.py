@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -69,6 +70,17 @@ def test_a_function_is_measured_once(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert run.read(out) == [found] and capsys.readouterr().out == ""
 
 
+def test_noisy_functions_are_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "untuned.jsonl"
+    clean, noisy, new = line("rms_norm", ours=1.0), line("l2_normalize", ours=1.0) | {"clean": False}, line("l2_normalize", ours=2.0)
+    json_lines.append(out, [clean, noisy])
+    monkeypatch.setattr(run, "WorkerPool", lambda *_, **__: io.BytesIO())  # has the method close, as a pool
+    monkeypatch.setattr(run, "measured", lambda *_: new)
+    command = ["untuned", str(out), "--only", "rms_norm,l2_normalize"]
+    assert run.main(command) == 0 and run.read(out) == [clean, noisy]
+    assert run.main([*command, "--again"]) == 0 and run.read(out) == [clean, new]
+
+
 def test_a_damaged_line_is_measured_again(tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     json_lines.append(out, [line("global_mean")])
@@ -111,25 +123,20 @@ def test_the_rank_correlation_is_that_of_the_log(hand: ModuleType) -> None:
     predicted = sketch.analytic(target).seconds(rows)
     record = hand.record_of(hand.matmul())
 
-    def measured(factor: float) -> Database:
-        return Database(
-            [
-                dataclasses.replace(
-                    record,
-                    workload=task.digest,
-                    target=target.to_json(),
-                    sketch=sketch.name,
-                    row=tuple(row.tolist()),
-                    trace=sketch.trace_of(tuple(row.tolist())).to_json(),
-                    samples=(1e-3 + factor * seconds,),
-                )
-                for row, seconds in zip(rows, predicted, strict=True)
-            ]
-        )
+    def measured(factor: float, verified: int) -> Database:
+        facts = {"workload": task.digest, "target": target.to_json(), "sketch": sketch.name}
+        found = []
+        for n, (row, seconds) in enumerate(zip(rows, predicted, strict=True)):
+            key = tuple(row.tolist())
+            times = {"row": key, "trace": sketch.trace_of(key).to_json(), "samples": (1e-3 + factor * seconds,), "verified": n < verified}
+            found.append(dataclasses.replace(record, **facts, **times))
+        return Database(found)
 
-    assert run.correlation(task, measured(2.0), target) == {"candidates": len(rows), "rank_correlation": pytest.approx(1.0)}
-    assert run.correlation(task, measured(-2.0), target)["rank_correlation"] == pytest.approx(-1.0)
-    assert run.correlation(task, Database(), target) == {"candidates": 0}
+    n = len(rows)
+    right = run.correlation(task, measured(2.0, n), target)
+    assert right == {"candidates": n, "verified": n, "rank_correlation": pytest.approx(1), "rank_correlation_verified": pytest.approx(1)}
+    assert run.correlation(task, measured(-2.0, 1), target) == {"candidates": n, "verified": 1, "rank_correlation": pytest.approx(-1)}
+    assert run.correlation(task, Database(), target) == {"candidates": 0, "verified": 0}
 
 
 def test_the_table_is_sorted_and_summarised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -158,7 +165,7 @@ def test_two_files_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[st
     after = [
         line("a", "tuned", ours=5.0, first=6.0, eager=10.0) | facts,
         line("b", "tuned", ours=20.0, eager=10.0) | facts | {"candidates": 2, "rank_correlation": -1.0},
-        line("c", "tuned", ours=1.0, eager=1.0),
+        line("c", "tuned", ours=1.0, eager=1.0) | {"coverage": ["c (12ab): missing: no record of this workload. Tune it"]},
     ]
     for name, lines in (("before", before), ("after", after)):
         json_lines.append(tmp_path / name, lines)
@@ -166,7 +173,8 @@ def test_two_files_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[st
     shown = capsys.readouterr().out
     assert "rank correlation of the analytic model: median 0.50 of 1" in shown and "first choice / tuned: median 1.20 of 1" in shown
     assert [x.split() for x in shown.splitlines() if x.startswith(("| a ", "| b "))][-2:] == [
-        ["|", "b", "|", "1.00", "|", "0.50", "|", "0.500", "|"],
-        ["|", "a", "|", "0.50", "|", "2.00", "|", "4.000", "|"],
+        ["|", "b", "|", "1", "|", "0.5", "|", "0.500", "|"],
+        ["|", "a", "|", "0.5", "|", "2", "|", "4.000", "|"],
     ]
+    assert "! c (12ab): missing: no record" in shown
     assert "change: geometric mean 1.414 of 2" in shown and "! c: no time before" in shown
