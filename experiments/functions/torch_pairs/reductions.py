@@ -59,13 +59,13 @@ def product_axis_1(a: int = 1000, b: int = 35, c: int = 16) -> Sequence[Tensor]:
 
 
 @function(lambda x: x.var(0, correction=0), small=(7, 5))
-def variance_axis_0(a: int = 512, b: int = 700) -> Sequence[Tensor]:
+def variance_axis_0(a: int = 256, b: int = 700) -> Sequence[Tensor]:
     x = te.placeholder((a, b), name="x")
     return [x, mean_and_variance(x, [0])[1]]
 
 
 @function(lambda x: x.std(1, correction=0), small=(7, 5))
-def deviation_axis_1(a: int = 1000, b: int = 999) -> Sequence[Tensor]:
+def deviation_axis_1(a: int = 250, b: int = 999) -> Sequence[Tensor]:
     x = te.placeholder((a, b), name="x")
     v = mean_and_variance(x, [1])[1]
     return [x, te.compute((a,), lambda i: te.sqrt(v[i]), "Y")]
