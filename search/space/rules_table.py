@@ -10,8 +10,9 @@ from tunesmith.codegen.backends.backend import backend_of
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.stmt import Block
 from tunesmith.ir.target.target import Target
-from tunesmith.ir.visit import walk
+from tunesmith.ir.visit import blocks_under, walk
 from tunesmith.schedule.schedule import Schedule
+from tunesmith.search.space.derive.regular import irregularity
 from tunesmith.search.space.rules import stages
 from tunesmith.search.space.rules.block_classes import has_loop_for_each_variable
 from tunesmith.search.space.sketch import Sketch, Space, collect
@@ -105,7 +106,9 @@ def generate(func: PrimFunc, target: Target, rules: Sequence[Rule] | None = None
     if not out:
         why = f" ({'; '.join([*empty, *refused][:3])})" if empty or refused else ""
         raise BuildError(f"no sketch rule applies to {func.name}{why}: schedule it by hand, or pass your own rule in rules=")
-    return Space(tuple(out), tuple(empty), tuple(refused))
+    blocks = [(b, irregularity(b)) for b in blocks_under(func.body)] if given is None and target.is_cpu else []
+    plain = [f"block {b.name} of {func.name} keeps plain loops: {why}" for b, why in blocks if why]
+    return Space(tuple(out), tuple(empty), tuple(refused), tuple(plain))
 
 
 def sketches_of(

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from tunesmith.ir.analysis.access_regions import accesses, plain_iter, writes
+from tunesmith.ir.analysis.access_regions import accesses, writes
 from tunesmith.ir.analysis.work import worth_serial
 from tunesmith.ir.buffer import BufferLoad
 from tunesmith.ir.expr import Binary, Call
@@ -21,6 +21,7 @@ from tunesmith.ir.stmt import Block
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import blocks_under, walk
 from tunesmith.search.space.derive.axes import AxisClasses
+from tunesmith.search.space.derive.regular import is_regular
 from tunesmith.search.space.rules.block_classes import (
     INLINED,
     consumers,
@@ -28,7 +29,6 @@ from tunesmith.search.space.rules.block_classes import (
     is_contraction,
     is_output,
     is_pointwise,
-    is_reduction,
     is_within,
     operands,
     producers,
@@ -167,17 +167,6 @@ def members(func: PrimFunc, anchor: str, candidates: Sequence[Block], apart: Ite
             if found and found <= set(group):
                 group.append(b.name)
     return group
-
-
-def is_regular(b: Block) -> bool:
-    """Whether the block can be computed inside the tiles of another: elementwise, or a reduction into its own variables."""
-    if is_pointwise(b):
-        return True
-    if not is_reduction(b):
-        return False
-    index = [plain_iter(e, b) for e in writes(b)[0].indices]
-    spatial = [n for n, it in enumerate(b.iters) if it.kind == "S" and it.extent.const != 1]
-    return len(set(index)) == len(index) and None not in index and set(spatial) <= set(index)
 
 
 def _partitions(

@@ -18,7 +18,8 @@ from tunesmith.schedule.schedule import Schedule
 from tunesmith.search.space.derive.axes import AxisClasses
 from tunesmith.search.space.derive.nest import Nest
 from tunesmith.search.space.derive.packing import packed_operand
-from tunesmith.search.space.derive.plans import Plan, is_regular, members, plans, rows_of
+from tunesmith.search.space.derive.plans import Plan, members, plans, rows_of
+from tunesmith.search.space.derive.regular import is_regular
 from tunesmith.search.space.rules import contraction, fallback, pointwise, reductions
 from tunesmith.search.space.rules.block_classes import is_contraction, is_output, is_pointwise, is_reduction, vector_axis
 from tunesmith.search.space.rules.single_reduction import is_of_everything

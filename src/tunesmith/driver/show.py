@@ -135,6 +135,7 @@ def show_workload(
             "sketches": sketches,
             "left_out": list(task.space.left_out),
             "refused": list(task.space.refused),
+            "plain": list(task.space.plain),
         }
         cells = [
             [s["name"], f"{s['size']:.3g}", f"{s['acceptance']:.2g}", str(len(s["params"])), str(len(s["constraints"]))] for s in sketches
@@ -147,7 +148,7 @@ def show_workload(
             )
         )
         parts += [printable(f"! dropped, no admissible configuration: {line}", style="yellow") for line in task.space.left_out]
-        parts += [printable(f"! {line}", style="yellow") for line in task.space.refused]
+        parts += [printable(f"! {line}", style="yellow") for line in (*task.space.refused, *task.space.plain)]
         programs += [_program(s["name"], s["trace"]) for s in sketches if trace]
     return Shown(data, (*(map(as_comment, parts) if programs else parts), *programs))
 

@@ -138,6 +138,7 @@ def tune(
         run = _Search(measurer, database, scheduler, trials, seed, leaders, shown)
         report = run.run(tasks, groups, lambda task: make_sampler(kind, task, lambda: make_model(maker, seed), seed))
         notes += noise_notes(report.tasks, None if log is None else str(log), leaders > 0)
+        notes += _plain_blocks(tasks)
         report = dataclasses.replace(_with_equal_programs(report, named), notes=tuple(notes))
         manifest["tasks"] = [_manifest_entry(t) for t in report.tasks]
         if report.interrupted:
@@ -299,6 +300,15 @@ def _distinct(tasks: Sequence[Task]) -> tuple[list[Task], list[str]]:
         chosen.append(one if len(same) == 1 else dataclasses.replace(one, weight=sum(task.weight for task in same)))
         notes += [f"{task.name} is the same program as {one.name}, and has its result" for task in same if task is not one]
     return chosen, notes
+
+
+def _plain_blocks(tasks: Sequence[Task]) -> list[str]:
+    """A note for each block without a structure, whose loops no search can improve."""
+    found: list[str] = []
+    for task in tasks:
+        with contextlib.suppress(TunesmithError):  # a task without a space has failed, and its report has the reason
+            found += task.space.plain
+    return found
 
 
 def _with_equal_programs(report: Report, tasks: Sequence[Task]) -> Report:

@@ -1,0 +1,199 @@
+"""Test the derived schedules: their plans (golden), groups, packing, irregular blocks, and the best schedule without measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import tunesmith
+from tunesmith import te
+from tunesmith.ir.expr import call
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.poly import floordiv
+from tunesmith.ir.script.syntax import T
+from tunesmith.ir.stmt import For
+from tunesmith.ir.target.target import Target
+from tunesmith.ir.visit import blocks_under, walk
+from tunesmith.search.analytic_schedule import analytic_schedule
+from tunesmith.search.space.derive.axes import AxisClasses
+from tunesmith.search.space.derive.plans import plans
+from tunesmith.search.space.derive.regular import irregularity
+from tunesmith.search.space.rules import derived
+from tunesmith.search.space.rules_table import generate
+
+TARGET = Target("llvm -mcpu=znver5 -num-cores=2")
+
+
+def rms_norm_product(m: int = 128, k: int = 256, n: int = 512) -> PrimFunc:
+    x, w = te.placeholder((m, k), name="x"), te.placeholder((k, n), name="w")
+    a, b = te.reduce_axis(k, "a"), te.reduce_axis(k, "b")
+    s = te.compute((m,), lambda i: te.sum(x[i, a] * x[i, a], axis=a), "S")
+    r = te.compute((m,), lambda i: call("rsqrt", s[i] / float(k) + 1e-5), "R")
+    y = te.compute((m, k), lambda i, j: x[i, j] * r[i], "Y")
+    return te.create_prim_func([x, w, te.compute((m, n), lambda i, j: te.sum(y[i, b] * w[b, j], axis=b), "C")], "rms_norm_product")
+
+
+def attention(h: int = 4, n: int = 100, d: int = 32) -> PrimFunc:
+    q, k, v = (te.placeholder((h, n, d), name=name) for name in "qkv")
+    r, a, b, c = te.reduce_axis(d, "r"), *[te.reduce_axis(n, name) for name in "abc"]
+    s = te.compute((h, n, n), lambda h, i, j: te.sum(q[h, i, r] * k[h, j, r], axis=r), "S")
+    m = te.compute((h, n), lambda h, i: te.max(s[h, i, a], axis=a), "M")
+    e = te.compute((h, n, n), lambda h, i, j: call("exp", s[h, i, j] - m[h, i]), "E")
+    z = te.compute((h, n), lambda h, i: te.sum(e[h, i, b], axis=b), "Z")
+    p = te.compute((h, n, n), lambda h, i, j: e[h, i, j] / z[h, i], "P")
+    o = te.compute((h, n, d), lambda h, i, x: te.sum(p[h, i, c] * v[h, c, x], axis=c), "O")
+    return te.create_prim_func([q, k, v, o], "attention")
+
+
+def group_norm(c: int = 64, h: int = 14, w: int = 14, groups: int = 8) -> PrimFunc:
+    each = c // groups
+    x = te.placeholder((c, h, w), name="x")
+    r = [te.reduce_axis(n, f"r{i}") for i, n in enumerate((each, h, w))]
+    s = te.compute((groups,), lambda g: te.sum(x[g * each + r[0], r[1], r[2]], axis=r), "S")
+    a = te.compute((groups,), lambda g: s[g] / float(each * h * w), "A")
+    return te.create_prim_func([x, te.compute((c, h, w), lambda i, j, k: x[i, j, k] - a[floordiv(i, each)], "Y")], "group_norm")
+
+
+def softmax_axis_1(m: int = 16, n: int = 100, k: int = 64) -> PrimFunc:
+    x = te.placeholder((m, n, k), name="x")
+    a, b = te.reduce_axis(n, "a"), te.reduce_axis(n, "b")
+    top = te.compute((m, k), lambda i, j: te.max(x[i, a, j], axis=a), "M")
+    e = te.compute((m, n, k), lambda i, l, j: call("exp", x[i, l, j] - top[i, j]), "E")
+    z = te.compute((m, k), lambda i, j: te.sum(e[i, b, j], axis=b), "Z")
+    return te.create_prim_func([x, te.compute((m, n, k), lambda i, l, j: e[i, l, j] / z[i, j], "Y")], "softmax_axis_1")
+
+
+FUNCTIONS = (rms_norm_product, attention, group_norm, softmax_axis_1)
+
+
+def test_sketches(assert_golden: Callable[..., None]) -> None:
+    lines = []
+    for make in FUNCTIONS:
+        space = generate(make(), TARGET)
+        assert not space.refused and not space.plain
+        lines += [make.__name__, *[f"  {s.name}: {', '.join(p.name for p in s.params)}" for s in space.sketches]]
+    assert_golden("\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize("make", FUNCTIONS, ids=lambda f: f.__name__)
+def test_every_function_is_vectorised_and_parallel(make: Callable[[], PrimFunc]) -> None:
+    for s in generate(make(), TARGET).sketches:
+        kinds = {n.kind for n in walk(s.func.body) if type(n) is For}
+        assert "vectorized" in kinds and ("parallel" in kinds) == ("serial" not in s.name.split())
+
+
+def test_group_norm_is_one_nest() -> None:
+    """The axis of the groups is the outer part of the channels, so that statistics and output share the loop over groups."""
+    axes = AxisClasses(blocks_under(group_norm().body))
+    outer = axes.outer_part("Y", 0)
+    assert outer is not None and outer == (axes.axis("S", 0), 8) and set(axes.shared(["S", "A", "Y"])) == {outer[0]}
+    (plan, *_) = plans(group_norm(), TARGET)
+    assert not plan.apart
+
+
+def test_values_read_at_two_axes_are_computed_before() -> None:
+    """D[i, j] = N[i] + N[j]: no tile of D contains all readers of an element of N."""
+    x, r = te.placeholder((100, 32), name="x"), te.reduce_axis(32, "r")
+    norm = te.compute((100,), lambda i: te.sum(x[i, r] * x[i, r], axis=r), "N")
+    func = te.create_prim_func([x, te.compute((100, 100), lambda i, j: norm[i] + norm[j], "D")], "distances")
+    assert all("N" in p.apart for p in plans(func, TARGET))
+    far = te.create_prim_func([x, te.compute((50,), lambda i: norm[i] * norm[i + 50], "D")], "far")
+    assert all("N" in p.apart for p in plans(far, TARGET))
+
+
+def test_a_matrix_vector_product_follows_the_order_of_memory() -> None:
+    w, x, r = te.placeholder((512, 256), name="w"), te.placeholder((1, 256), name="x"), te.reduce_axis(256, "r")
+    y = te.compute((1, 512), lambda b, i: te.sum(x[b, r] * w[i, r], axis=r), "P")
+    func = te.create_prim_func([w, x, te.compute((1, 512), lambda b, i: te.maximum(y[b, i], 0.0), "Y")], "layer")
+    found = derived.sketches(func, TARGET)
+    assert found and all("P_rf" in str(s.func) for s in generate(func, TARGET, [derived.sketches]).sketches)
+
+
+def test_operands_that_are_not_contiguous_are_packed() -> None:
+    func = attention()
+    names = [s.name for s in generate(func, TARGET).sketches]
+    for s in generate(func, TARGET).sketches:
+        assert "k_copy" in str(s.func) and ("v_copy" in str(s.func)) == ("pack" in s.name.split())
+    assert any("pack" in name.split() for name in names)
+
+
+# ---- blocks without a structure
+
+
+@T.prim_func
+def scan(X: T.Buffer((64, 100), "float32"), Z: T.Buffer((64, 100), "float32")):
+    Y = T.alloc_buffer((64, 100), "float32")
+    for i, j in T.grid(64, 100):
+        with T.block("Y"):
+            v_i, v_j = T.axis.remap("SR", [i, j])
+            Y[v_i, v_j] = X[v_i, v_j] + T.select(v_j < 1, T.float32(0.0), Y[v_i, v_j - 1])
+    for i, j in T.grid(64, 100):
+        with T.block("Z"):
+            v_i, v_j = T.axis.remap("SS", [i, j])
+            Z[v_i, v_j] = Y[v_i, v_j] * T.float32(2.0)
+
+
+@T.prim_func
+def two_stores(X: T.Buffer((64,), "float32"), Y: T.Buffer((64,), "float32"), Z: T.Buffer((64,), "float32")):
+    for i in T.serial(64):
+        with T.block("Y"):
+            v_i = T.axis.spatial(64, i)
+            Y[v_i] = X[v_i]
+            Z[v_i] = X[v_i] * T.float32(2.0)
+
+
+@T.prim_func
+def reversed_store(X: T.Buffer((64,), "float32"), Y: T.Buffer((64,), "float32")):
+    for i in T.serial(64):
+        with T.block("Y"):
+            v_i = T.axis.spatial(64, i)
+            Y[63 - v_i] = X[v_i]
+
+
+@T.prim_func
+def no_init(X: T.Buffer((64, 100), "float32"), Y: T.Buffer((64,), "float32")):
+    for i, j in T.grid(64, 100):
+        with T.block("Y"):
+            v_i, v_j = T.axis.remap("SR", [i, j])
+            Y[v_i] = T.max(Y[v_i], X[v_i, v_j])
+
+
+@T.prim_func
+def scattered_sum(X: T.Buffer((64, 100), "float32"), Y: T.Buffer((65,), "float32")):
+    for i, j in T.grid(64, 100):
+        with T.block("Y"):
+            v_i, v_j = T.axis.remap("SR", [i, j])
+            with T.init():
+                Y[v_i + 1] = T.float32(0.0)
+            Y[v_i + 1] = Y[v_i + 1] + X[v_i, v_j]
+
+
+@pytest.mark.parametrize(
+    ("func", "why"),
+    [
+        (scan, "reads elements that its other instances write"),
+        (two_stores, "stores several values"),
+        (reversed_store, "does not store at its iteration variables"),
+        (no_init, "no init and update"),
+        (scattered_sum, "accumulates at indices that are not"),
+    ],
+    ids=lambda x: getattr(x, "name", ""),
+)
+def test_blocks_without_a_structure_are_named(func: PrimFunc, why: str) -> None:
+    """Their functions have a space, in which the other blocks have their structures, and the tuner reports them."""
+    assert why in irregularity(blocks_under(func.body)[0])
+    space = generate(func, TARGET)
+    assert space.sketches and len(space.plain) == 1 and space.plain[0].startswith(f"block Y of {func.name} keeps plain loops")
+    report = tunesmith.tune(func, budget=2, workers=0, progress=False, target=Target.detect())
+    assert space.plain[0] in report.notes
+
+
+def test_other_blocks_of_a_function_with_a_scan_are_vectorised() -> None:
+    text = str(analytic_schedule(scan, TARGET))
+    assert "T.vectorized" in text
+    x = np.random.default_rng(0).standard_normal((64, 100)).astype(np.float32)
+    y = np.full_like(x, np.nan)
+    tunesmith.compile(scan)["scan"](x, y)
+    np.testing.assert_allclose(y, 2 * np.cumsum(x, 1), rtol=1e-4, atol=1e-4)
