@@ -117,6 +117,9 @@ def _allocate_innermost(func: PrimFunc, n: Stmt, b: Buffer, s: Simplifier, targe
         loop = path[at]
         if type(loop) is not For or (loop.kind == "thread" and target.is_gpu) or loop.extent == 1:
             continue  # bound loops are serial on a CPU, and verify_thread_access checks them on a GPU
+        if loop.kind == "vectorized" and b.scope != "register" and _runs_in_lockstep(loop.body):
+            depth = at  # lanes use different elements, or write the same values, and a vector has an element for each
+            continue
         carried = carries_values(loop, b, s, threads, sizes)
         if carried is False:
             break
@@ -135,6 +138,13 @@ def _allocate_innermost(func: PrimFunc, n: Stmt, b: Buffer, s: Simplifier, targe
     for at in reversed(range(depth)):
         new = _with_child(path[at], path[at + 1], new)
     return new
+
+
+def _runs_in_lockstep(n: Stmt) -> bool:
+    """Whether the body of a vectorized loop is straight-line code in loops that all lanes run together, as `vectorize_loops` requires."""
+    while type(n) is For:
+        n = n.body
+    return not any(type(x) is For for x in walk(n))
 
 
 def _with_child(n: Stmt, old: Stmt, new: Stmt) -> Stmt:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tunesmith.ir.analysis.reduction_update import reassociable_update
 from tunesmith.ir.gpu import AXES, is_block_axis, is_thread_axis
 from tunesmith.ir.poly import Poly, substitute
-from tunesmith.ir.stmt import Block, For, Stmt
+from tunesmith.ir.stmt import Block, For, Seq, Stmt
 from tunesmith.ir.visit import blocks_under, walk
 from tunesmith.schedule.handles import LoopRV
 from tunesmith.schedule.independence import check_independent
@@ -19,18 +19,20 @@ def _mark(s: ScheduleState, target: For, kind: str) -> None:
     s.replace_loop(target.var, lambda f: f.with_(kind=kind))
 
 
-def _only_block(s: ScheduleState, target: For) -> Block:
-    """The block that a loop to vectorize contains, alone or in loops of its own that all lanes run together."""
+def _blocks_in_lockstep(s: ScheduleState, target: For) -> list[Block]:
+    """The blocks that a loop to vectorize contains, one after the other, in loops that all lanes run together."""
     at = target.body
     while type(at) is For and at.kind in ("serial", "unrolled") and target.var not in at.extent.vars:
         at = at.body
-    if type(at) is Block:
-        return at
+    found = at.stmts if type(at) is Seq else (at,)
+    blocks = [b for b in found if type(b) is Block]
+    if len(blocks) == len(found):
+        return blocks
     if type(at) is For:
-        found = f"loop {at.var.name}, which is {at.kind} or has an extent that depends on it: use reorder to make it the innermost loop"
+        what = f"loop {at.var.name}, which is {at.kind} or has an extent that depends on it: use reorder to make it the innermost loop"
     else:
-        found = "several statements, or statements outside of blocks: vectorize a loop around one block"
-    raise s.refuse("innermost", f"loop {target.var.name} must contain one block and its serial loops, and contains {found}", target)
+        what = "several statements with loops, or statements outside of blocks: vectorize a loop around blocks"
+    raise s.refuse("innermost", f"loop {target.var.name} must contain blocks in its serial loops, and contains {what}", target)
 
 
 def _used_by_reduction(b: Block, target: For) -> bool:
@@ -68,8 +70,8 @@ def vectorize(s: ScheduleState, loop: LoopRV, max_lanes: int = 512) -> None:
     Requires:
         serial: the loop is not marked otherwise.
         length: the extent is at most `max_lanes`.
-        innermost: the loop contains one block, alone or in serial and unrolled loops whose extents do not depend on the loop; no loop
-            around it is vectorized.
+        innermost: the loop contains one block, or several in a row, directly or in serial and unrolled loops whose extents do not depend
+            on the loop; no loop around it is vectorized.
         data-parallel: a block that reduces over the loop is alone in it and has no init; use reorder and decompose_reduction first.
         independent: different iterations access different elements of the buffers they write, or write the same values, or are
             updates of a reduction that can be reassociated.
@@ -77,18 +79,18 @@ def vectorize(s: ScheduleState, loop: LoopRV, max_lanes: int = 512) -> None:
     Keeps: results; a horizontal reduction is reassociated.
     """
     target = s.loop(loop)
-    b = _only_block(s, target)
-    outer = next((f for f in s.loops_of(b.name) if f.kind == "vectorized" and f is not target), None)
+    blocks = _blocks_in_lockstep(s, target)
+    outer = next((f for f in s.loops_of(blocks[0].name) if f.kind == "vectorized" and f is not target), None)
     if outer is not None:
-        raise s.refuse("innermost", f"loop {outer.var.name} around block {b.name} is vectorized already", outer)
-    is_reduced = _used_by_reduction(b, target)
-    if is_reduced and target.body is not b:
-        what = f"block {b.name} reduces over loop {target.var.name}, which contains other loops; use reorder to make it the innermost loop"
+        raise s.refuse("innermost", f"loop {outer.var.name} around block {blocks[0].name} is vectorized already", outer)
+    reduced = next((b for b in blocks if _used_by_reduction(b, target)), None)
+    if reduced is not None and target.body is not reduced:
+        what = f"block {reduced.name} reduces over loop {target.var.name}, which contains other loops or blocks; use reorder to make it the"
+        raise s.refuse("data-parallel", f"{what} innermost loop", target)
+    if reduced is not None and reduced.init is not None:
+        what = f"block {reduced.name} initialises and reduces over loop {target.var.name}; use decompose_reduction first"
         raise s.refuse("data-parallel", what, target)
-    if is_reduced and b.init is not None:
-        what = f"block {b.name} initialises and reduces over loop {target.var.name}; use decompose_reduction first"
-        raise s.refuse("data-parallel", what, target)
-    if not (is_reduced and _is_folded(b, target)):
+    if reduced is None or not _is_folded(reduced, target):
         check_independent(s, target, "independent", private=False)
     _length(s, target.extent, max_lanes)
     _mark(s, target, "vectorized")

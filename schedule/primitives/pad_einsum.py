@@ -105,8 +105,11 @@ def _check_einsum(s: ScheduleState, b: Block, extents: Mapping[Var, Poly]) -> Bu
     for a in accesses(b):
         if any(plain_iter(e, b) is None for e in a.indices):
             raise s.refuse("einsum", f"block {b.name} accesses {a.buffer.name} at an index that is not an iteration variable", b)
-    if any(x.indices != y.indices for x in accesses(b) for y in accesses(b) if x.buffer is y.buffer):
-        raise s.refuse("einsum", f"block {b.name} accesses different elements of one operand", b)
+    sizes: dict[Buffer, object] = {}
+    for a in accesses(b):
+        size = _shape(b, a.indices, extents), _shape(b, a.indices, {})
+        if sizes.setdefault(a.buffer, size) != size:
+            raise s.refuse("einsum", f"block {b.name} accesses {a.buffer.name} in parts of different sizes", b)
     factors = _factors(update.term)
     if factors is None or not factors:
         raise s.refuse("einsum", f"the term of block {b.name} is not a product of operands", b)
@@ -145,8 +148,13 @@ def _trivial_loops(s: ScheduleState, b: Block) -> list[tuple[For, Var]]:
 
 
 def _padded(b: Block, old: Buffer, indices: Sequence[Poly], extents: Mapping[Var, Poly], name: str) -> Buffer:
+    return Buffer(name, _shape(b, indices, extents), old.dtype, old.scope)
+
+
+def _shape(b: Block, indices: Sequence[Poly], extents: Mapping[Var, Poly]) -> tuple[Poly, ...]:
+    """The extents of an access at iteration variables, which have the given or else their own extents."""
     own = {it.var: it.extent for it in b.iters}
-    return Buffer(name, [extents.get(v, own[v]) for e in indices if (v := e.as_var()) is not None], old.dtype, old.scope)
+    return tuple([extents.get(v, own[v]) for e in indices if (v := e.as_var()) is not None])
 
 
 def _copy(b: Block, name: str, old: Buffer, new: Buffer, indices: Sequence[Poly], extents: Mapping[Var, Poly]) -> Stmt:

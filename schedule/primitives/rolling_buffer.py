@@ -24,7 +24,8 @@ from tunesmith.schedule.state import ScheduleState
 def rolling_buffer(s: ScheduleState, block: BlockRV, buffer: str) -> None:
     """Compute only the new elements of a sliding footprint, and keep the others in a circular buffer of the footprint's extent.
 
-    The first iteration of the loop computes the whole footprint; `loop_partition(loop, [1])` separates it from the others.
+    The first iteration of the loop computes the whole footprint; `loop_partition(loop, [1])` separates it from the others.  In a chain of
+    producers, roll the last one first.
 
     Args:
         block: the producer, inside a loop of its consumers (see `compute_at`).

@@ -160,7 +160,7 @@ def test_vectorize_innermost(on: On, refuse: Refuse) -> None:
     s = on("chain")
     i, _ = loops(s, "C")
     s.compute_at(s.get_block("B"), i)
-    refuse("vectorize", "innermost", "loop i must contain one block and its serial loops, and contains several", s, lambda: s.vectorize(i))
+    refuse("vectorize", "innermost", "loop i must contain blocks in its serial loops, and contains several", s, lambda: s.vectorize(i))
 
 
 def test_vectorize_innermost_2(on: On, refuse: Refuse) -> None:
@@ -188,7 +188,7 @@ def test_vectorize_data_parallel_2(on: On, refuse: Refuse) -> None:
     s = on("sums")
     i, k = loops(s, "C")
     s.reorder([k, i])
-    refuse("vectorize", "data-parallel", "block C reduces over loop k, which contains other loops", s, lambda: s.vectorize(k))
+    refuse("vectorize", "data-parallel", "block C reduces over loop k, which contains other loops or blocks", s, lambda: s.vectorize(k))
 
 
 def test_vectorize_data_parallel(on: On, refuse: Refuse) -> None:

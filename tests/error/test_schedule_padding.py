@@ -140,7 +140,7 @@ def f(A: T.Buffer((4, 4), "float32"), C: T.Buffer((4, 4), "float32")):
             C[vi, vj] = C[vi, vj] + A[vi, vk] * A[vj, vk]
 """)
     )
-    message = "block C accesses different elements of one operand"
+    message = "block C accesses A in parts of different sizes"
     refuse("pad_einsum", "einsum", message, s, lambda: s.pad_einsum(s.get_block("C"), [3, 1, 1]))
 
 

@@ -164,7 +164,7 @@ def test_refusals_of_vectorize_suggest_a_step() -> None:
     with pytest.raises(ScheduleError, match="initialises and reduces over loop j; use decompose_reduction first"):
         s.vectorize(j)
     s.bind(j, "threadIdx.x")
-    with pytest.raises(ScheduleError, match="loop i must contain one block and its serial loops, and contains loop j, .*: use reorder"):
+    with pytest.raises(ScheduleError, match="loop i must contain blocks in its serial loops, and contains loop j, .*: use reorder"):
         s.vectorize(i)
     with pytest.raises(ScheduleError, match="and contains several statements"):
         s.vectorize(s.get_loops(s.get_block("B"))[0])

@@ -155,3 +155,22 @@ def test_pad_einsum_then_tiles_without_guards(apply: Apply) -> None:
 
     for tile in (1, 2, 3, 5, 6):
         apply(product, steps, [[tile]])
+
+
+def test_pad_einsum_of_an_operand_that_is_read_twice(apply: Apply) -> None:
+    @T.prim_func
+    def gram(A: T.Buffer((5, 6), "float32"), C: T.Buffer((5, 5), "float32")):
+        for i, j, k in T.grid(5, 5, 6):
+            with T.block("C"):
+                vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+                with T.init():
+                    C[vi, vj] = 0.0
+                C[vi, vj] = C[vi, vj] + A[vi, vk] * A[vj, vk]
+
+    def steps(s: Schedule) -> None:
+        f = s.sample_categorical([1, 4])
+        s.pad_einsum(s.get_block("C"), [f, f, 4])
+
+    for tile in (1, 2, 4):
+        s = apply(gram, steps, [[tile]])
+    assert [b.name for b in s.blocks()] == ["A_pad", "C", "C_crop"]

@@ -17,6 +17,7 @@ from tunesmith.ir.visit import walk
 from tunesmith.lower.pipelines import CPU
 from tunesmith.runtime.module import Module
 from tunesmith.schedule.schedule import Schedule
+from tunesmith.support.errors import ScheduleError
 
 Apply = Callable[..., Schedule]
 Golden = Callable[..., None]
@@ -122,3 +123,60 @@ def test_a_block_moved_into_the_loop_is_not_run_in_lockstep() -> None:
         s.compute_at(s.get_block("S"), loops[at])
         for target in TARGETS:
             same(windows, s.func, target)
+
+
+@T.prim_func
+def two_outputs(A: T.Buffer((6, 11), "float32"), C: T.Buffer((6, 11), "float32"), D: T.Buffer((6, 11), "float32")):
+    B = T.alloc_buffer((6, 11), "float32")
+    for i, j in T.grid(6, 11):
+        with T.block("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = A[vi, vj] * 2.0
+    for i, j in T.grid(6, 11):
+        with T.block("C"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            C[vi, vj] = B[vi, vj] + 1.0
+    for i, j in T.grid(6, 11):
+        with T.block("D"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            D[vi, vj] = B[vi, vj] - A[vi, vj]
+
+
+def all_in_one(s: Schedule) -> None:
+    """All blocks in one loop nest, without loops of their own."""
+    i, j = s.get_loops(s.get_block("B"))
+    tiles = s.split(j, [None, *s.sample_tile(j, 2, "j", [range(1, 20)], waste=20.0)])
+    s.reorder([i, tiles[0], tiles[1]])
+    for name in "CD":
+        s.reverse_compute_at(s.get_block(name), tiles[1], preserve_unit_loops=False)
+    s.vectorize(tiles[1])
+
+
+@pytest.mark.parametrize("tile", [1, 4, 8, 12])
+def test_several_blocks(apply: Apply, tile: int) -> None:
+    s = apply(two_outputs, all_in_one, [[tile]])
+    for target in TARGETS:
+        same(two_outputs, s.func, target)
+
+
+def test_several_blocks_become_vectors(assert_golden: Golden) -> None:
+    """The intermediate is allocated outside of the vectorized loop, with an element for each lane."""
+    s = Schedule(two_outputs, decisions=[[8]])
+    all_in_one(s)
+    assert_golden(str(CPU(s.func, TARGETS[0])))
+
+
+def test_blocks_that_exchange_elements_between_lanes_are_refused() -> None:
+    @T.prim_func
+    def shifted(A: T.Buffer((9,), "float32"), B: T.Buffer((9,), "float32"), C: T.Buffer((8,), "float32")):
+        for i in T.serial(8):
+            with T.block("B"):
+                v = T.axis.spatial(8, i)
+                B[v] = A[v]
+            with T.block("C"):
+                v = T.axis.spatial(8, i)
+                C[v] = B[v + 1]
+
+    s = Schedule(shifted)
+    with pytest.raises(ScheduleError, match=r"vectorize refused \[independent\]"):
+        s.vectorize(s.get_loops(s.get_block("C"))[0])
