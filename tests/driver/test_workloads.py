@@ -52,7 +52,8 @@ def test_operators_have_their_canonical_name() -> None:
 
 def test_programs_in_files(file: Path) -> None:
     tensors = find_subject(f"{file}:tensors")
-    assert tensors.name == f"{file}:tensors" and tensors.func.name == "tensors" and tensors.operator is None and tensors.flops == 0
+    assert tensors.name == f"{file}:tensors" and tensors.func.name == "tensors" and tensors.operator is None and tensors.flops == 8
+    assert tensors.task(Target("llvm")).flops == 8
     assert structural.equal(find_subject(f"{file}:program").func, workload("relu(shape=4)").func)
     assert find_subject(f"{file}:operator").name == "relu(shape=4)"
 
