@@ -112,10 +112,14 @@ class Operator:
 _LIBRARY: dict[str, tuple[str, ...]] = {
     "matmul": ("matmul", "batch_matmul"),
     "dense": ("dense",),
-    "conv2d": ("conv2d",),
+    "convolution": ("conv1d", "conv2d", "conv3d"),
+    "transposed_convolution": ("conv1d_transpose", "conv2d_transpose", "conv3d_transpose"),
+    "capsule_convolution": ("capsule_conv2d",),
     "unary": ("abs", "erf", "exp", "gelu", "log", "neg", "relu", "rsqrt", "sigmoid", "sqrt", "tanh"),
     "binary": ("add", "sub", "mul", "div", "maximum", "minimum"),
     "reduction": ("sum", "mean", "max", "min"),
+    "pooling": ("max_pool1d", "max_pool2d", "max_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d"),
+    "matrix_norm": ("matrix_norm",),
     "softmax": ("softmax",),
     "layer_norm": ("layer_norm",),
 }

@@ -13,7 +13,7 @@ from tunesmith.ir.structural import equal
 from tunesmith.ir.visit import blocks_under, path_to_block
 from tunesmith.ops import tensor_expression as te
 from tunesmith.ops.binary import binary
-from tunesmith.ops.conv2d import conv2d, convolved
+from tunesmith.ops.convolution import convolution, convolved
 from tunesmith.ops.epilogue import bias_add
 from tunesmith.ops.layer_norm import layer_norm
 from tunesmith.ops.matmul import matmul, matmul_reference
@@ -247,9 +247,9 @@ IMAGE, FILTER = te.placeholder((1, 5, 5, 4), name="X"), te.placeholder((3, 3, 4,
         (lambda: unary("cbrt", A23), "unary Y: unknown function 'cbrt'; known are abs, erf"),
         (lambda: reduce("sum", A23, (0, 2)), r"reduce Y: \(0, 2\) are not different axes of A"),
         (lambda: reduce("any", A23, (0,)), "reduce Y: unknown function 'any'"),
-        (lambda: conv2d(IMAGE, FILTER, groups=2), "the channels of .* do not fit together with 2 groups"),
-        (lambda: conv2d(IMAGE, te.placeholder((3, 3, 5))), "the channels of .* do not fit together"),
-        (lambda: conv2d(A23, FILTER), "conv2d: X has 4 dimensions and W 4"),
+        (lambda: convolution(IMAGE, FILTER, groups=2), "the channels of .* do not fit together with 2 groups"),
+        (lambda: convolution(IMAGE, te.placeholder((3, 3, 5))), "the channels of .* do not fit together"),
+        (lambda: convolution(A23, FILTER), "conv2d: X has 4 dimensions and W 4"),
         (lambda: softmax(te.placeholder(())), "softmax: .* has no axis"),
         (lambda: layer_norm(A23, V3, A34), "must be vectors along the last axis of A"),
     ],
@@ -293,5 +293,5 @@ def test_reduced_keeps_axes_and_maps_elements(axes: tuple[int, ...], keepdims: b
 
 def test_strides_and_padding_of_numpy() -> None:
     x, w = te.placeholder((1, 8, 8, 4), name="X"), te.placeholder((3, 3, 4, 2), name="W")
-    given, plain = (te.create_prim_func([x, w, conv2d(x, w, stride=n, pad=n)]) for n in (np.int64(2), 2))
+    given, plain = (te.create_prim_func([x, w, convolution(x, w, stride=n, pad=n)]) for n in (np.int64(2), 2))
     assert equal(given, plain)
