@@ -117,11 +117,14 @@ _LIBRARY: dict[str, tuple[str, ...]] = {
     "capsule_convolution": ("capsule_conv2d",),
     "unary": ("abs", "erf", "exp", "gelu", "log", "neg", "relu", "rsqrt", "sigmoid", "sqrt", "tanh"),
     "binary": ("add", "sub", "mul", "div", "maximum", "minimum"),
-    "reduction": ("sum", "mean", "max", "min"),
+    "reduction": ("sum", "prod", "mean", "max", "min"),
+    "arg_extreme": ("argmax", "argmin"),
+    "moments": ("variance",),
     "pooling": ("max_pool1d", "max_pool2d", "max_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d"),
     "matrix_norm": ("matrix_norm",),
-    "softmax": ("softmax",),
-    "layer_norm": ("layer_norm",),
+    "softmax": ("softmax", "log_softmax"),
+    "layer_norm": ("layer_norm", "rms_norm"),
+    "group_norm": ("group_norm", "instance_norm"),
 }
 """Operators by module; each is a constant with the name of the operator in capitals."""
 
