@@ -68,7 +68,10 @@ class Subject:
     @property
     def ranges(self) -> Mapping[str, Range]:
         """Value ranges of inputs for which the default range is invalid."""
-        return dict.fromkeys(self.operator.operator.positive, POSITIVE) if self.operator is not None else {}
+        if self.operator is None:
+            return {}
+        indices: dict[str, Range] = {name: (0, extent) for name, extent in self.operator.index_extents.items()}
+        return dict.fromkeys(self.operator.operator.positive, POSITIVE) | indices
 
     def task(self, target: Target, rules: Sequence[str | Rule] | None = None) -> Task:
         """The tuning task of the function.
