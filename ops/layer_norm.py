@@ -24,7 +24,7 @@ def layer_norm(
     The stages are those of `moments.deviations`, and Y.
 
     Raises:
-        ScriptError: gamma or beta does not have the extents of the axes, in the order of x.
+        ScriptError: the axes are not different axes of `x`, or gamma or beta does not have their extents, in the order of x.
     """
     normed, kept = _axes("layer_norm", x, axes, gamma, beta)
     mean, scale = deviations(x, sets_along(x, normed), eps)
@@ -47,9 +47,11 @@ def rms_norm(x: Tensor, gamma: Tensor | None = None, eps: float = 1e-5, axes: Se
 def _axes(name: str, x: Tensor, axes: Sequence[int], *scales: Tensor | None) -> tuple[list[int], list[int]]:
     """Positions of the axes that are normalised, and of the others."""
     rank = len(x.shape)
-    normed = sorted({a % rank for a in axes}) if rank else []
+    normed = sorted({a % rank for a in axes if -rank <= a < rank})
+    if not normed or len(normed) != len(axes):
+        raise ScriptError(f"{name}: {tuple(axes)} are not different axes of {x!r}")
     for scale in scales:
-        if not normed or (scale is not None and scale.shape != tuple([x.shape[d] for d in normed])):
+        if scale is not None and scale.shape != tuple([x.shape[d] for d in normed]):
             raise ScriptError(f"{name}: {scale!r} must have the extents of the axes {normed} of {x!r}")
     return normed, [d for d in range(rank) if d not in normed]
 
