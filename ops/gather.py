@@ -99,12 +99,12 @@ def take(x: Tensor, indices: Tensor, axis: int, name: str = "Y") -> Tensor:
 
 
 def _gather(*, m: int, n: int, rows: int, dtype: str) -> list[Tensor]:
-    x, indices = te.placeholder((m, n), dtype, "X"), te.placeholder(rows, dt.INDEX, "I")
+    x, indices = te.placeholder((m, n), dtype, "X"), te.placeholder(rows, dt.INDEX, "index")
     return [x, indices, take(x, indices, 0)]
 
 
 def _embedding(*, tokens: int, vocabulary: int, width: int, dtype: str) -> list[Tensor]:
-    indices, table = te.placeholder(tokens, dt.INDEX, "I"), te.placeholder((vocabulary, width), dtype, "W")
+    indices, table = te.placeholder(tokens, dt.INDEX, "index"), te.placeholder((vocabulary, width), dtype, "W")
     return [indices, table, take(table, indices, 0)]
 
 
@@ -114,7 +114,7 @@ GATHER = Operator(
     _gather,
     lambda x, indices, /, **_: [np.take(x, indices, 0)],
     lambda **_: 0,
-    indices=(("I", "m"),),
+    indices=(("index", "m"),),
 )
 EMBEDDING = Operator(
     "embedding",
@@ -123,5 +123,5 @@ EMBEDDING = Operator(
     lambda indices, table, /, **_: [np.take(table, indices, 0)],
     lambda **_: 0,
     constants=("W",),
-    indices=(("I", "vocabulary"),),
+    indices=(("index", "vocabulary"),),
 )

@@ -48,7 +48,7 @@ def test_operators_have_their_canonical_name() -> None:
     assert find_subject("dense(m=1,n=2,k=3)").func.constants == ("W", "bias")
     assert find_subject("log(shape=4)").ranges == {"X": POSITIVE}
     assert find_subject("relu(shape=4)").ranges == {}
-    assert find_subject("gather(m=7,n=3,rows=5)").ranges == {"I": (0, 7)}
+    assert find_subject("gather(m=7,n=3,rows=5)").ranges == {"index": (0, 7)}
 
 
 def test_programs_in_files(file: Path) -> None:

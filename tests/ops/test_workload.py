@@ -149,7 +149,7 @@ def test_random_inputs_have_the_type_and_domain_of_the_operator() -> None:
 def test_random_indices_are_in_range() -> None:
     x, indices = workload("gather(m=7,n=3,rows=400)").random_inputs()
     assert x.dtype == np.float32 and indices.dtype == np.int64 and set(indices) == set(range(7))
-    assert workload("embedding(tokens=4,vocabulary=9,width=3)").index_extents == {"I": 9}
+    assert workload("embedding(tokens=4,vocabulary=9,width=3)").index_extents == {"index": 9}
 
 
 def test_the_reference_refuses_arrays_of_another_workload() -> None:
