@@ -1,7 +1,8 @@
 """Define suites: named lists of workloads shared by studies, data sets and benchmarks.
 
-Shapes are those of published suites and models, as far as the operators of `ops/` can express them.  On the command line, `suite:NAME` is
-accepted in place of a workload.
+Shapes are those of published suites and models, as far as the operators of `ops/` can express them.  Ansor's are those of its public
+benchmark (`shape_configs.py` of the artifact of Zheng et al., OSDI 2020), MetaSchedule's those of the paper's appendix (Shao et al.).
+On the command line, `suite:NAME` is accepted in place of a workload.
 """
 
 from __future__ import annotations
@@ -123,15 +124,84 @@ _BERT = [f"dense(m=128,n={n},k={k}{more})" for n, k, more in ((768, 768, ""), (3
     "softmax(m=1536,n=128)",
     "layer_norm(m=128,n=768)",
 ]
-_ANSOR = [
+
+
+def _image(
+    name: str, n: int, extents: tuple[int, ...], channels: tuple[int, int], kernel: int, stride: int, pad: int, more: str = ""
+) -> str:
+    """A convolution of some kind, with one extent of the kernel, one stride and one padding."""
+    letters = "dhw"[-len(extents) :]
+    sizes = [f"{d}={e}" for d, e in zip(letters, extents, strict=True)]
+    parts = [f"n={n}", *sizes, f"ci={channels[0]}", f"co={channels[1]}", *[f"k{d}={kernel}" for d in letters]]
+    strided, padded = f",stride={stride}" * (stride > 1), f",pad={pad}" * (pad > 0)
+    return f"{name}({','.join(parts)}{strided}{padded}{more})"
+
+
+_RESNET_LAYERS = ((224, 3, 64, 7, 2, 3), (56, 64, 64, 1, 1, 0), (14, 256, 256, 3, 1, 1), (7, 512, 512, 3, 1, 1))
+"""Size, channels, kernel, stride and padding of layers of ResNet-18, from which Ansor derives most of its shapes."""
+
+
+def _ansor(n: int) -> dict[str, list[str]]:
+    """Ansor's single operators with batch n, by their names in the paper."""
+    square = [(s, (ci, co), k, stride, pad) for s, ci, co, k, stride, pad in _RESNET_LAYERS]
+    grouped = [(56, (64, 128), 3, 2, 1), *square[1:]]
+    lines = ((256, 64, 128, 3, 2, 1), (128, 128, 256, 1, 2, 0), (64, 256, 256, 5, 1, 2), (32, 512, 512, 3, 1, 1))
+    depthwise = ((112, 32, 1), (112, 64, 2), (14, 512, 2), (7, 1024, 1))
+    generator = ((4, 512, 256), (8, 256, 128), (16, 128, 64), (32, 64, 3))
+    products = ((128, 128, 128), (512, 32, 512), (512, 512, 512), (1024, 1024, 1024))
+    capsules = ((16, 32, 32, 2), (8, 32, 32, 1), (16, 8, 16, 2), (8, 16, 16, 1))
+    return {
+        "C1D": [_image("conv1d", n, (w,), (ci, co), k, s, p) for w, ci, co, k, s, p in lines],
+        "C2D": [_image("conv2d", n, (w, w), c, k, s, p) for w, c, k, s, p in square],
+        "C3D": [_image("conv3d", n, (16, w, w), c, k, s, p) for w, c, k, s, p in square],
+        "GMM": [f"batch_matmul(b={n},m={r},n={c},k={k})" for r, c, k in products],
+        "GRP": [_image("conv2d", n, (w, w), c, k, s, p, ",groups=4") for w, c, k, s, p in grouped],
+        "DIL": [_image("conv2d", n, (w, w), c, k, s, p, ",dilation=2") for w, c, k, s, p in square],
+        "DEP": [_image("conv2d", n, (w, w), (c, c), 3, s, 1, f",groups={c}") for w, c, s in depthwise],
+        "T2D": [_image("conv2d_transpose", n, (w, w), (ci, co), 4, 2, 1) for w, ci, co in generator],
+        "CAP": [_image("capsule_conv2d", n, (w, w), (ci, co), 3, s, 1) for w, ci, co, s in capsules],
+        "NRM": [f"matrix_norm(b={n},m={m},n={k})" for m, k in ((256, 256), (512, 512), (1024, 1024), (4096, 1024))],
+    }
+
+
+_METASCHEDULE = [
+    "conv1d(n=1,w=256,ci=64,co=128,kw=3,stride=2,pad=1)",
     _conv(224, 3, 64, 7, 2),
+    "conv3d(n=1,d=16,h=224,w=224,ci=3,co=64,kd=7,kh=7,kw=7,stride=2,pad=3)",
+    _conv(112, 32, 32, 3, 1, ",groups=32"),
+    _conv(224, 3, 64, 7, 2, ",dilation=2"),
     "matmul(m=128,n=128,k=128)",
     _conv(56, 64, 128, 3, 2, ",groups=4"),
-    "conv2d(n=1,h=224,w=224,ci=3,co=64,kh=7,kw=7,stride=2,pad=3,dilation=2)",
-    _conv(112, 32, 32, 3, 1, ",groups=32"),
-    "softmax(m=256,n=256)",
+    "conv2d_transpose(n=1,h=4,w=4,ci=512,co=256,kh=4,kw=4,stride=2,pad=1)",
     _conv(224, 3, 64, 7, 2, RELU),
     "batch_matmul(b=12,m=128,n=128,k=64)",
+    "matrix_norm(b=1,m=256,n=256)",
+    "softmax(m=256,n=256)",
+]
+_LAYERS = [
+    "max_pool2d(n=1,h=112,w=112,c=64,kh=3,kw=3,stride=2,pad=1)",
+    "avg_pool2d(n=1,h=56,w=56,c=128,kh=2,kw=2,stride=2)",
+    "mean(shape=1x7x7x2048,axis=1+2)",
+    "max_pool1d(n=1,w=4096,c=64,kw=4,stride=4)",
+    "avg_pool1d(n=1,w=4096,c=64,kw=5,pad=2,count_include_pad=1)",
+    "max_pool3d(n=1,d=16,h=56,w=56,c=64,kd=2,kh=2,kw=2,stride=2)",
+    "avg_pool3d(n=1,d=16,h=56,w=56,c=64,kd=2,kh=2,kw=2,stride=2)",
+    "conv1d_transpose(n=1,w=256,ci=256,co=128,kw=16,stride=8,pad=4)",
+    "conv3d_transpose(n=1,d=8,h=28,w=28,ci=128,co=64,kd=2,kh=2,kw=2,stride=2)",
+    "resize2d(n=1,h=64,w=64,c=256,oh=128,ow=128,coordinates=asymmetric)",
+    "resize2d(n=1,h=64,w=64,c=256,oh=128,ow=128,mode=linear)",
+    "group_norm(shape=1x64x64x320,groups=32)",
+    "instance_norm(shape=1x256x256x32)",
+    "rms_norm(m=128,n=4096)",
+    "variance(shape=512x768,axis=1)",
+    "log_softmax(m=128,n=30522)",
+    "argmax(shape=128x30522)",
+    "argmin(shape=4096x256)",
+    "attention(b=12,m=128,n=128,d=64)",
+    "attention(b=32,m=512,n=512,d=128,causal=1)",
+    "embedding(tokens=128,vocabulary=30522,width=768)",
+    "gather(m=4096,n=512,rows=1024)",
+    "lstm_cell(m=16,n=1024,k=1024)",
 ]
 _TINY = [
     "matmul(m=64,n=64,k=64)",
@@ -148,7 +218,14 @@ for _name, _about, _texts in (
     ("depthwise", "MobileNet's depthwise convolutions, an early and a late one", _DEPTHWISE),
     ("rows", "softmax, layer norm and a full sum: what memory limits", _ROWS),
     ("operators", "gemm, conv, depthwise and rows together: the operators of the performance table", [*_GEMM, *_CONV, *_DEPTHWISE, *_ROWS]),
-    ("ansor", "C2D, GMM, GRP, DIL, DEP, SFM, CBR and TBG of Ansor's and MetaSchedule's single operators, batch 1", _ANSOR),
+    (
+        "ansor",
+        "the single operators of Ansor's evaluation (OSDI 2020): four shapes of each of ten, batch 1 and 16",
+        [w for n in (1, 16) for ws in _ansor(n).values() for w in ws],
+    ),
+    ("ansor1", "one shape of each of Ansor's ten operators, batch 1", [ws[0] for ws in _ansor(1).values()]),
+    ("metaschedule", "the operators and subgraphs of MetaSchedule's evaluation (NeurIPS 2022), batch 1", _METASCHEDULE),
+    ("layers", "layers of networks beside matrix products and convolutions: pooling, normalisation, attention, gather, resizing", _LAYERS),
     ("resnet18", "the fused tasks of ResNet-18, batch 1, without pooling", _resnet18()),
     ("resnet50", "the fused tasks of ResNet-50, batch 1, without pooling", _resnet50()),
     ("mobilenet_v2", "the fused tasks of MobileNet-V2, batch 1, without pooling; relu stands for relu6", _mobilenet_v2()),

@@ -35,6 +35,7 @@ class Operator:
         operations: takes all parameters as keywords; see `flops`.
         constants: inputs that are weights, which may be packed at compile time.  They need not exist for all parameters.
         positive: inputs whose values must be positive for a meaningful result, such as a divisor.
+        indices: inputs of indices, each with the parameter that is their exclusive upper bound.
         settle: normalises parameters that depend on each other; raises UserError if they are inconsistent.
     """
 
@@ -45,6 +46,7 @@ class Operator:
     operations: Callable[..., int]
     constants: tuple[str, ...] = ()
     positive: tuple[str, ...] = ()
+    indices: tuple[tuple[str, str], ...] = ()
     settle: Callable[[dict[str, Value]], dict[str, Value]] = dict
 
     def bind(self, given: Mapping[str, object]) -> dict[str, Value]:
@@ -112,12 +114,23 @@ class Operator:
 _LIBRARY: dict[str, tuple[str, ...]] = {
     "matmul": ("matmul", "batch_matmul"),
     "dense": ("dense",),
-    "conv2d": ("conv2d",),
+    "convolution": ("conv1d", "conv2d", "conv3d"),
+    "transposed_convolution": ("conv1d_transpose", "conv2d_transpose", "conv3d_transpose"),
+    "capsule_convolution": ("capsule_conv2d",),
+    "attention": ("attention",),
+    "lstm_cell": ("lstm_cell",),
+    "gather": ("gather", "embedding"),
+    "resize": ("resize2d",),
     "unary": ("abs", "erf", "exp", "gelu", "log", "neg", "relu", "rsqrt", "sigmoid", "sqrt", "tanh"),
     "binary": ("add", "sub", "mul", "div", "maximum", "minimum"),
-    "reduction": ("sum", "mean", "max", "min"),
-    "softmax": ("softmax",),
-    "layer_norm": ("layer_norm",),
+    "reduction": ("sum", "prod", "mean", "max", "min"),
+    "arg_extreme": ("argmax", "argmin"),
+    "moments": ("variance",),
+    "pooling": ("max_pool1d", "max_pool2d", "max_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d"),
+    "matrix_norm": ("matrix_norm",),
+    "softmax": ("softmax", "log_softmax"),
+    "layer_norm": ("layer_norm", "rms_norm"),
+    "group_norm": ("group_norm", "instance_norm"),
 }
 """Operators by module; each is a constant with the name of the operator in capitals."""
 

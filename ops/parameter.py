@@ -180,6 +180,19 @@ class AxesParameter(Parameter):
         return "all" if value == () else _joined("+", value)
 
 
+@dataclass(frozen=True, slots=True)
+class AxisParameter(Parameter):
+    """The position of one axis, a negative one counted from the end; the last is -1."""
+
+    kind: ClassVar[str] = "the position of an axis, spelled like 1 or -1"
+
+    def read(self, text: str) -> Value:
+        """`0` or `-1`."""
+        if not re.fullmatch(r"-?[0-9]{1,2}", text):
+            raise self.refuse(text)
+        return int(text)
+
+
 def _joined(separator: str, value: object) -> str:
     return separator.join(map(str, value)) if isinstance(value, Sequence) and not isinstance(value, str) else str(value)
 

@@ -1,4 +1,4 @@
-"""Define sums, means, maxima and minima of a tensor over some or all axes."""
+"""Define sums, products, means, maxima and minima of a tensor over some or all axes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from tunesmith.support.errors import ScriptError, UserError
 Combine = Callable[[Expr, list[Poly]], Expr]
 """A reduction of `te`: of a formula, over axes."""
 
-_REDUCE: dict[str, Combine] = {"sum": te.sum, "max": te.max, "min": te.min}
+REDUCE: dict[str, Combine] = {"sum": te.sum, "prod": te.prod, "max": te.max, "min": te.min}
+"""The reductions that are one stage."""
 
 
 def reduced(
@@ -49,17 +50,17 @@ def reduced(
 
 
 def reduce(function: str, x: Tensor, axes: tuple[int, ...], name: str = "Y") -> Tensor:
-    """One stage: the sum, max or min over `axes` (positions from 0; () means all); the other axes remain, in order.
+    """One stage: the sum, prod, max or min over `axes` (positions from 0; () means all); the other axes remain, in order.
 
     Raises:
         ScriptError: the function is unknown, or an axis is out of range or listed twice.
     """
     rank = len(x.shape)
-    if function not in _REDUCE:
-        raise ScriptError(f"reduce {name}: unknown function {function!r}; known are {', '.join(sorted(_REDUCE))}")
+    if function not in REDUCE:
+        raise ScriptError(f"reduce {name}: unknown function {function!r}; known are {', '.join(sorted(REDUCE))}")
     if any(not 0 <= a < rank for a in axes) or len(set(axes)) != len(axes):
         raise ScriptError(f"reduce {name}: {axes} are not different axes of {x!r}")
-    return reduced(x, sorted(axes or range(rank)), _REDUCE[function], name)
+    return reduced(x, sorted(axes or range(rank)), REDUCE[function], name)
 
 
 def divide_by_count(x: Tensor, count: Poly, name: str) -> Tensor:
@@ -72,7 +73,17 @@ def number(size: Poly, dtype: str) -> Expr:
     return te.const(size.const, dtype) if size.const is not None else te.cast(dtype, size)
 
 
-def _normalised(params: dict[str, Value]) -> dict[str, Value]:
+def settle_axis(params: dict[str, Value], shape: Sequence[int] = ()) -> dict[str, Value]:
+    """The parameters, with `axis` counted from 0, and the last axis stored as -1; `shape` if it is no parameter."""
+    extents, axis = shape or params["shape"], params["axis"]
+    assert isinstance(extents, Sequence) and isinstance(axis, int)
+    if not -len(extents) <= axis < len(extents):
+        raise UserError(f"parameter axis: {axis} is not an axis of {'x'.join(map(str, extents))}")
+    position = axis % len(extents)
+    return {**params, "axis": -1 if position == len(extents) - 1 else position}
+
+
+def settle_axes(params: dict[str, Value]) -> dict[str, Value]:
     """The parameters, with axes counted from 0 and sorted; all axes are stored as () (spelled `all`)."""
     shape, axis = params["shape"], params["axis"]
     assert isinstance(shape, tuple) and isinstance(axis, tuple)
@@ -111,7 +122,9 @@ def _operator(function: str) -> Operator:
     def flops(*, shape: tuple[int, ...], **_: object) -> int:
         return math.prod(shape)
 
-    return Operator(function, (ShapeParameter("shape"), AxesParameter("axis", ()), FLOATS), tensors, reference, flops, settle=_normalised)
+    parameters = (ShapeParameter("shape"), AxesParameter("axis", ()), FLOATS)
+    positive = ("X",) if function == "prod" else ()
+    return Operator(function, parameters, tensors, reference, flops, positive=positive, settle=settle_axes)
 
 
-SUM, MEAN, MAX, MIN = [_operator(f) for f in ("sum", "mean", "max", "min")]
+SUM, PROD, MEAN, MAX, MIN = [_operator(f) for f in ("sum", "prod", "mean", "max", "min")]

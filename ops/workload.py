@@ -72,8 +72,13 @@ class Workload:
     def __str__(self) -> str:
         return self.text
 
+    @property
+    def index_extents(self) -> dict[str, int]:
+        """The exclusive upper bounds of inputs of indices, by name."""
+        return {name: int(self.params[parameter]) for name, parameter in self.operator.indices}  # type: ignore[arg-type]
+
     def random_inputs(self, seed: int = 0) -> list[np.ndarray]:
-        """Random inputs, uniform in [-0.5, 0.5), or in [0.5, 1.5) if the operator needs positive values.
+        """Random inputs, uniform in [-0.5, 0.5), or in [0.5, 1.5) if the operator needs positive values; indices in their range.
 
         An input depends only on the seed, the text and its name.
         """
@@ -107,6 +112,8 @@ class Workload:
     def _random(self, spec: TensorSpec, seed: int) -> np.ndarray:
         low = 0.5 if spec.name in self.operator.positive else -0.5
         draw = stream(seed, "ops.inputs", self.text, spec.name)
+        if spec.name in self.index_extents:
+            return draw.integers(0, self.index_extents[spec.name], spec.shape, dt.to_numpy(spec.dtype))
         if spec.dtype == "float64":
             return draw.random(spec.shape) + low
         return (draw.random(spec.shape, dtype=np.float32) + np.float32(low)).astype(dt.to_numpy(spec.dtype))

@@ -28,7 +28,7 @@ class Task:
         func: the unscheduled function.
         target: the target it is compiled for.
         reference: computes the outputs from the inputs in numpy; None compares candidates with the unscheduled program instead.
-        flops: floating point operations, to compute rates.
+        flops: arithmetic operations, to compute rates (`ir.analysis.operation_count`); 0 for no rate.
         weight: occurrences of the function in the tuned program, used to allocate a shared budget.
         rules: sketch rules of the space; None for those of the target's kind.
         ranges: value ranges of inputs for which the default range is unsuitable, such as divisors.

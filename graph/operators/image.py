@@ -8,10 +8,10 @@ import numpy as np
 
 from tunesmith.graph.ir.operator import INJECTIVE, GraphOperator
 from tunesmith.ir.expr import Expr
-from tunesmith.ir.poly import ZERO, Index, Poly, ceildiv, maximum, minimum, mod, poly
+from tunesmith.ir.poly import Index, Poly, mod
 from tunesmith.ops import tensor_expression as te
+from tunesmith.ops.resize import resize, resize_reference
 from tunesmith.ops.tensor_expression import Tensor
-from tunesmith.support import dtype as dt
 from tunesmith.support.errors import ScriptError
 
 _LOOPS = ("n", "c", "h", "w")
@@ -87,77 +87,13 @@ SPACE_TO_DEPTH = GraphOperator(
     "space_to_depth", INJECTIVE, _space_to_depth, _space_to_depth_reference, meaning="The inverse of depth_to_space."
 )
 
-RESIZE_MODES = ("nearest", "linear")
-COORDINATE_MODES = ("half_pixel", "asymmetric", "align_corners")
-
-
-def _position(i: Poly, old: Poly, new: Poly, mode: str) -> tuple[Poly, Poly]:
-    """The coordinate of pixel i of the resized image in the old image, as integers (numerator, denominator)."""
-    if mode == "half_pixel":
-        return (i * 2 + 1) * old - new, new * 2
-    if mode == "asymmetric":
-        return i * old, new
-    return (i * (old - 1), new - 1) if new != 1 else (ZERO, poly(1))
-
-
-def _nearest(i: Poly, old: Poly, new: Poly, mode: str) -> Poly:
-    """The nearest pixel: rounded down for `asymmetric`, as in torch; else rounded to nearest, a half down, as in ONNX."""
-    top, bottom = _position(i, old, new, mode)
-    at = top // bottom if mode == "asymmetric" else ceildiv(top * 2 - bottom, bottom * 2)
-    return minimum(maximum(at, ZERO), old - 1)
-
 
 def _resize2d(x: Tensor, *, size: Sequence[Index], mode: str = "nearest", coordinate_mode: str = "half_pixel") -> Tensor:
-    n, c, height, width = _image(x)
-    if mode not in RESIZE_MODES or coordinate_mode not in COORDINATE_MODES:
-        raise ScriptError(
-            f"unknown mode {mode!r}, {coordinate_mode!r}; modes are {', '.join(RESIZE_MODES)} and {', '.join(COORDINATE_MODES)}"
-        )
-    if len(size) != 2:
-        raise ScriptError(f"size must be (height, width), got {size}")
-    if mode == "linear" and not dt.is_float(x.dtype):
-        raise ScriptError(f"only floats can be interpolated, got {x!r}")
-    rows, columns = poly(size[0]), poly(size[1])
-
-    def ends(i: Poly, old: Poly, new: Poly) -> tuple[tuple[Poly, Expr], tuple[Poly, Expr]]:
-        """The two neighbours of pixel i in the old image, with their weights."""
-        top, bottom = _position(i, old, new, coordinate_mode)
-        low = top // bottom
-        part = te.cast(x.dtype, mod(top, bottom)) / te.cast(x.dtype, bottom)
-        return (maximum(low, ZERO), 1.0 - part), (minimum(low + 1, old - 1), part)
-
-    def interpolated(b: Poly, k: Poly, h: Poly, w: Poly) -> Expr:
-        (up, weight_up), (down, weight_down) = ends(h, height, rows)
-        (left, weight_left), (right, weight_right) = ends(w, width, columns)
-        upper = x[b, k, up, left] * weight_left + x[b, k, up, right] * weight_right
-        lower = x[b, k, down, left] * weight_left + x[b, k, down, right] * weight_right
-        return upper * weight_up + lower * weight_down
-
-    def picked(b: Poly, k: Poly, h: Poly, w: Poly) -> Expr:
-        return x[b, k, _nearest(h, height, rows, coordinate_mode), _nearest(w, width, columns, coordinate_mode)]
-
-    return te.compute((n, c, rows, columns), interpolated if mode == "linear" else picked, "resize2d", axes=_LOOPS)
+    return resize(x, size, mode, coordinate_mode)
 
 
 def _resize2d_reference(x: np.ndarray, *, size: Sequence[int], mode: str = "nearest", coordinate_mode: str = "half_pixel") -> np.ndarray:
-    def positions(old: int, new: int) -> tuple[np.ndarray, np.ndarray]:
-        """The same as `_position`."""
-        i = np.arange(new)
-        if coordinate_mode == "half_pixel":
-            return (2 * i + 1) * old - new, np.full(new, 2 * new)
-        return (i * old, np.full(new, new)) if coordinate_mode == "asymmetric" else (i * (old - 1), np.full(new, max(new - 1, 1)))
-
-    def resized(image: np.ndarray, axis: int, new: int) -> np.ndarray:
-        old = image.shape[axis]
-        top, bottom = positions(old, new)
-        if mode == "nearest":
-            at = top // bottom if coordinate_mode == "asymmetric" else -((bottom - 2 * top) // (2 * bottom))
-            return np.take(image, np.clip(at, 0, old - 1), axis)
-        low, part = top // bottom, np.expand_dims((top % bottom) / bottom, [d for d in range(4) if d != axis])
-        return np.take(image, np.clip(low, 0, old - 1), axis) * (1 - part) + np.take(image, np.clip(low + 1, 0, old - 1), axis) * part
-
-    wide = x.astype(np.float64) if mode == "linear" else x
-    return resized(resized(wide, 2, size[0]), 3, size[1]).astype(x.dtype)
+    return resize_reference(x, size, mode, coordinate_mode)
 
 
 RESIZE2D = GraphOperator(

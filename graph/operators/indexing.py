@@ -1,8 +1,6 @@
 """Define gather and scatter operators, one_hot and trilu, with elements selected by indices or by position.
 
-Negative indices count from the end.  Compiled code does not report indices out of range, unlike numpy, and must not access memory outside
-the buffer: reads are clamped to the nearest end, as in jax, and writes are skipped.  Within `reported_indices`, expressions look up every
-index unchanged, for code that checks indirect indices (`lower.passes.check_bounds`) and reports the first one out of range.
+Indices are looked up as in `ops.gather`, in compiled code without errors for indices out of range: reads are clamped, writes are skipped.
 
 A scatter compares every element of the result with every update.  `index_put_rows` with few indices, as in text generation, takes linear
 time.
@@ -10,9 +8,7 @@ time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -21,7 +17,7 @@ from tunesmith.graph.operators.axes import axis_of
 from tunesmith.ir.expr import Expr, const, equal, maximum, minimum, select
 from tunesmith.ir.poly import Index, Poly, poly
 from tunesmith.ops import tensor_expression as te
-from tunesmith.ops.reduction import number
+from tunesmith.ops.gather import check_integers, is_at, looked_up, take, wrapped
 from tunesmith.ops.tensor_expression import Tensor
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import ScriptError
@@ -29,73 +25,9 @@ from tunesmith.support.errors import ScriptError
 FEW_ROWS = 8
 """Maximum number of indices for which `index_put_rows` compares each element with all indices, and reads no more than it writes."""
 
-_REPORTED: ContextVar[bool] = ContextVar("reported_indices", default=False)
-
-
-@contextmanager
-def reported_indices() -> Iterator[None]:
-    """Context in which expressions look up every index without clamping or skipping; only for code that checks indirect indices."""
-    token = _REPORTED.set(True)
-    try:
-        yield
-    finally:
-        _REPORTED.reset(token)
-
-
-def _integers(indices: Tensor) -> None:
-    if not dt.is_int(indices.dtype):
-        raise ScriptError(f"indices must be integers, got {indices!r}")
-
-
-def _wrapped(index: Expr, extent: Poly) -> Expr:
-    """An index as int64; a negative index is converted to one counted from the start."""
-    if dt.is_unsigned(index.dtype):
-        return te.cast(dt.INDEX, index)
-    wide = te.cast(dt.INDEX, index)
-    return select(wide < 0, wide + number(extent, dt.INDEX), wide)
-
-
-def _at(index: Expr, extent: Poly, body: Callable[[Poly], Expr]) -> Expr:
-    """body(v) for the non-negative index v, clamped to the range because code must not read outside the buffer."""
-    if _REPORTED.get():
-        return te.lookup(_wrapped(index, extent), extent, body, "index")
-    return te.lookup(maximum(minimum(_wrapped(index, extent), number(extent, dt.INDEX) - 1), 0), extent, body)
-
-
-def _is_at(index: Expr, extent: Poly, position: Poly) -> Expr:
-    """Whether an index equals a position; false for an index out of range."""
-    if _REPORTED.get():
-        return te.lookup(_wrapped(index, extent), extent, lambda v: equal(v, position), "index")
-    return equal(_wrapped(index, extent), position)
-
-
-def _looked_up(x: Tensor, loaded: Sequence[Expr], extents: Sequence[Poly], at: Callable[[list[Poly]], tuple[Poly, ...]]) -> Expr:
-    """The element of `x` at a position that depends on loaded indices.
-
-    Args:
-        x: the tensor to read.
-        loaded: loaded indices.
-        extents: extents of the indexed dimensions.
-        at: maps variables with the values of the indices to the position in `x`.
-    """
-
-    def inner(found: list[Poly]) -> Expr:
-        if len(found) == len(loaded):
-            return x[at(found)]
-        return _at(loaded[len(found)], extents[len(found)], lambda v: inner([*found, v]))
-
-    return inner([])
-
 
 def _take(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
-    _integers(indices)
-    a, many = axis_of(axis, len(x.shape)), len(indices.shape)
-
-    def element(*i: Poly) -> Expr:
-        return _looked_up(x, [indices[i[a : a + many]]], [x.shape[a]], lambda v: (*i[:a], *v, *i[a + many :]))
-
-    shape = (*x.shape[:a], *indices.shape, *x.shape[a + 1 :])
-    return te.compute(shape, element, "take", axes=te.default_loops(len(shape)))
+    return take(x, indices, axis_of(axis, len(x.shape)), "take")
 
 
 def _take_reference(x: np.ndarray, indices: np.ndarray, *, axis: int) -> np.ndarray:
@@ -106,12 +38,12 @@ TAKE = GraphOperator("take", INJECTIVE, _take, _take_reference, meaning="numpy.t
 
 
 def _gather_elements(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
-    _integers(indices)
+    check_integers(indices)
     a = axis_of(axis, len(x.shape))
     _check_extents(x, indices, a)
 
     def element(*i: Poly) -> Expr:
-        return _looked_up(x, [indices[i]], [x.shape[a]], lambda v: (*i[:a], *v, *i[a + 1 :]))
+        return looked_up(x, [indices[i]], [x.shape[a]], lambda v: (*i[:a], *v, *i[a + 1 :]))
 
     return te.compute(indices.shape, element, "gather_elements", axes=te.default_loops(len(indices.shape)))
 
@@ -143,7 +75,7 @@ GATHER_ELEMENTS = GraphOperator(
 
 
 def _gather_nd(x: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Tensor:
-    _integers(indices)
+    check_integers(indices)
     depth = indices.shape[-1].const if indices.shape else None
     if depth is None or not 0 <= batch_dims < len(indices.shape) or not 1 <= depth <= len(x.shape) - batch_dims:
         raise ScriptError(
@@ -156,7 +88,7 @@ def _gather_nd(x: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Tensor:
 
     def element(*i: Poly) -> Expr:
         loaded = [indices[(*i[:many], poly(c))] for c in range(depth)]
-        return _looked_up(x, loaded, extents, lambda v: (*i[:batch_dims], *v, *i[many:]))
+        return looked_up(x, loaded, extents, lambda v: (*i[:batch_dims], *v, *i[many:]))
 
     shape = (*indices.shape[:-1], *x.shape[end:])
     return te.compute(shape, element, "gather_nd", axes=te.default_loops(len(shape)))
@@ -269,7 +201,7 @@ def _scatter(x: np.ndarray, at: tuple[np.ndarray, ...], updates: np.ndarray, red
 
 
 def _scatter_elements(x: Tensor, indices: Tensor, updates: Tensor, *, axis: int, reduction: str = "none") -> Tensor:
-    _integers(indices)
+    check_integers(indices)
     a = axis_of(axis, len(x.shape))
     _check_extents(x, indices, a)
     if indices.shape != updates.shape:
@@ -278,7 +210,7 @@ def _scatter_elements(x: Tensor, indices: Tensor, updates: Tensor, *, axis: int,
 
     def matching(i: tuple[Poly, ...], axes: list[Poly]) -> tuple[Expr, tuple[Poly, ...]]:
         at = (*i[:a], axes[0], *i[a + 1 :])
-        here = _is_at(indices[at], x.shape[a], i[a])
+        here = is_at(indices[at], x.shape[a], i[a])
         return (select(te.all(*[i[d] < indices.shape[d] for d in partial]), here, const(False, "bool")) if partial else here), at
 
     return _scattered(x, updates, [indices.shape[a]], reduction, matching)
@@ -303,7 +235,7 @@ SCATTER_ELEMENTS = GraphOperator(
 
 
 def _scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = "none") -> Tensor:
-    _integers(indices)
+    check_integers(indices)
     depth = indices.shape[-1].const if indices.shape else None
     if depth is None or not 1 <= depth <= len(x.shape):
         raise ScriptError(f"the last axis of {indices!r} must have 1 to {len(x.shape)} indices of {x!r}")
@@ -315,7 +247,7 @@ def _scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, *, reduction: str =
         )
 
     def matching(i: tuple[Poly, ...], axes: list[Poly]) -> tuple[Expr, tuple[Poly, ...]]:
-        return te.all(*[_is_at(indices[(*axes, c)], x.shape[c], i[c]) for c in range(depth)]), (*axes, *i[depth:])
+        return te.all(*[is_at(indices[(*axes, c)], x.shape[c], i[c]) for c in range(depth)]), (*axes, *i[depth:])
 
     return _scattered(x, updates, indices.shape[:-1], reduction, matching)
 
@@ -334,7 +266,7 @@ SCATTER_ND = GraphOperator(
 
 
 def _index_put_rows(x: Tensor, indices: Tensor, values: Tensor, *, axis: int) -> Tensor:
-    _integers(indices)
+    check_integers(indices)
     a = axis_of(axis, len(x.shape))
     if len(indices.shape) != 1 or values.shape != (*x.shape[:a], *indices.shape, *x.shape[a + 1 :]) or values.dtype != x.dtype:
         raise ScriptError(f"{indices!r} must be a vector, and {values!r} must have a slice of axis {a} of {x!r} for each index")
@@ -342,14 +274,14 @@ def _index_put_rows(x: Tensor, indices: Tensor, values: Tensor, *, axis: int) ->
     if count is None or count > FEW_ROWS:
 
         def matching(i: tuple[Poly, ...], axes: list[Poly]) -> tuple[Expr, tuple[Poly, ...]]:
-            return _is_at(indices[axes[0]], x.shape[a], i[a]), (*i[:a], axes[0], *i[a + 1 :])
+            return is_at(indices[axes[0]], x.shape[a], i[a]), (*i[:a], axes[0], *i[a + 1 :])
 
         return _scattered(x, values, indices.shape, "none", matching)
 
     def element(*i: Poly) -> Expr:
         made: Expr = x[i]
         for r in range(count):
-            made = select(_is_at(indices[r], x.shape[a], i[a]), values[(*i[:a], r, *i[a + 1 :])], made)
+            made = select(is_at(indices[r], x.shape[a], i[a]), values[(*i[:a], r, *i[a + 1 :])], made)
         return made
 
     return te.compute(x.shape, element, "index_put_rows", axes=te.default_loops(len(x.shape)))
@@ -372,14 +304,14 @@ INDEX_PUT_ROWS = GraphOperator(
 
 
 def _one_hot(indices: Tensor, on: Tensor, off: Tensor, *, depth: Index, axis: int = -1, strict: bool = False) -> Tensor:
-    _integers(indices)
+    check_integers(indices)
     if on.shape or off.shape or on.dtype != off.dtype:
         raise ScriptError(f"{on!r} and {off!r} must be scalars of one type")
     a, extent = axis_of(axis, len(indices.shape) + 1), poly(depth)
 
     def element(*i: Poly) -> Expr:
         index = indices[(*i[:a], *i[a + 1 :])]
-        return select(_is_at(index, extent, i[a]) if strict else equal(_wrapped(index, extent), i[a]), on[()], off[()])
+        return select(is_at(index, extent, i[a]) if strict else equal(wrapped(index, extent), i[a]), on[()], off[()])
 
     return te.compute((*indices.shape[:a], extent, *indices.shape[a:]), element, "one_hot", axes=te.default_loops(len(indices.shape) + 1))
 

@@ -14,9 +14,10 @@ import numpy as np
 
 from tunesmith.graph.ir.operator import FUSABLE, GraphOperator
 from tunesmith.ir.expr import Expr
-from tunesmith.ir.poly import ZERO, Poly, ceildiv, minimum, mod
-from tunesmith.ops import conv2d as convolution
+from tunesmith.ir.poly import ZERO, Poly
+from tunesmith.ops import convolution
 from tunesmith.ops import tensor_expression as te
+from tunesmith.ops import transposed_convolution as transposed
 from tunesmith.ops.matmul import matmul as plain_matmul
 from tunesmith.ops.matmul import matmul_reference
 from tunesmith.ops.reduction import accumulator
@@ -159,7 +160,7 @@ def _conv2d(
         raise ScriptError(f"unknown layout {image_layout!r} of the image; layouts are {', '.join(LAYOUTS)}")
     if x.dtype != w.dtype:
         raise ScriptError("the image and the filter have different element types; cast one of them")
-    return convolution.conv2d(x, w, strides, padding, dilation, groups, layout, image_layout or None)
+    return convolution.convolution(x, w, strides, padding, dilation, groups, layout, image_layout or None)
 
 
 def _conv2d_reference(
@@ -176,7 +177,7 @@ def _conv2d_reference(
     if (image_layout or layout) != layout:
         x = x.transpose((0, 2, 3, 1) if layout == "NHWC" else (0, 3, 1, 2))
     out = convolution.convolved(x, w, strides, padding, dilation, groups, layout)
-    return (out if layout == "NHWC" else out.transpose(0, 3, 1, 2)).astype(x.dtype)
+    return convolution.in_layout(out, layout, x.dtype)
 
 
 CONV2D = GraphOperator(
@@ -193,24 +194,6 @@ CONV2D = GraphOperator(
 )
 
 
-def _taps(i: Poly, extent: Poly, kernel: Poly, stride: int, dilation: int, low: int, name: str) -> tuple[Poly, Poly, Poly, list[Expr]]:
-    """The products summed in row i of a transposed convolution: reduction axis, filter row, image row, and conditions that both exist.
-
-    Filter row k and image row p contribute to i = p * stride + k * dilation - low.  Without dilation only every stride-th filter row
-    contributes, starting at (i + low) % stride, so zeros are multiplied only at the edges.
-    """
-    moved = i + low
-    if dilation == 1:
-        r = te.reduce_axis(ceildiv(kernel, stride), name)
-        k, p = mod(moved, stride) + r * stride, moved // stride - r
-        exists = [] if mod(kernel, stride) == 0 else [k < kernel]
-    else:
-        r = te.reduce_axis(kernel, name)
-        k, p = r, (moved - r * dilation) // stride
-        exists = [mod(moved - r * dilation, stride) < 1] if stride > 1 else []
-    return r, minimum(k, kernel - 1) if exists and dilation == 1 else k, p, [*exists, p >= 0, p < extent]
-
-
 def _conv2d_transpose(
     x: Tensor,
     w: Tensor,
@@ -223,29 +206,7 @@ def _conv2d_transpose(
     layout: str = "NCHW",
 ) -> Tensor:
     _window(strides, padding, dilation, layout)
-    if len(x.shape) != 4 or len(w.shape) != 4 or x.dtype != w.dtype:
-        raise ScriptError("image and filter must have 4 dimensions and one element type")
-    nhwc, (top, left, bottom, right) = layout == "NHWC", padding
-    n, height, width, ci = x.shape if nhwc else (x.shape[0], x.shape[2], x.shape[3], x.shape[1])
-    kh, kw, each, wi = w.shape if nhwc else (w.shape[2], w.shape[3], w.shape[1], w.shape[0])
-    if ci != wi or mod(ci, groups) != 0:
-        raise ScriptError(f"the image has {ci} channels and the filter has {wi}; they must be equal and a multiple of the {groups} groups")
-    if min(output_padding) < 0 or any(o >= max(s, d) for o, s, d in zip(output_padding, strides, dilation, strict=True)):
-        raise ScriptError(f"output_padding {output_padding} must be less than the strides {strides} or the dilation {dilation}")
-    oh = (height - 1) * strides[0] - (top + bottom) + (kh - 1) * dilation[0] + 1 + output_padding[0]
-    ow = (width - 1) * strides[1] - (left + right) + (kw - 1) * dilation[1] + 1 + output_padding[1]
-
-    def element(b: Poly, h: Poly, v: Poly, c: Poly) -> Expr:
-        rh, i, p, rows = _taps(h, height, kh, strides[0], dilation[0], top, "rh")
-        rw, j, q, columns = _taps(v, width, kw, strides[1], dilation[1], left, "rw")
-        rc = te.reduce_axis(ci // groups, "rc")
-        channel, out = (rc, c) if groups == 1 else (c // each * (ci // groups) + rc, mod(c, each))
-        pixel = te.if_then_else(te.all(*rows, *columns), x[b, p, q, channel] if nhwc else x[b, channel, p, q], 0.0)
-        return te.sum(pixel * (w[i, j, out, channel] if nhwc else w[channel, out, i, j]), axis=[rh, rw, rc] if nhwc else [rc, rh, rw])
-
-    if nhwc:
-        return te.compute((n, oh, ow, each * groups), element, "C", axes=("n", "h", "w", "c"))
-    return te.compute((n, each * groups, oh, ow), lambda b, c, h, v: element(b, h, v, c), "C", axes=("n", "c", "h", "w"))
+    return transposed.transposed_convolution(x, w, strides, padding, output_padding, dilation, groups, layout)
 
 
 def _conv2d_transpose_reference(
@@ -259,19 +220,8 @@ def _conv2d_transpose_reference(
     groups: int = 1,
     layout: str = "NCHW",
 ) -> np.ndarray:
-    """Sum over filter taps: every tap adds a scaled image to the result."""
-    nhwc, (top, left, bottom, right), (sh, sw), (dh, dw) = layout == "NHWC", padding, strides, dilation
-    image = (x if nhwc else x.transpose(0, 2, 3, 1)).astype(np.float64)
-    filters = (w if nhwc else w.transpose(2, 3, 1, 0)).astype(np.float64)
-    (n, height, width, ci), (kh, kw, each, _) = image.shape, filters.shape
-    oh, ow = (height - 1) * sh + (kh - 1) * dh + 1 + output_padding[0], (width - 1) * sw + (kw - 1) * dw + 1 + output_padding[1]
-    out = np.zeros((n, oh, ow, groups, each))
-    parts, taps = image.reshape(n, height, width, groups, ci // groups), filters.reshape(kh, kw, each, groups, ci // groups)
-    for i, j in np.ndindex(kh, kw):
-        view = out[:, i * dh : i * dh + (height - 1) * sh + 1 : sh, j * dw : j * dw + (width - 1) * sw + 1 : sw]
-        view += np.einsum("nhwgi,ogi->nhwgo", parts, taps[i, j])
-    cut = out.reshape(n, oh, ow, groups * each)[:, top : oh - bottom, left : ow - right]
-    return (cut if nhwc else cut.transpose(0, 3, 1, 2)).astype(x.dtype)
+    out = transposed.transposed_convolved(x, w, strides, padding, output_padding, dilation, groups, layout)
+    return convolution.in_layout(out, layout, x.dtype)
 
 
 CONV2D_TRANSPOSE = GraphOperator(

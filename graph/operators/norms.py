@@ -1,7 +1,7 @@
 """Define normalisation operators: softmax, and normalisation by mean and variance of rows, groups and channels.
 
-Softmax is that of `ops/`, and all means and variances are stages of `ops.moments`.  `ops.layer_norm` is for rows with gamma and beta; here
-any axes are normalised, and both scales are optional.  Rows give the program of the workload.
+Formulas and numpy references are those of `ops/`, so that records of workloads apply to graphs; here all operands must have one floating
+point type, and both scales are optional.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ import numpy as np
 from tunesmith.graph.ir.operator import BROADCAST, FUSABLE, GraphOperator
 from tunesmith.graph.operators.axes import axes_of, axis_of
 from tunesmith.ir.expr import Expr, call, const
-from tunesmith.ir.poly import Poly, mod
+from tunesmith.ir.poly import Poly
 from tunesmith.ops import tensor_expression as te
-from tunesmith.ops.moments import Sets, deviations, reciprocal_root, sets_along, standardised
-from tunesmith.ops.softmax import exponentials, softmax_reference, without
+from tunesmith.ops.group_norm import check_channels, group_norm, group_norm_reference, instance_norm, instance_norm_reference
+from tunesmith.ops.layer_norm import layer_norm, layer_norm_reference, rms_norm, rms_norm_reference
+from tunesmith.ops.moments import affine, spread
+from tunesmith.ops.softmax import log_softmax as plain_log_softmax
+from tunesmith.ops.softmax import log_softmax_reference, softmax_reference
 from tunesmith.ops.softmax import softmax as plain_softmax
 from tunesmith.ops.tensor_expression import Tensor
 from tunesmith.support import dtype as dt
@@ -42,70 +45,28 @@ SOFTMAX = GraphOperator("softmax", FUSABLE, _softmax, softmax_reference, wide=Tr
 
 def _log_softmax(x: Tensor, *, axis: int = -1) -> Tensor:
     _floats(x)
-    a = axis_of(axis, len(x.shape))
-    top, _powers, total = exponentials(x, a)
-    log = te.compute(total.shape, lambda *i: call("log", total[i]), "L", axes=[v.name for v in total.axes])
-    return te.compute(x.shape, lambda *i: x[i] - top[without(i, a)] - log[without(i, a)], "Y")
-
-
-def _log_softmax_reference(x: np.ndarray, *, axis: int = -1) -> np.ndarray:
-    wide = x.astype(np.float64)
-    low = wide - wide.max(axis, keepdims=True)
-    return (low - np.log(np.exp(low).sum(axis, keepdims=True))).astype(x.dtype)
+    return plain_log_softmax(x, axis_of(axis, len(x.shape)))
 
 
 LOG_SOFTMAX = GraphOperator(
-    "log_softmax", FUSABLE, _log_softmax, _log_softmax_reference, wide=True, meaning="The logarithm of softmax, computed without overflow."
+    "log_softmax", FUSABLE, _log_softmax, log_softmax_reference, wide=True, meaning="The logarithm of softmax, computed without overflow."
 )
 
 
 # ---- means and variances -----------------------------------------------------------------------------------------------
 
 
-def _scaled(value: Expr, at: Sequence[Poly], gamma: Tensor | None, beta: Tensor | None) -> Expr:
-    if gamma is not None:
-        value = value * gamma[tuple(at)]
-    return value if beta is None else value + beta[tuple(at)]
-
-
-def _along(x: Tensor, axes: Sequence[int], *scales: Tensor | None) -> tuple[list[int], list[int], Sets]:
-    """Positions of the axes that are normalised, and of the others, and the sets of elements along the former."""
-    _floats(x, *scales)
-    normed = sorted(axes_of(axes, len(x.shape)))
-    for scale in scales:
-        if scale is not None and scale.shape != tuple([x.shape[d] for d in normed]):
-            raise ScriptError(f"{scale!r} must have the extents of the axes {normed} of {x!r}")
-    return normed, [d for d in range(len(x.shape)) if d not in normed], sets_along(x, normed)
-
-
 def _layer_norm(
     x: Tensor, gamma: Tensor | None = None, beta: Tensor | None = None, *, axes: Sequence[int] = (-1,), eps: float = 1e-5
 ) -> Tensor:
-    normed, kept, sets = _along(x, axes, gamma, beta)
-    mean, scale = deviations(x, sets, eps)
-
-    def element(*i: Poly) -> Expr:
-        row = tuple([i[d] for d in kept])
-        return _scaled((x[i] - mean[row]) * scale[row], [i[d] for d in normed], gamma, beta)
-
-    return te.compute(x.shape, element, "Y")
-
-
-def _spread(scale: np.ndarray, rank: int, axes: Sequence[int]) -> np.ndarray:
-    """A scale along some axes, in order, with extent 1 in the others."""
-    return np.expand_dims(scale, [d for d in range(rank) if d not in {a % rank for a in axes}])
-
-
-def _affine(normal: np.ndarray, gamma: np.ndarray | None, beta: np.ndarray | None, axes: Sequence[int], dtype: np.dtype) -> np.ndarray:
-    if gamma is not None:
-        normal = normal * _spread(gamma, normal.ndim, axes)
-    return (normal if beta is None else normal + _spread(beta, normal.ndim, axes)).astype(dtype)
+    _floats(x, gamma, beta)
+    return layer_norm(x, gamma, beta, eps, axes_of(axes, len(x.shape)))
 
 
 def _layer_norm_reference(
     x: np.ndarray, gamma: np.ndarray | None = None, beta: np.ndarray | None = None, *, axes: Sequence[int] = (-1,), eps: float = 1e-5
 ) -> np.ndarray:
-    return _affine(standardised(x.astype(np.float64), tuple(axes), eps), gamma, beta, axes, x.dtype)
+    return layer_norm_reference(x, gamma, beta, eps, axes)
 
 
 LAYER_NORM = GraphOperator(
@@ -119,14 +80,12 @@ LAYER_NORM = GraphOperator(
 
 
 def _rms_norm(x: Tensor, gamma: Tensor | None = None, *, axes: Sequence[int] = (-1,), eps: float) -> Tensor:
-    normed, kept, sets = _along(x, axes, gamma)
-    scale = reciprocal_root(sets.sum(lambda e, _: x[e] * x[e], "S"), sets.count, eps)
-    return te.compute(x.shape, lambda *i: _scaled(x[i] * scale[tuple([i[d] for d in kept])], [i[d] for d in normed], gamma, None), "Y")
+    _floats(x, gamma)
+    return rms_norm(x, gamma, eps, axes_of(axes, len(x.shape)))
 
 
 def _rms_norm_reference(x: np.ndarray, gamma: np.ndarray | None = None, *, axes: Sequence[int] = (-1,), eps: float) -> np.ndarray:
-    wide = x.astype(np.float64)
-    return _affine(wide / np.sqrt((wide * wide).mean(tuple(axes), keepdims=True) + eps), gamma, None, axes, x.dtype)
+    return rms_norm_reference(x, gamma, eps, axes)
 
 
 RMS_NORM = GraphOperator(
@@ -139,46 +98,17 @@ RMS_NORM = GraphOperator(
 )
 
 
-def _channels(x: Tensor, axis: int, *scales: Tensor | None) -> None:
-    _floats(x, *scales)
-    for scale in scales:
-        if scale is not None and scale.shape != (x.shape[axis],):
-            raise ScriptError(f"{scale!r} must be a vector along axis {axis} of {x!r}")
-
-
 def _group_norm(
     x: Tensor, gamma: Tensor | None = None, beta: Tensor | None = None, *, groups: int, eps: float, layout: str = "NCHW"
 ) -> Tensor:
-    rank = len(x.shape)
-    if layout not in ("NCHW", "NHWC") or rank < 2:
-        raise ScriptError(f"layout {layout!r} must be NCHW or NHWC, and {x!r} must have batch and channel axes")
-    c = 1 if layout == "NCHW" else rank - 1
-    _channels(x, c, gamma, beta)
-    if groups < 1 or mod(x.shape[c], groups) != 0:
-        raise ScriptError(f"the {x.shape[c]} channels of {x!r} cannot be divided into {groups} groups")
-    each, names = x.shape[c] // groups, te.default_loops(rank)
-    reduced = {d: te.reduce_axis(each if d == c else x.shape[d], names[d]) for d in range(1, rank)}
-
-    def at(i: Sequence[Poly]) -> tuple[Poly, ...]:
-        return (i[0], *[i[1] * each + r if d == c else r for d, r in reduced.items()])
-
-    groups_of = Sets((x.shape[0], x.shape[c] // each), (names[0], "g"), list(reduced.values()), at)
-    mean, scale = deviations(x, groups_of, eps)
-
-    def element(*i: Poly) -> Expr:
-        group = (i[0], i[c] // each)
-        return _scaled((x[i] - mean[group]) * scale[group], [i[c]], gamma, beta)
-
-    return te.compute(x.shape, element, "Y")
+    _floats(x, gamma, beta)
+    return group_norm(x, gamma, beta, groups, eps, layout)
 
 
 def _group_norm_reference(
     x: np.ndarray, gamma: np.ndarray | None = None, beta: np.ndarray | None = None, *, groups: int, eps: float, layout: str = "NCHW"
 ) -> np.ndarray:
-    c = 1 if layout == "NCHW" else x.ndim - 1
-    cut = x.astype(np.float64).reshape(*x.shape[:c], groups, x.shape[c] // groups, *x.shape[c + 1 :])
-    normal = standardised(cut, tuple([d for d in range(1, cut.ndim) if d != c]), eps)
-    return _affine(normal.reshape(x.shape), gamma, beta, (c,), x.dtype)
+    return group_norm_reference(x, gamma, beta, groups, eps, layout)
 
 
 GROUP_NORM = GraphOperator(
@@ -192,15 +122,12 @@ GROUP_NORM = GraphOperator(
 
 
 def _instance_norm(x: Tensor, gamma: Tensor | None = None, beta: Tensor | None = None, *, eps: float) -> Tensor:
-    if len(x.shape) < 3:
-        raise ScriptError(f"{x!r} must have at least 3 dimensions: batch, channels and positions")
-    _channels(x, 1, gamma, beta)
-    mean, scale = deviations(x, sets_along(x, range(2, len(x.shape))), eps)
-    return te.compute(x.shape, lambda *i: _scaled((x[i] - mean[i[:2]]) * scale[i[:2]], [i[1]], gamma, beta), "Y")
+    _floats(x, gamma, beta)
+    return instance_norm(x, gamma, beta, eps, "NCHW")
 
 
 def _instance_norm_reference(x: np.ndarray, gamma: np.ndarray | None = None, beta: np.ndarray | None = None, *, eps: float) -> np.ndarray:
-    return _affine(standardised(x.astype(np.float64), tuple(range(2, x.ndim)), eps), gamma, beta, (1,), x.dtype)
+    return instance_norm_reference(x, gamma, beta, eps, "NCHW")
 
 
 INSTANCE_NORM = GraphOperator(
@@ -215,7 +142,8 @@ INSTANCE_NORM = GraphOperator(
 
 def _batch_norm(x: Tensor, gamma: Tensor, beta: Tensor, mean: Tensor, var: Tensor, *, eps: float, axis: int = 1) -> Tensor:
     a = axis_of(axis, len(x.shape))
-    _channels(x, a, gamma, beta, mean, var)
+    _floats(x, gamma, beta, mean, var)
+    check_channels(x, a, gamma, beta, mean, var)
 
     def element(*i: Poly) -> Expr:
         c = i[a]
@@ -227,8 +155,8 @@ def _batch_norm(x: Tensor, gamma: Tensor, beta: Tensor, mean: Tensor, var: Tenso
 def _batch_norm_reference(
     x: np.ndarray, gamma: np.ndarray, beta: np.ndarray, mean: np.ndarray, var: np.ndarray, *, eps: float, axis: int = 1
 ) -> np.ndarray:
-    wide = [_spread(t.astype(np.float64), x.ndim, (axis,)) for t in (mean, var)]
-    return _affine((x - wide[0]) / np.sqrt(wide[1] + eps), gamma, beta, (axis,), x.dtype)
+    wide = [spread(t.astype(np.float64), x.ndim, (axis,)) for t in (mean, var)]
+    return affine((x - wide[0]) / np.sqrt(wide[1] + eps), gamma, beta, (axis,), x.dtype)
 
 
 BATCH_NORM = GraphOperator(

@@ -1,13 +1,13 @@
 """Define reductions over some or all axes: sum, prod, mean, max, min, argmax, argmin, all, any.
 
-Stages and numpy references are those of `ops.reduction`.  The operators differ from those of `ops/`: 16-bit floats are accumulated in
-float32, integers and bool have reductions, and no axes (`axes=()`) reduce nothing, where they are all axes in `ops/`.
+Stages and numpy references are those of `ops.reduction` and `ops.arg_extreme`.  The operators differ from those of `ops/`: 16-bit floats
+are accumulated in float32, integers and bool have reductions, and no axes (`axes=()`) reduce nothing, where they are all axes in `ops/`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
 
 import numpy as np
 
@@ -15,13 +15,12 @@ from tunesmith.graph.ir.operator import REDUCTION, GraphOperator
 from tunesmith.graph.operators.axes import axes_of, axis_of
 from tunesmith.graph.operators.element_types import BOOLS, FLOATS, NUMBERS, require
 from tunesmith.graph.operators.elementwise import mapped
-from tunesmith.graph.operators.formulas import either
-from tunesmith.ir.expr import Expr, call, cast, compare, equal, select
-from tunesmith.ir.poly import Poly, product
+from tunesmith.ir.expr import cast, compare
+from tunesmith.ir.poly import product
 from tunesmith.ops import tensor_expression as te
+from tunesmith.ops.arg_extreme import arg_extreme, arg_extreme_reference
 from tunesmith.ops.reduction import Combine, divide_by_count, reduce_reference, reduced
 from tunesmith.ops.tensor_expression import Tensor
-from tunesmith.support import dtype as dt
 
 Axes = int | Sequence[int] | None
 
@@ -75,29 +74,10 @@ def _bool_reduction(combine: Combine) -> Callable[..., Tensor]:
     return compute
 
 
-def _arg_extreme(combine: Combine) -> Callable[..., Tensor]:
-    """The expression of argmax or argmin: the minimum index of an element equal to the extreme; NaN is the extreme, as in numpy."""
-
+def _arg_extreme(function: str) -> Callable[..., Tensor]:
     def compute(x: Tensor, *, axis: int, keepdims: bool = False) -> Tensor:
         require(NUMBERS, x)
-        rank = len(x.shape)
-        along = axis_of(axis, rank)
-        extreme = reduced(x, (along,), combine, "M")
-        loops = te.default_loops(rank)
-        extent = x.shape[along]
-        position = te.reduce_axis(extent, loops[along])
-
-        def element(*index: Poly) -> Expr:
-            rest = index[:along] + index[along + keepdims :]
-            e = x[(*rest[:along], position, *rest[along:])]
-            found = equal(e, extreme[rest])
-            if dt.is_float(x.dtype):
-                found = either(found, call("isnan", e, dtype="bool"))
-            return te.min(select(found, position, extent), position)
-
-        remaining = [d for d in range(rank) if keepdims or d != along]
-        names = [f"{loops[d]}_one" if d == along else loops[d] for d in remaining]
-        return te.compute([1 if d == along else x.shape[d] for d in remaining], element, "Y", axes=names)
+        return arg_extreme(function, x, axis_of(axis, len(x.shape)), keepdims)
 
     return compute
 
@@ -107,15 +87,6 @@ def _numpy(name: str) -> Callable[..., np.ndarray]:
 
     def reference(x: np.ndarray, *, axes: Axes = None, keepdims: bool = False) -> np.ndarray:
         return reduce_reference(name, x, _positions(axes, x.ndim), keepdims)
-
-    return reference
-
-
-def _numpy_arg_extreme(name: str) -> Callable[..., np.ndarray]:
-    arg_extreme: Callable[..., Any] = getattr(np, name)
-
-    def reference(x: np.ndarray, *, axis: int, keepdims: bool = False) -> np.ndarray:
-        return np.asarray(arg_extreme(x, axis=axis, keepdims=keepdims)).astype(np.int64)
 
     return reference
 
@@ -134,14 +105,14 @@ ANY = GraphOperator("any", REDUCTION, _bool_reduction(te.max), _numpy("any"), me
 ARGMAX = GraphOperator(
     "argmax",
     REDUCTION,
-    _arg_extreme(te.max),
-    _numpy_arg_extreme("argmax"),
+    _arg_extreme("argmax"),
+    partial(arg_extreme_reference, "argmax"),
     meaning="The index of the first greatest element along an axis; NaN counts as the greatest.",
 )
 ARGMIN = GraphOperator(
     "argmin",
     REDUCTION,
-    _arg_extreme(te.min),
-    _numpy_arg_extreme("argmin"),
+    _arg_extreme("argmin"),
+    partial(arg_extreme_reference, "argmin"),
     meaning="The index of the first least element along an axis; NaN counts as the least.",
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,57 +10,16 @@ import numpy as np
 from tunesmith.graph.ir.operator import FUSABLE, GraphOperator
 from tunesmith.graph.operators.axes import axis_of
 from tunesmith.ir.expr import Expr, call, const, select
-from tunesmith.ir.poly import ZERO, Poly, ceildiv, maximum, minimum
+from tunesmith.ir.poly import Poly
 from tunesmith.ops import tensor_expression as te
-from tunesmith.ops.conv2d import IMAGE_LOOPS
+from tunesmith.ops.pooling import avg_pool, avg_pool_reference, max_pool, max_pool_reference
 from tunesmith.ops.tensor_expression import Tensor
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import ScriptError
 
 
-@dataclass(frozen=True)
-class _Direction:
-    """The windows along one dimension of an image."""
-
-    extent: Poly
-    kernel: int
-    stride: int
-    low: int
-    high: int
-    dilation: int
-    ceil_mode: bool
-
-    @property
-    def count(self) -> Poly:
-        """Number of windows: with `ceil_mode` the last window may exceed the padded image, but must not start after the image."""
-        last = self.extent + (self.low + self.high - self.dilation * (self.kernel - 1) - 1)
-        if not self.ceil_mode:
-            return last // self.stride + 1
-        return minimum(ceildiv(last, self.stride) + 1, ceildiv(self.extent + self.low, self.stride))
-
-    def start(self, i: Poly) -> Poly:
-        """The start of window i in image coordinates."""
-        return i * self.stride - self.low
-
-    def inside(self, i: Poly, r: Poly) -> list[Expr]:
-        """Conditions that element r of window i is in the image, without those that hold for the constant extents."""
-        at = self.start(i) + r * self.dilation
-        beyond = ((self.count - 1) * self.stride + ((self.kernel - 1) * self.dilation - self.low) - self.extent).const
-        return [*([at >= 0] if self.low else []), *([at < self.extent] if beyond is None or beyond >= 0 else [])]
-
-    def elements(self, i: Poly, padding_counts: bool) -> Poly:
-        """The number of elements of window i in the image, or in the image and its padding."""
-        end = self.extent + (self.high if padding_counts else 0)
-        upto = minimum(ceildiv(end - self.start(i), self.dilation), self.kernel)
-        return upto if padding_counts else upto - maximum(ceildiv(-self.start(i), self.dilation), ZERO)
-
-
-def _directions(
-    x: Tensor, kernel: Sequence[int], strides: Sequence[int], padding: Sequence[int], dilation: Sequence[int], ceil_mode: bool, layout: str
-) -> tuple[int, int, _Direction, _Direction]:
-    """The dimensions of height and width, and their windows."""
-    if layout not in IMAGE_LOOPS or len(x.shape) != 4:
-        raise ScriptError(f"layout {layout!r} must be NCHW or NHWC, and {x!r} must have 4 dimensions")
+def _check(kernel: Sequence[int], strides: Sequence[int], padding: Sequence[int], dilation: Sequence[int]) -> None:
+    """Raise ScriptError for invalid attributes of windows."""
     if not len(kernel) == len(strides) == len(dilation) == 2 or len(padding) != 4:
         raise ScriptError(
             f"kernel {kernel}, strides {strides} and dilation {dilation} must be (vertical, horizontal),"
@@ -71,26 +29,6 @@ def _directions(
         raise ScriptError(
             f"kernel {kernel}, strides {strides} and dilation {dilation} must be positive, padding {padding} must not be negative"
         )
-    h, w = IMAGE_LOOPS[layout].index("h"), IMAGE_LOOPS[layout].index("w")
-    made = [_Direction(x.shape[d], kernel[k], strides[k], padding[k], padding[k + 2], dilation[k], ceil_mode) for k, d in enumerate((h, w))]
-    return h, w, made[0], made[1]
-
-
-def _pooled(x: Tensor, h: int, w: int, rows: _Direction, columns: _Direction, op: str, outside: float, layout: str, name: str) -> Tensor:
-    """The stage of the sum or the maximum of each window; `outside` is the value of elements outside the image."""
-    rh, rw = te.reduce_axis(rows.kernel, "rh"), te.reduce_axis(columns.kernel, "rw")
-    shape = list(x.shape)
-    shape[h], shape[w] = rows.count, columns.count
-
-    def element(*i: Poly) -> Expr:
-        at = list(i)
-        at[h], at[w] = rows.start(i[h]) + rh * rows.dilation, columns.start(i[w]) + rw * columns.dilation
-        inside = [*rows.inside(i[h], rh), *columns.inside(i[w], rw)]
-        value: Expr = x[tuple(at)]
-        value = te.if_then_else(te.all(*inside), value, outside) if inside else value
-        return te.sum(value, axis=[rh, rw]) if op == "sum" else te.max(value, axis=[rh, rw])
-
-    return te.compute(shape, element, name, axes=IMAGE_LOOPS[layout])
 
 
 def _max_pool2d(
@@ -103,9 +41,8 @@ def _max_pool2d(
     ceil_mode: bool = False,
     layout: str = "NCHW",
 ) -> Tensor:
-    h, w, rows, columns = _directions(x, kernel, strides, padding, dilation, ceil_mode, layout)
-    lowest = -np.inf if dt.is_float(x.dtype) else int(np.iinfo(dt.to_numpy(x.dtype)).min)
-    return _pooled(x, h, w, rows, columns, "max", lowest, layout, "max_pool2d")
+    _check(kernel, strides, padding, dilation)
+    return max_pool(x, kernel, strides, padding, dilation, ceil_mode, layout)
 
 
 def _avg_pool2d(
@@ -119,63 +56,20 @@ def _avg_pool2d(
     layout: str = "NCHW",
     count_include_pad: bool = False,
 ) -> Tensor:
-    if not dt.is_float(x.dtype):
-        raise ScriptError(f"a mean requires floats, got {x!r}")
-    h, w, rows, columns = _directions(x, kernel, strides, padding, dilation, ceil_mode, layout)
-    total = _pooled(x, h, w, rows, columns, "sum", 0, layout, "S")
-    whole = not ceil_mode and (count_include_pad or not any(padding))
-
-    def element(*i: Poly) -> Expr:
-        if whole:
-            return total[i] / const(rows.kernel * columns.kernel, x.dtype)
-        return total[i] / te.cast(x.dtype, rows.elements(i[h], count_include_pad) * columns.elements(i[w], count_include_pad))
-
-    return te.compute(total.shape, element, "avg_pool2d", axes=IMAGE_LOOPS[layout])
+    _check(kernel, strides, padding, dilation)
+    return avg_pool(x, kernel, strides, padding, dilation, ceil_mode, layout, count_include_pad)
 
 
-def _windows(
-    x: np.ndarray,
-    kernel: Sequence[int],
-    strides: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    ceil_mode: bool,
-    layout: str,
-    outside: float,
-    beyond: float,
+def _max_pool2d_reference(
+    x: np.ndarray, *, kernel: Any, strides: Any, padding: Any, dilation: Any, ceil_mode: bool, layout: str
 ) -> np.ndarray:
-    """All windows in the last two dimensions, in NCHW; `outside` is the value of padding, `beyond` of elements after the padding."""
-    image = x if layout == "NCHW" else x.transpose(0, 3, 1, 2)
-    reach = [dilation[d] * (kernel[d] - 1) + 1 for d in range(2)]
-    counts, over = [], []
-    for d in range(2):
-        extent = image.shape[2 + d]
-        last = extent + padding[d] + padding[d + 2] - reach[d]
-        count = last // strides[d] + 1
-        if ceil_mode and last % strides[d] and count * strides[d] < extent + padding[d]:
-            count += 1
-        counts.append(count)
-        over.append((0, max((count - 1) * strides[d] - last, 0)))
-    for width, value in ((((padding[0], padding[2]), (padding[1], padding[3])), outside), (over, beyond)):
-        image = np.pad(image, ((0, 0), (0, 0), *width), constant_values=np.asarray(value).astype(image.dtype))
-    views = np.lib.stride_tricks.sliding_window_view(image, reach, (2, 3))
-    return views[:, :, : counts[0] * strides[0] : strides[0], : counts[1] * strides[1] : strides[1], :: dilation[0], :: dilation[1]]
+    return max_pool_reference(x, kernel, strides, padding, dilation, ceil_mode, layout)
 
 
-def _to_layout(x: np.ndarray, layout: str, dtype: np.dtype) -> np.ndarray:
-    return (x if layout == "NCHW" else x.transpose(0, 2, 3, 1)).astype(dtype)
-
-
-def _max_pool2d_reference(x: np.ndarray, *, layout: str, **window: Any) -> np.ndarray:
-    lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
-    return _to_layout(_windows(x, layout=layout, outside=lowest, beyond=lowest, **window).max((-2, -1)), layout, x.dtype)
-
-
-def _avg_pool2d_reference(x: np.ndarray, *, layout: str, count_include_pad: bool, **window: Any) -> np.ndarray:
-    """Sums divided by the numbers of counted elements."""
-    total = _windows(x.astype(np.float64), layout=layout, outside=0, beyond=0, **window).sum((-2, -1))
-    counts = _windows(np.ones(x.shape), layout=layout, outside=int(count_include_pad), beyond=0, **window).sum((-2, -1))
-    return _to_layout(total / counts, layout, x.dtype)
+def _avg_pool2d_reference(
+    x: np.ndarray, *, kernel: Any, strides: Any, padding: Any, dilation: Any, ceil_mode: bool, layout: str, count_include_pad: bool
+) -> np.ndarray:
+    return avg_pool_reference(x, kernel, strides, padding, dilation, ceil_mode, layout, count_include_pad)
 
 
 MAX_POOL2D = GraphOperator(

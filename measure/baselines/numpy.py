@@ -51,9 +51,18 @@ def _program(call: OperatorCall) -> Callable[[], np.ndarray] | None:
         return lambda: np.add(x[0], x[1], out=out)
     if call.name == "relu":
         return lambda: np.maximum(x[0], 0, out=out)
-    if call.name == "sum":
-        axes = call.axes("axis") or None
-        return lambda: np.sum(x[0], axis=axes, dtype=out.dtype, out=out)
+    if call.name in ("sum", "prod"):
+        axes, total = call.axes("axis") or None, np.sum if call.name == "sum" else np.prod
+        return lambda: total(x[0], axis=axes, dtype=out.dtype, out=out)
+    if call.name == "variance":
+        axes, correction = call.axes("axis") or None, call.number("correction")
+        return lambda: np.var(x[0], axis=axes, dtype=out.dtype, out=out, ddof=correction)
+    if call.name in ("argmax", "argmin"):
+        axis, find = call.number("axis"), np.argmax if call.name == "argmax" else np.argmin
+        return lambda: find(x[0], axis=axis, out=out)
+    if call.name in ("gather", "embedding"):
+        table, index = x if call.name == "gather" else x[::-1]
+        return lambda: np.take(table, index, axis=0, out=out, mode="clip")
     return None
 
 

@@ -45,8 +45,8 @@ class OnnxRuntimeBaseline(Baseline):
         """The model of an operator; None if it is not supported."""
         if call.name == "dense":
             return _dense(call)
-        if call.name == "conv2d":
-            return _conv2d(call)
+        if call.name.startswith(("conv", "max_pool", "avg_pool")):
+            return _image(call)
         return _simple(call)
 
 
@@ -69,23 +69,39 @@ def _simple(call: OperatorCall) -> _Model | None:
     constants = call.constants
     inputs = {name: array for name, array in call.inputs.items() if name not in constants}
     attributes: dict[str, Attribute] = {}
-    if call.name in ("matmul", "batch_matmul"):
-        op = "MatMul"
-    elif call.name == "add":
-        op = "Add"
-    elif call.name == "relu":
-        op = "Relu"
-    elif call.name == "softmax":
-        op, attributes = "Softmax", {"axis": -1}
+    names = [*inputs, *constants]
+    if call.name in _NODES:
+        op = _NODES[call.name]
+    elif call.name in ("softmax", "log_softmax"):
+        op, attributes = "Softmax" if call.name == "softmax" else "LogSoftmax", {"axis": call.number("axis")}
     elif call.name == "layer_norm":
         op, attributes = "LayerNormalization", {"axis": -1, "epsilon": call.real("eps")}
-    elif call.name == "sum":
-        op, attributes = "ReduceSum", {"keepdims": 0}
-        constants = {"axes": np.array(call.axes("axis") or range(call.inputs["X"].ndim), np.int64)}
+    elif call.name == "instance_norm" and call.text("layout") == "NCHW":
+        op, attributes = "InstanceNormalization", {"epsilon": call.real("eps")}
+    elif call.name in ("sum", "prod", "matrix_norm"):
+        op, attributes = {"sum": "ReduceSum", "prod": "ReduceProd"}.get(call.name, "ReduceL2"), {"keepdims": 0}
+        axes = (1, 2) if call.name == "matrix_norm" else call.axes("axis")
+        constants = {"axes": np.array(axes or range(call.inputs["X"].ndim), np.int64)}
+        names.append("axes")
+    elif call.name in ("argmax", "argmin"):
+        op, attributes = "ArgMax" if call.name == "argmax" else "ArgMin", {"keepdims": 0, "axis": call.number("axis")}
+    elif call.name in ("gather", "embedding"):
+        op, names = "Gather", ["X" if call.name == "gather" else "W", "index"]
+    elif call.name == "resize2d":
+        op, names = "Resize", ["X", "", "", "sizes"]
+        constants = {"sizes": np.array(call.output, np.int64)}
+        attributes = {
+            "mode": call.text("mode"),
+            "coordinate_transformation_mode": call.text("coordinates"),
+            "nearest_mode": "floor" if call.text("coordinates") == "asymmetric" else "round_prefer_floor",
+        }
     else:
         return None
-    node = Node(op, [*inputs, *constants], ["Y"], attributes)
-    return _Model([node], inputs, constants, np.empty(call.output, call.dtype), "one node")
+    return _Model([Node(op, names, ["Y"], attributes)], inputs, constants, np.empty(call.output, call.dtype), "one node")
+
+
+_NODES = {"matmul": "MatMul", "batch_matmul": "MatMul", "add": "Add", "relu": "Relu"}
+"""Operators whose node has no attributes."""
 
 
 def _dense(call: OperatorCall) -> _Model:
@@ -102,26 +118,33 @@ def _dense(call: OperatorCall) -> _Model:
     return _Model(nodes, {"A": call.inputs["A"]}, constants, np.empty(call.output, call.dtype), "weights packed ahead")
 
 
-def _conv2d(call: OperatorCall) -> _Model:
-    """Conv supports only NCHW: the input is transposed ahead, the output is a transposed view."""
-    transposed = call.text("layout") == "NHWC"
-    x, constants = call.inputs["X"], call.constants
-    output = call.output
+def _image(call: OperatorCall) -> _Model:
+    """Convolutions and pooling support only NCHW: the input is transposed ahead, the output is a transposed view."""
+    transposed = call.text("layout").endswith("C")
+    x, constants, output = call.inputs["X"], call.constants, call.output
     if transposed:
-        x, constants["W"] = (np.ascontiguousarray(x.transpose(0, 3, 1, 2)), np.ascontiguousarray(constants["W"].transpose(3, 2, 0, 1)))
-        output = (output[0], output[3], output[1], output[2])
-    stride, pad, dilation, relu = (call.number(name) for name in ("stride", "pad", "dilation", "relu"))
+        x, output = np.ascontiguousarray(np.moveaxis(x, -1, 1)), (output[0], output[-1], *output[1:-1])
+        constants |= {"W": np.ascontiguousarray(np.moveaxis(constants["W"], (-1, -2), (0, 1)))} if "W" in constants else {}
+    rank, params = len(call.window), call.workload.params
     attributes: dict[str, Attribute] = {
-        "kernel_shape": (call.number("kh"), call.number("kw")),
-        "strides": (stride, stride),
-        "pads": (pad, pad, pad, pad),
-        "dilations": (dilation, dilation),
-        "group": call.number("groups"),
+        "kernel_shape": call.window,
+        "strides": (call.number("stride"),) * rank,
+        "pads": (call.number("pad"),) * (2 * rank),
     }
-    nodes = [Node("Conv", ["X", *constants], ["sums" if relu else "Y"], attributes)]
+    if "groups" in params:
+        attributes |= {"dilations": (call.number("dilation"),) * rank, "group": call.number("groups")}
+    if "output_pad" in params:
+        attributes["output_padding"] = (call.number("output_pad"),) * rank
+    if "count_include_pad" in params:
+        attributes["count_include_pad"] = call.number("count_include_pad")
+    kinds = {"max_pool": "MaxPool", "avg_pool": "AveragePool"}
+    op = kinds.get(call.name[:8], "ConvTranspose" if call.name.endswith("_transpose") else "Conv")
+    relu = params.get("relu")
+    nodes = [Node(op, ["X", *constants], ["sums" if relu else "Y"], attributes)]
     if relu:
         nodes.append(Node("Relu", ["sums"], ["Y"]))
-    return _Model(nodes, {"X": x}, constants, np.empty(output, call.dtype), "NCHW, weights packed ahead", transposed)
+    variant = "NCHW, weights packed ahead" if constants else "NCHW"
+    return _Model(nodes, {"X": x}, constants, np.empty(output, call.dtype), variant, transposed)
 
 
 def _session(model: _Model, threads: int) -> PreparedCall | None:
@@ -155,6 +178,6 @@ def _session(model: _Model, threads: int) -> PreparedCall | None:
 
     def output(value: Any) -> np.ndarray:
         array: np.ndarray = value.numpy()
-        return array.transpose(0, 2, 3, 1) if model.transposed else array
+        return np.moveaxis(array, 1, -1) if model.transposed else array
 
     return PreparedCall(model.variant, run, output)

@@ -78,6 +78,11 @@ class OperatorCall:
         """A parameter that is a list of axes; () means all axes."""
         return self._parameter(name, tuple)
 
+    @property
+    def window(self) -> tuple[int, ...]:
+        """The extents of the window of a convolution or pooling."""
+        return tuple([self.number(name) for name in ("kd", "kh", "kw") if name in self.workload.params])
+
     def _parameter(self, name: str, kind: type[V]) -> V:
         value = self.workload.params[name]
         assert isinstance(value, kind)
@@ -109,6 +114,6 @@ def operator_call(workload: Workload, inputs: Sequence[np.ndarray]) -> OperatorC
     if len(workload.outputs) != 1:
         return None
     arrays = {spec.name: np.asarray(array, order="C") for spec, array in zip(workload.inputs, inputs, strict=True)}
-    if workload.name == "conv2d" and arrays["W"].ndim == 3:
-        arrays["W"] = np.expand_dims(arrays["W"], 2 if workload.params["layout"] == "NHWC" else 1)
+    if workload.name in ("conv1d", "conv2d", "conv3d") and arrays["W"].ndim < arrays["X"].ndim:
+        arrays["W"] = np.expand_dims(arrays["W"], -2 if str(workload.params["layout"]).endswith("C") else 1)
     return OperatorCall(workload, arrays)

@@ -11,6 +11,7 @@ import numpy as np
 
 from tunesmith.measure.baselines.baseline import Baseline, PreparedCall
 from tunesmith.measure.baselines.operator_call import OperatorCall
+from tunesmith.measure.baselines.torch_functions import arranged, channels_last, memory_formats, torch_function
 
 _Run = Callable[[], Any]
 _DTYPES = ("float32", "float64", "float16", "int64", "int32", "int8", "uint8")
@@ -120,17 +121,26 @@ def _variants(call: OperatorCall, device: str) -> list[PreparedCall]:
     if call.name == "dense":
         return [PreparedCall(variant, run, _array) for variant, run in _dense(call, device)]
     run = _eager(call, device)
-    return [] if run is None else [PreparedCall("eager", run, _array)]
+    return _functions(call, device) if run is None else [PreparedCall("eager", run, _array)]
+
+
+def _functions(call: OperatorCall, device: str) -> list[PreparedCall]:
+    """Operators with one function, for images in each memory format."""
+    function = torch_function(call)
+    if function is None:
+        return []
+    variants: list[PreparedCall] = []
+    for name, memory in memory_formats(call).items():
+        t = _in_format(call, memory, device)
+        variants.append(PreparedCall(f"eager, {name}" if name else "eager", lambda t=t: function(**t), _output(call)))  # type: ignore[misc]
+    return variants
 
 
 def _compiled_variants(call: OperatorCall, device: str) -> list[PreparedCall]:
-    import torch
-
-    if call.name == "conv2d":
-        formats = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
-        return [_compiled(call, _conv2d_formula(call), name, memory, device) for name, memory in formats.items()]
     function = _formula(call)
-    return [] if function is None else [_compiled(call, function, "compiled", None, device)]
+    if function is None:
+        return []
+    return [_compiled(call, function, name or "compiled", memory, device) for name, memory in memory_formats(call).items()]
 
 
 def _tensors(call: OperatorCall, device: str) -> dict[str, Any]:
@@ -160,7 +170,8 @@ def _eager(call: OperatorCall, device: str) -> _Run | None:
     if call.name == "relu":
         return lambda: torch.clamp_min(t["X"], 0, out=out)
     if call.name == "softmax":
-        return lambda: torch.softmax(t["X"], -1, out=out)
+        axis = call.number("axis")
+        return lambda: torch.softmax(t["X"], axis, out=out)
     if call.name == "sum":
         axes = call.axes("axis")
         if not axes:
@@ -209,19 +220,17 @@ def _dense(call: OperatorCall, device: str) -> list[tuple[str, _Run]]:
     return variants
 
 
-def _conv2d_tensors(call: OperatorCall, memory: Any, device: str) -> tuple[Any, Any, Any]:
-    """X and W with axes in torch's order and memory in the given format, and the bias or None."""
-    t = _tensors(call, device)
-    x, w = t["X"], t["W"]
-    if call.text("layout") == "NHWC":
-        x, w = x.permute(0, 3, 1, 2), w.permute(3, 2, 0, 1)
-    return x.contiguous(memory_format=memory), w.contiguous(memory_format=memory), t.get("bias")
+def _in_format(call: OperatorCall, memory: Any, device: str) -> dict[str, Any]:
+    """The tensors in torch's order of axes; images and filters have memory of the given format."""
+    t = arranged(call, _tensors(call, device))
+    if memory is None:
+        return t
+    return {name: v.contiguous(memory_format=memory) if v.ndim == t["X"].ndim else v for name, v in t.items()}
 
 
-def _conv2d_array(call: OperatorCall) -> Callable[[Any], np.ndarray]:
-    if call.text("layout") == "NHWC":
-        return lambda y: _array(y.permute(0, 2, 3, 1))
-    return _array
+def _output(call: OperatorCall) -> Callable[[Any], np.ndarray]:
+    """The conversion of a result to an array in the layout of the workload."""
+    return (lambda y: _array(y.movedim(1, -1))) if channels_last(call) else _array
 
 
 def _conv2d(call: OperatorCall, device: str) -> list[PreparedCall]:
@@ -229,14 +238,15 @@ def _conv2d(call: OperatorCall, device: str) -> list[PreparedCall]:
     import torch
 
     stride, pad, dilation = ([call.number(name)] * 2 for name in ("stride", "pad", "dilation"))
-    groups, activate, output = call.number("groups"), _activate(call.activation), _conv2d_array(call)
+    groups, activate, output = call.number("groups"), _activate(call.activation), _output(call)
     onednn = torch.ops.mkldnn
     has_packed = (
         device == "cpu" and call.dtype == "float32" and torch.backends.mkldnn.is_available() and hasattr(onednn, "_convolution_pointwise")
     )
     variants: list[PreparedCall] = []
-    for name, memory in (("contiguous", torch.contiguous_format), ("channels_last", torch.channels_last)):
-        x, w, bias = _conv2d_tensors(call, memory, device)
+    for name, memory in memory_formats(call).items():
+        t = _in_format(call, memory, device)
+        x, w, bias = t["X"], t["W"], t.get("bias")
 
         def eager(x: Any = x, w: Any = w, bias: Any = bias) -> Any:
             return activate(torch.conv2d(x, w, bias, stride, pad, dilation, groups))
@@ -258,22 +268,16 @@ def _compiled(call: OperatorCall, function: Callable[..., Any], variant: str, me
     """The operator as a module with frozen constants, compiled for static shapes."""
     import torch
 
-    output = _conv2d_array(call) if call.name == "conv2d" else _array
-    if memory is None:
-        t = _tensors(call, device)
-    else:
-        x, w, bias = _conv2d_tensors(call, memory, device)
-        t = {"X": x, "W": w, **({} if bias is None else {"bias": bias})}
+    t = _in_format(call, memory, device)
     module = _module(function, {name: t.pop(name) for name in call.constants}).eval()
     torch._dynamo.reset()
     compiled = torch.compile(module, dynamic=False, options={"freezing": True})
-    arguments = list(t.values())
 
     def run() -> Any:
         with torch.no_grad():
-            return compiled(*arguments)
+            return compiled(**t)
 
-    return PreparedCall(variant, run, output)
+    return PreparedCall(variant, run, _output(call))
 
 
 def _module(function: Callable[..., Any], constants: dict[str, Any]) -> Any:
@@ -285,22 +289,23 @@ def _module(function: Callable[..., Any], constants: dict[str, Any]) -> Any:
             for name, value in constants.items():
                 self.register_parameter(name, torch.nn.Parameter(value, requires_grad=False))
 
-        def forward(self, *arguments: Any) -> Any:
-            return function(*arguments, **dict(self.named_parameters()))
+        def forward(self, **inputs: Any) -> Any:
+            return function(**inputs, **dict(self.named_parameters()))
 
     return Operator()
 
 
 def _formula(call: OperatorCall) -> Callable[..., Any] | None:
-    """The operator in typical user code, except conv2d; None if torch has no function for it."""
+    """The operator in typical user code; None if torch has no function for it."""
     import torch
     import torch.nn.functional as F
 
-    single: dict[str, Callable[..., Any]] = {"matmul": torch.matmul, "batch_matmul": torch.matmul, "add": torch.add, "relu": torch.relu}
-    if call.name in single:
-        return single[call.name]
-    if call.name == "softmax":
-        return lambda X: torch.softmax(X, -1)
+    if call.name in ("matmul", "batch_matmul"):
+        return lambda A, B: torch.matmul(A, B)
+    if call.name == "add":
+        return lambda A, B: A + B
+    if call.name == "relu":
+        return lambda X: torch.relu(X)
     if call.name == "sum":
         axes = call.axes("axis") or tuple(range(call.inputs["X"].ndim))
         return lambda X: torch.sum(X, axes, dtype=X.dtype)
@@ -311,17 +316,4 @@ def _formula(call: OperatorCall) -> Callable[..., Any] | None:
         known: dict[str, Callable[[Any], Any]] = {"relu": torch.relu, "gelu": F.gelu}
         activation = known.get(call.activation, lambda y: y)
         return lambda A, W, bias=None: activation(F.linear(A, W.t(), bias))
-    return None
-
-
-def _conv2d_formula(call: OperatorCall) -> Callable[..., Any]:
-    """The same for conv2d."""
-    import torch
-
-    stride, pad, dilation, groups, relu = (call.number(name) for name in ("stride", "pad", "dilation", "groups", "relu"))
-
-    def conv2d(X: Any, W: Any, bias: Any = None) -> Any:
-        y = torch.conv2d(X, W, bias, stride, pad, dilation, groups)
-        return torch.relu(y) if relu else y
-
-    return conv2d
+    return torch_function(call)

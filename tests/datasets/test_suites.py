@@ -23,6 +23,22 @@ def test_sizes_match_the_published_networks() -> None:
     assert len(depthwise) == 10 and sum("stride=2" in t for t in depthwise) == 4
 
 
+def test_ansor_has_four_shapes_of_ten_operators_and_two_batches() -> None:
+    ansor, one = SUITES.get("ansor"), SUITES.get("ansor1")
+    assert len(ansor) == 80 and len(one) == 10 and set(one) < set(ansor)
+    assert [text.partition("(")[0] for text in one] == [
+        "conv1d",
+        "conv2d",
+        "conv3d",
+        "batch_matmul",
+        *["conv2d"] * 3,
+        "conv2d_transpose",
+        "capsule_conv2d",
+        "matrix_norm",
+    ]
+    assert len(SUITES.get("metaschedule")) == 12
+
+
 def test_expand() -> None:
     assert expand("suite:rows") == SUITES.get("rows").workloads == expand("suite: rows ")
     assert expand("matmul(m=1,n=1,k=1)") == ("matmul(m=1,n=1,k=1)",)

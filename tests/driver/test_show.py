@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 from rich.console import Group
 
+from tunesmith import te
 from tunesmith.display.tables import as_text, code, microseconds, plain_table, printable, rate, sparkline
 from tunesmith.driver.show import show_log, show_workload
 from tunesmith.driver.workloads import find_subject
@@ -48,7 +49,7 @@ def test_a_damaged_log(hand: ModuleType, tmp_path: Path) -> None:
     RecordLog(log).append(hand.record_of(func, workload="f" * 32))
     shown = show_log(log, script=True)
     assert "melt" in shown.data[0]["script"] and "no line with the program" in shown.data[1]["script"]
-    assert shown.data[0]["gflops"] is None
+    assert shown.data[0]["gflops"] == pytest.approx(2 * 24 * 32 * 16 / 1e-5 / 1e9) and shown.data[1]["gflops"] is None
     text = str(shown)
     assert "1 bad line" in text and "\x1b" not in text and "my?[31mprogram" in text
     odd = hand.write_log(tmp_path / "odd.jsonl", hand.record_of(func, trace=[{"kind": "split"}]))
@@ -69,7 +70,9 @@ def test_a_workload(hand: ModuleType) -> None:
     assert all(p["domain"] for p in sketch["params"]) and "sch.split" in sketch["trace"]
     assert "T.block" in shown.data["script"] and sketch["name"] in str(shown)
     short = show_workload("relu(shape=8)", space=False).data
-    assert "operations unknown" in str(show_workload(find_subject("relu(shape=8)").func, space=False))
+    assert "  8 operations" in str(show_workload(find_subject("relu(shape=8)").func, space=False))
+    x = te.placeholder(8, name="X")
+    assert "no arithmetic operations" in str(show_workload([x, te.compute(8, lambda i: x[i], "Y")], space=False))
     assert "sketches" not in short and "script" not in short
     with pytest.raises(UserError, match="unknown operator"):
         show_workload("nothing(m=1)")

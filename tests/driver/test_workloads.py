@@ -48,11 +48,13 @@ def test_operators_have_their_canonical_name() -> None:
     assert find_subject("dense(m=1,n=2,k=3)").func.constants == ("W", "bias")
     assert find_subject("log(shape=4)").ranges == {"X": POSITIVE}
     assert find_subject("relu(shape=4)").ranges == {}
+    assert find_subject("gather(m=7,n=3,rows=5)").ranges == {"index": (0, 7)}
 
 
 def test_programs_in_files(file: Path) -> None:
     tensors = find_subject(f"{file}:tensors")
-    assert tensors.name == f"{file}:tensors" and tensors.func.name == "tensors" and tensors.operator is None and tensors.flops == 0
+    assert tensors.name == f"{file}:tensors" and tensors.func.name == "tensors" and tensors.operator is None and tensors.flops == 8
+    assert tensors.task(Target("llvm")).flops == 8
     assert structural.equal(find_subject(f"{file}:program").func, workload("relu(shape=4)").func)
     assert find_subject(f"{file}:operator").name == "relu(shape=4)"
 

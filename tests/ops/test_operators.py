@@ -12,14 +12,23 @@ from tunesmith.ir.stmt import BufferStore, For
 from tunesmith.ir.structural import equal
 from tunesmith.ir.visit import blocks_under, path_to_block
 from tunesmith.ops import tensor_expression as te
+from tunesmith.ops.attention import attention
 from tunesmith.ops.binary import binary
-from tunesmith.ops.conv2d import conv2d, convolved
+from tunesmith.ops.capsule_convolution import capsule_convolution
+from tunesmith.ops.convolution import convolution, convolved
 from tunesmith.ops.epilogue import bias_add
-from tunesmith.ops.layer_norm import layer_norm
+from tunesmith.ops.gather import take
+from tunesmith.ops.group_norm import group_norm, instance_norm
+from tunesmith.ops.layer_norm import layer_norm, rms_norm
+from tunesmith.ops.lstm_cell import lstm_cell
 from tunesmith.ops.matmul import matmul, matmul_reference
+from tunesmith.ops.matrix_norm import matrix_norm
 from tunesmith.ops.operator import OPERATORS
+from tunesmith.ops.pooling import avg_pool, max_pool
 from tunesmith.ops.reduction import reduce, reduce_reference, reduced
-from tunesmith.ops.softmax import softmax, softmax_reference
+from tunesmith.ops.resize import resize
+from tunesmith.ops.softmax import log_softmax, softmax, softmax_reference
+from tunesmith.ops.transposed_convolution import transposed_convolution
 from tunesmith.ops.unary import UNARY, unary
 from tunesmith.ops.workload import workload
 from tunesmith.support.errors import ScriptError
@@ -64,8 +73,50 @@ CASES = [
     "softmax(m=1,n=1,dtype=float64)",
     "layer_norm(m=3,n=7)",
     "layer_norm(m=2,n=5,eps=0.5,dtype=float64)",
+    "conv1d(n=2,w=9,ci=4,co=6,kw=3,stride=2,pad=1)",
+    "conv1d(n=2,w=9,ci=4,co=4,kw=3,pad=1,dilation=2,groups=4,layout=NCW,bias=1,relu=1)",
+    "conv3d(n=1,d=4,h=5,w=3,ci=2,co=4,kd=3,kh=2,kw=1,stride=2,pad=1,groups=2,layout=NCDHW,residual=1)",
+    "conv3d(n=1,d=4,h=5,w=3,ci=2,co=3,kd=3,kh=2,kw=1,dtype=float64)",
+    "conv1d_transpose(n=2,w=4,ci=4,co=6,kw=3,stride=3,output_pad=2,groups=2,layout=NCW,bias=1)",
+    "conv1d_transpose(n=1,w=1,ci=1,co=1,kw=1)",
+    "conv2d_transpose(n=2,h=3,w=4,ci=4,co=6,kh=4,kw=4,stride=2,pad=1)",
+    "conv2d_transpose(n=1,h=3,w=4,ci=4,co=6,kh=3,kw=2,stride=2,pad=1,output_pad=1,groups=2,layout=NCHW,bias=1,relu=1)",
+    "conv3d_transpose(n=1,d=2,h=2,w=3,ci=2,co=3,kd=2,kh=3,kw=1,stride=2,dilation=2,relu=1)",
+    "capsule_conv2d(n=2,h=5,w=6,ci=3,co=2,kh=3,kw=2,stride=2,pad=1,size=3)",
+    "capsule_conv2d(n=1,h=4,w=3,ci=1,co=2,kh=1,kw=2,size=1)",
+    "matrix_norm(b=2,m=3,n=5)",
+    "max_pool1d(n=2,w=9,c=3,kw=3,stride=2,pad=1)",
+    "max_pool2d(n=2,h=7,w=6,c=3,kh=3,kw=2,stride=2,pad=1,layout=NCHW)",
+    "max_pool3d(n=1,d=4,h=5,w=3,c=2,kd=2,kh=3,kw=2)",
+    "avg_pool1d(n=1,w=5,c=1,kw=5)",
+    *[f"avg_pool2d(n=2,h=7,w=6,c=3,kh=3,kw=2,stride=2,pad=1{more})" for more in ("", ",count_include_pad=1", ",layout=NCHW")],
+    "avg_pool3d(n=1,d=4,h=5,w=3,c=2,kd=2,kh=3,kw=2,pad=1,layout=NCDHW)",
+    *[f"{f}(shape=3x4x5,axis={axis})" for f in ("argmax", "argmin") for axis in (0, 1, -1)],
+    "argmax(shape=7)",
+    "argmin(shape=1x1)",
+    "prod(shape=3x4,axis=0)",
+    "variance(shape=3x4x5,axis=0+2)",
+    "variance(shape=7,correction=1)",
+    *[f"{f}(m=3,n=5{axis})" for f in ("softmax", "log_softmax") for axis in (",axis=0", "")],
+    "rms_norm(m=3,n=7,eps=0.5)",
+    "group_norm(shape=2x3x2x6,groups=3)",
+    "group_norm(shape=2x6x3,groups=2,layout=NCHW)",
+    "instance_norm(shape=2x3x2x6)",
+    "instance_norm(shape=2x3x4,layout=NCHW,dtype=float64)",
+    "attention(b=2,m=5,n=4,d=3)",
+    "attention(b=2,m=5,n=7,d=3,causal=1)",
+    "attention(b=1,m=3,n=1,d=1,causal=1,dtype=float64)",
+    "lstm_cell(m=3,n=4,k=5)",
+    "gather(m=7,n=3,rows=5)",
+    "embedding(tokens=4,vocabulary=9,width=3)",
+    *[
+        f"resize2d(n=2,h=5,w=4,c=3,oh=7,ow=3,mode={mode},coordinates={coordinates})"
+        for mode in ("nearest", "linear")
+        for coordinates in ("half_pixel", "asymmetric", "align_corners")
+    ],
+    "resize2d(n=1,h=2,w=1,c=1,oh=1,ow=3,mode=linear,coordinates=align_corners)",
 ]
-TOLERANCE = {"float16": 5e-3, "float32": 1e-5, "float64": 1e-12}
+TOLERANCE = {"float16": 5e-3, "float32": 1e-5, "float64": 1e-12, "int64": 0.0}
 
 
 @pytest.mark.parametrize("text", CASES)
@@ -74,11 +125,18 @@ def test_the_program_computes_what_numpy_computes(text: str) -> None:
     inputs = case.random_inputs(1)
     results = run(case.func, inputs)[len(inputs) :]
     expected = case.reference(inputs)
-    assert len(results) == len(expected) == len(case.outputs) == 1
+    assert len(results) == len(expected) == len(case.outputs) == (2 if case.name == "lstm_cell" else 1)
     for result, want, spec in zip(results, expected, case.outputs, strict=True):
         assert want.shape == spec.shape == result.shape and str(want.dtype) == spec.dtype and want.flags.c_contiguous
         assert np.isfinite(want).all()
         np.testing.assert_allclose(result, want, rtol=TOLERANCE[spec.dtype], atol=TOLERANCE[spec.dtype] / 10)
+
+
+@pytest.mark.parametrize("text", CASES)
+def test_the_text_parses_back(text: str) -> None:
+    case = workload(text)
+    again = workload(case.text)
+    assert (again.text, again.params) == (case.text, case.params) and equal(again.func, case.func)
 
 
 def test_every_operator_has_a_case() -> None:
@@ -120,6 +178,26 @@ NHWC, NCHW = ["n", "h", "w", "c"], ["n", "c", "h", "w"]
         ("mean(shape=3x5,axis=1)", {"S": IJ, "Y": ["i"]}),
         ("softmax(m=3,n=5)", {"M": IJ, "E": IJ, "S": IJ, "Y": IJ}),
         ("layer_norm(m=3,n=5)", {"S": IJ, "M": ["i"], "V": IJ, "R": ["i"], "Y": IJ}),
+        ("conv1d(n=1,w=9,ci=4,co=6,kw=3,pad=1)", {"Pad": ["n", "w", "c"], "C": ["n", "w", "c", "rw", "rc"]}),
+        ("conv3d(n=1,d=3,h=3,w=3,ci=4,co=6,kd=3,kh=3,kw=3)", {"C": ["n", "d", "h", "w", "c", "rd", "rh", "rw", "rc"]}),
+        ("conv2d_transpose(n=1,h=3,w=4,ci=4,co=6,kh=4,kw=4,bias=1)", {"C": [*NHWC, "rh", "rw", "rc"], "bias": NHWC}),
+        ("capsule_conv2d(n=1,h=3,w=3,ci=2,co=2,kh=3,kw=3)", {"C": ["n", "h", "w", "i", "j", "c", "rh", "rw", "k", "rc"]}),
+        ("matrix_norm(b=2,m=3,n=4)", {"S": ["i", "j", "k"], "Y": ["i"]}),
+        ("max_pool2d(n=1,h=4,w=4,c=2,kh=2,kw=2,stride=2)", {"max_pool2d": [*NHWC, "rh", "rw"]}),
+        ("avg_pool1d(n=1,w=4,c=2,kw=2)", {"S": ["n", "w", "c", "rw"], "avg_pool1d": ["n", "w", "c"]}),
+        ("argmax(shape=3x5)", {"M": IJ, "Y": IJ}),
+        ("log_softmax(m=3,n=5)", {"M": IJ, "E": IJ, "S": IJ, "L": ["i"], "Y": IJ}),
+        ("variance(shape=3x5,axis=1)", {"S": IJ, "M": ["i"], "V": IJ, "Y": ["i"]}),
+        ("rms_norm(m=3,n=5)", {"S": IJ, "R": ["i"], "Y": IJ}),
+        (
+            "attention(b=2,m=3,n=5,d=4)",
+            {"P": ["b", *IJ, "k"], "T": ["b", *IJ], "M": ["i", "j", "k"], "E": ["i", "j", "k"], "S": ["i", "j", "k"]}
+            | {"Y": ["i", "j", "k"], "C": ["b", *IJ, "k"]},
+        ),
+        (
+            "lstm_cell(m=3,n=4,k=5)",
+            {"G": ["i", "j", "k"], "G_1": ["i", "j", "k"], "A": IJ, "cell_new": IJ, "hidden_new": IJ},
+        ),
     ],
 )
 def test_blocks_and_loops(text: str, blocks: dict[str, list[str]]) -> None:
@@ -172,6 +250,34 @@ def test_inputs_outputs_and_constants(
         ("relu(shape=3x5)", 15, 120),
         ("sum(shape=4x5,axis=1)", 20, 96),
         ("softmax(m=2,n=3)", 30, 48),
+        ("log_softmax(m=2,n=3,axis=0)", 30, 48),
+        ("conv1d(n=2,w=9,ci=4,co=6,kw=3,stride=2,pad=1)", 2 * 2 * 5 * 6 * 3 * 4, 4 * (2 * 9 * 4 + 3 * 4 * 6 + 2 * 5 * 6)),
+        ("conv3d(n=1,d=4,h=5,w=3,ci=2,co=4,kd=3,kh=2,kw=1,groups=2)", 2 * 2 * 4 * 3 * 4 * 6, 4 * (120 + 24 + 96)),
+        ("conv2d_transpose(n=2,h=3,w=4,ci=4,co=6,kh=4,kw=4,stride=2,pad=1)", 2 * 24 * 16 * 24, 4 * (96 + 384 + 576)),
+        ("conv1d_transpose(n=1,w=4,ci=4,co=6,kw=3,groups=2,bias=1)", 2 * 4 * 3 * 6 * 2, 4 * (16 + 36 + 6 + 36)),
+        ("conv3d_transpose(n=1,d=1,h=1,w=1,ci=1,co=1,kd=2,kh=2,kw=2)", 16, 4 * (1 + 8 + 8)),
+        ("capsule_conv2d(n=1,h=4,w=4,ci=2,co=3,kh=3,kw=3,pad=1,size=4)", 2 * 16 * 9 * 64 * 6, 4 * (512 + 864 + 768)),
+        ("matrix_norm(b=2,m=3,n=5)", 60, 128),
+        ("max_pool1d(n=2,w=9,c=3,kw=3,stride=2,pad=1)", 90, 4 * (54 + 30)),
+        ("max_pool2d(n=1,h=4,w=4,c=3,kh=2,kw=2)", 108, 4 * (48 + 27)),
+        ("max_pool3d(n=1,d=2,h=2,w=2,c=3,kd=2,kh=2,kw=2)", 24, 4 * (24 + 3)),
+        ("avg_pool1d(n=1,w=5,c=1,kw=5)", 5, 24),
+        ("avg_pool2d(n=1,h=4,w=4,c=3,kh=2,kw=2,stride=2)", 48, 4 * (48 + 12)),
+        ("avg_pool3d(n=1,d=2,h=2,w=2,c=3,kd=1,kh=2,kw=2)", 24, 4 * (24 + 6)),
+        ("argmax(shape=3x5)", 30, 60 + 24),
+        ("argmin(shape=5)", 10, 28),
+        ("prod(shape=4x5)", 20, 84),
+        ("variance(shape=4x5,axis=1)", 80, 96),
+        ("rms_norm(m=2,n=3)", 24, 4 * 15),
+        ("layer_norm(m=2,n=3)", 48, 4 * 18),
+        ("group_norm(shape=1x2x4,groups=2)", 64, 4 * 24),
+        ("instance_norm(shape=1x2x4)", 64, 4 * 24),
+        ("attention(b=2,m=5,n=4,d=3,causal=1)", 4 * 2 * 5 * 4 * 3, 4 * 2 * 3 * (5 + 4 + 4 + 5)),
+        ("lstm_cell(m=3,n=4,k=5)", 2 * 3 * 16 * 9, 4 * (15 + 12 + 12 + 80 + 64 + 16 + 24)),
+        ("gather(m=7,n=3,rows=5)", 0, 4 * (21 + 15) + 40),
+        ("embedding(tokens=5,vocabulary=7,width=3)", 0, 4 * (21 + 15) + 40),
+        ("resize2d(n=1,h=2,w=2,c=3,oh=4,ow=4,mode=linear)", 9 * 48, 4 * (12 + 48)),
+        ("resize2d(n=1,h=2,w=2,c=3,oh=4,ow=4)", 0, 4 * (12 + 48)),
     ],
 )
 def test_flops_and_bytes(text: str, flops: int, nbytes: int) -> None:
@@ -232,6 +338,7 @@ def test_the_accumulated_value_is_the_first_operand_everywhere() -> None:
 
 
 A23, A34, V3 = te.placeholder((2, 3), name="A"), te.placeholder((3, 4), name="B"), te.placeholder((3,), name="v")
+CUBE = te.placeholder((2, 3, 4), name="Q")
 IMAGE, FILTER = te.placeholder((1, 5, 5, 4), name="X"), te.placeholder((3, 3, 4, 6), name="W")
 
 
@@ -247,11 +354,36 @@ IMAGE, FILTER = te.placeholder((1, 5, 5, 4), name="X"), te.placeholder((3, 3, 4,
         (lambda: unary("cbrt", A23), "unary Y: unknown function 'cbrt'; known are abs, erf"),
         (lambda: reduce("sum", A23, (0, 2)), r"reduce Y: \(0, 2\) are not different axes of A"),
         (lambda: reduce("any", A23, (0,)), "reduce Y: unknown function 'any'"),
-        (lambda: conv2d(IMAGE, FILTER, groups=2), "the channels of .* do not fit together with 2 groups"),
-        (lambda: conv2d(IMAGE, te.placeholder((3, 3, 5))), "the channels of .* do not fit together"),
-        (lambda: conv2d(A23, FILTER), "conv2d: X has 4 dimensions and W 4"),
+        (lambda: convolution(IMAGE, FILTER, groups=2), "the channels of .* do not fit together with 2 groups"),
+        (lambda: convolution(IMAGE, te.placeholder((3, 3, 5))), "the channels of .* do not fit together"),
+        (lambda: convolution(A23, FILTER), "conv2d: X has 4 dimensions and W 4"),
         (lambda: softmax(te.placeholder(())), "softmax: .* has no axis"),
-        (lambda: layer_norm(A23, V3, A34), "must be vectors along the last axis of A"),
+        (lambda: layer_norm(A23, V3, A34), r"layer_norm: B: .* must have the extents of the axes \[1\] of A"),
+        (lambda: layer_norm(A23, axes=(1, -1)), r"layer_norm: \(1, -1\) are not different axes of A"),
+        (lambda: rms_norm(A23, axes=(2,)), r"rms_norm: \(2,\) are not different axes of A"),
+        (lambda: rms_norm(te.placeholder(())), "are not different axes"),
+        (lambda: log_softmax(te.placeholder(())), "log_softmax: .* has no axis"),
+        (lambda: matrix_norm(V3), "matrix_norm: .* has no matrices"),
+        (lambda: convolution(IMAGE, FILTER, layout="NWC"), "conv1d: X has 3 dimensions and W 3"),
+        (lambda: transposed_convolution(A23, FILTER), "image and filter must have 4 dimensions and one element type"),
+        (lambda: transposed_convolution(IMAGE, FILTER), "the image has 4 channels and the filter has 6"),
+        (lambda: transposed_convolution(IMAGE, IMAGE, output_pad=1), r"output_padding \(1, 1\) must be less than the strides"),
+        (lambda: capsule_convolution(IMAGE, FILTER), "capsule_conv2d: X.* do not fit together"),
+        (lambda: max_pool(IMAGE, (2, 2), layout="NCW"), "layout 'NCW' must be NCHW or NHWC, and X"),
+        (lambda: max_pool(A23, (2,), layout="NWC"), "layout 'NWC' must be NCW or NWC, and A.* must have 3 dimensions"),
+        (lambda: avg_pool(te.placeholder((1, 4, 4, 1), "int32"), (2, 2)), "a mean requires floats"),
+        (lambda: group_norm(IMAGE, None, None, 3, 0.1), "the 4 channels of X.* cannot be divided into 3 groups"),
+        (lambda: group_norm(IMAGE, V3, None, 2, 0.1), "v.* must be a vector along axis 3 of X"),
+        (lambda: group_norm(IMAGE, None, None, 2, 0.1, "NWC"), "layout 'NWC' must be NCHW or NHWC"),
+        (lambda: instance_norm(A23, None, None, 0.1), "must have at least 3 dimensions"),
+        (lambda: attention(A23, A23, A23), "attention: Q.* are needed"),
+        (lambda: attention(CUBE, CUBE, te.placeholder((2, 4, 4))), "matmul C: .* do not fit together"),
+        (lambda: lstm_cell(A23, A23, A23, A34, A34, V3), "lstm_cell: .* do not fit together"),
+        (lambda: take(A23, V3, 0), "indices must be integers, got v"),
+        (lambda: resize(A23, (1, 1)), "an image must have 4 dimensions, NCHW"),
+        (lambda: resize(IMAGE, (1, 1), "cubic"), "unknown mode 'cubic', 'half_pixel'"),
+        (lambda: resize(IMAGE, (1,)), r"size must be \(height, width\)"),
+        (lambda: resize(te.placeholder((1, 1, 2, 2), "int32"), (1, 1), "linear"), "only floats can be interpolated"),
     ],
 )
 def test_tensors_that_do_not_fit_are_refused(make: object, message: str) -> None:
@@ -293,5 +425,5 @@ def test_reduced_keeps_axes_and_maps_elements(axes: tuple[int, ...], keepdims: b
 
 def test_strides_and_padding_of_numpy() -> None:
     x, w = te.placeholder((1, 8, 8, 4), name="X"), te.placeholder((3, 3, 4, 2), name="W")
-    given, plain = (te.create_prim_func([x, w, conv2d(x, w, stride=n, pad=n)]) for n in (np.int64(2), 2))
+    given, plain = (te.create_prim_func([x, w, convolution(x, w, stride=n, pad=n)]) for n in (np.int64(2), 2))
     assert equal(given, plain)

@@ -31,6 +31,11 @@ CONV = "n=1,h=5,w=5,ci=4,co=4,kh=3,kw=3"
         ("add(shape=3x4,other=1x4)", "add(shape=3x4,other=1x4)"),
         ("layer_norm(m=2,n=3,eps=0.00001)", "layer_norm(m=2,n=3)"),
         ("layer_norm(m=2,n=3,eps=1e-6)", "layer_norm(m=2,n=3,eps=1e-06)"),
+        ("argmax(shape=3x4,axis=1)", "argmax(shape=3x4)"),
+        ("argmin(axis=-2,shape=3x4)", "argmin(shape=3x4,axis=0)"),
+        ("softmax(m=2,n=3,axis=1)", "softmax(m=2,n=3)"),
+        ("log_softmax(m=2,n=3,axis=-2)", "log_softmax(m=2,n=3,axis=0)"),
+        ("conv1d(n=1,w=5,ci=2,co=2,kw=3,layout=NWC,pad=1)", "conv1d(n=1,w=5,ci=2,co=2,kw=3,pad=1)"),
     ],
 )
 def test_the_text_is_canonical_and_parses_back(text: str, canonical: str) -> None:
@@ -80,6 +85,26 @@ def test_values_may_be_given_as_values() -> None:
         (f"conv2d({CONV},pad=-1)", "parameter pad: expected an integer from 0, got '-1'"),
         (f"conv2d({CONV},groups=3)", "conv2d: groups=3 must divide ci=4 and co=4"),
         (f"conv2d({CONV},dilation=3)", "conv2d: the kernel does not fit: kh covers 7 pixels, and h with padding has 5"),
+        ("conv3d(n=1,d=5,h=5,w=5,ci=1,co=1,kd=3,kh=3,kw=3,layout=NHWC)", "expected NDHWC or NCDHW, got 'NHWC'. Did you mean 'NDHWC'"),
+        ("conv1d(n=1,w=2,ci=1,co=1,kw=3)", "conv1d: the kernel does not fit: kw covers 3 pixels, and w with padding has 2"),
+        ("conv1d(n=1,w=2,ci=1,co=1,kw=3,h=1)", "conv1d: parameter h is unknown"),
+        ("conv1d_transpose(n=1,w=2,ci=3,co=4,kw=3,groups=2)", "conv1d_transpose: groups=2 must divide ci=3 and co=4"),
+        ("conv1d_transpose(n=1,w=2,ci=1,co=1,kw=3,output_pad=1)", "output_pad=1 must be less than stride=1 or dilation=1"),
+        ("conv1d_transpose(n=1,w=2,ci=1,co=1,kw=3,pad=2)", "nothing remains: the result has 4 pixels along w, and pad=2 removes 4"),
+        ("capsule_conv2d(n=1,h=2,w=4,ci=1,co=1,kh=3,kw=3)", "capsule_conv2d: the kernel does not fit: kh covers 3 pixels"),
+        ("max_pool2d(n=1,h=4,w=4,c=1,kh=3,kw=3,pad=2)", "max_pool2d: pad=2 must be at most half of kh=3, so that no window has only"),
+        ("avg_pool1d(n=1,w=2,c=1,kw=5,pad=1)", "avg_pool1d: the kernel does not fit: kw covers 5 pixels, and w with padding has 4"),
+        ("max_pool1d(n=1,w=2,c=1,kw=1,count_include_pad=1)", "max_pool1d: parameter count_include_pad is unknown"),
+        ("argmax(shape=3x4,axis=2)", "argmax: parameter axis: 2 is not an axis of 3x4"),
+        ("argmax(shape=3x4,axis=all)", "parameter axis: expected the position of an axis, spelled like 1 or -1, got 'all'"),
+        ("softmax(m=3,n=4,axis=-3)", "softmax: parameter axis: -3 is not an axis of 3x4"),
+        ("variance(shape=3x1,axis=1,correction=1)", "variance: correction=1 must be less than the 1 elements of a set"),
+        ("variance(shape=3x1,axis=2)", "variance: parameter axis: 2 are not different axes of 3x1"),
+        ("group_norm(shape=1x2x6,groups=4)", "group_norm: groups=4 must divide the 6 channels"),
+        ("group_norm(shape=1x6,groups=2)", "group_norm: parameter shape: 1x6 must have batch, channels and positions"),
+        ("instance_norm(shape=6)", "instance_norm: parameter shape: 6 must have batch, channels and positions"),
+        ("resize2d(n=1,h=2,w=2,c=1,oh=4,ow=4,mode=cubic)", "resize2d: parameter mode: expected nearest or linear, got 'cubic'"),
+        ("gather(m=7,n=3,rows=0)", "gather: parameter rows: expected an integer from 1, got '0'"),
         ("layer_norm(m=2,n=3,eps=-1)", "parameter eps: expected a number from 0, got '-1'"),
         ("layer_norm(m=2,n=3,eps=nan)", "expected a number from 0, got 'nan'"),
         ("layer_norm(m=2,n=3,eps=tiny)", "expected a number from 0, got 'tiny'"),
@@ -119,6 +144,12 @@ def test_random_inputs_have_the_type_and_domain_of_the_operator() -> None:
     a, b = workload("div(shape=40x50,dtype=float64)").random_inputs()
     assert a.dtype == b.dtype == np.float64 and a.min() < 0 and b.min() >= 0.5
     assert workload("relu(shape=4,dtype=float16)").random_inputs()[0].dtype == np.float16
+
+
+def test_random_indices_are_in_range() -> None:
+    x, indices = workload("gather(m=7,n=3,rows=400)").random_inputs()
+    assert x.dtype == np.float32 and indices.dtype == np.int64 and set(indices) == set(range(7))
+    assert workload("embedding(tokens=4,vocabulary=9,width=3)").index_extents == {"index": 9}
 
 
 def test_the_reference_refuses_arrays_of_another_workload() -> None:

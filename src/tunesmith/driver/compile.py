@@ -20,7 +20,6 @@ from tunesmith.driver.compiled import CompiledModule, CompiledProgram
 from tunesmith.driver.workloads import WorkloadLike, find_module
 from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.offload.external_codegen import Codegen
-from tunesmith.graph.operators.indexing import reported_indices
 from tunesmith.graph.tuning.apply_records import ApplyRecords, Coverage
 from tunesmith.ir.analysis.out_of_bounds import check_out_of_bounds
 from tunesmith.ir.function import IRModule, PrimFunc
@@ -29,6 +28,7 @@ from tunesmith.ir.target.target import Target
 from tunesmith.lower.fallback.default_schedule import default_schedule
 from tunesmith.lower.pipelines import CPU_CHECKED
 from tunesmith.measure.records.database import Database
+from tunesmith.ops.gather import reported_indices
 from tunesmith.ops.tensor_expression import Tensor
 from tunesmith.schedule.independence import check_marked_loops
 from tunesmith.schedule.schedule import Schedule

@@ -24,8 +24,9 @@ from tunesmith.display.tables import (
     sparkline,
 )
 from tunesmith.driver.compile import Records, as_target, open_records
-from tunesmith.driver.workloads import Subject, WorkloadLike, find_subject, subject_of_text
+from tunesmith.driver.workloads import WorkloadLike, find_subject, subject_of_text
 from tunesmith.graph.tuning.apply_records import apply_record
+from tunesmith.ir.analysis.operation_count import operation_count
 from tunesmith.ir.remarks import remarks
 from tunesmith.ir.script.printer import script as print_script
 from tunesmith.ir.target.target import Target
@@ -119,7 +120,7 @@ def show_workload(
     machine = as_target(target)
     task = subject.task(machine)
     data: dict[str, Any] = {"workload": subject.name, "digest": task.digest, "target": str(machine), "flops": subject.flops}
-    operations = f"{subject.flops:,} operations" if subject.flops else "operations unknown"
+    operations = f"{subject.flops:,} operations" if subject.flops else "no arithmetic operations"
     parts: list[RenderableType] = [printable(f"{subject.name}  digest {task.digest}  {operations}")]
     programs: list[RenderableType] = []
     odd = [str(remark) for remark in remarks(subject.func)]
@@ -158,7 +159,7 @@ def _log_entry(database: Database, digest: str, target: Mapping[str, object], sc
     name = digest if line is None else line.name
     records = database.records(digest, target)
     best = database.best(digest, target)
-    flops = _flops(name)
+    flops = _flops(name, None if line is None else line.script)
     errors: dict[str, int] = {}
     for r in records:
         if r.error is not None:
@@ -215,13 +216,17 @@ def _curve(records: Sequence[Record]) -> list[float | None]:
     return out
 
 
-def _flops(name: str) -> int:
-    """Operations of an operator's workload; 0 for any other name.  Names in a log are never used as paths."""
+def _flops(name: str, text: str | None) -> int:
+    """Operations of an operator's workload, or of the program in the log; 0 without either.  Names in a log are never used as paths."""
     try:
-        found: Subject | None = None if ".py:" in name else subject_of_text(name)
+        if ".py:" not in name:
+            return subject_of_text(name).flops
+    except UserError:
+        pass
+    try:
+        return 0 if text is None else operation_count(parse_function(text)) or 0
     except UserError:
         return 0
-    return 0 if found is None else found.flops
 
 
 def _target_text(target: Mapping[str, object]) -> str:

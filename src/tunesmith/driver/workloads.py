@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from tunesmith.datasets.suites import expand
@@ -16,6 +17,7 @@ from tunesmith.graph.passes.pipelines import GRAPH
 from tunesmith.graph.tuning.apply_records import why_not_tunable
 from tunesmith.graph.tuning.tasks import extract_tasks
 from tunesmith.ir import structural
+from tunesmith.ir.analysis.operation_count import operation_count
 from tunesmith.ir.analysis.out_of_bounds import check_out_of_bounds
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.poly import Var
@@ -55,18 +57,21 @@ class Subject:
     weight: float = 1.0
     in_model: bool = False
 
-    @property
+    @cached_property
     def flops(self) -> int:
-        """Floating point operations of one call; 0 if unknown.
+        """Arithmetic operations of one call, for rates; 0 if there are none, or they depend on a dynamic size.
 
-        An operator has a count: an own function gets one, and with it GFLOP/s in tables, as an `ops.operator.Operator` with `operations`.
+        An operator declares its count, by the convention of benchmark tables; that of any other function is derived from its program.
         """
-        return self.operator.flops if self.operator is not None else 0
+        return self.operator.flops if self.operator is not None else operation_count(self.func) or 0
 
     @property
     def ranges(self) -> Mapping[str, Range]:
         """Value ranges of inputs for which the default range is invalid."""
-        return dict.fromkeys(self.operator.operator.positive, POSITIVE) if self.operator is not None else {}
+        if self.operator is None:
+            return {}
+        indices: dict[str, Range] = {name: (0, extent) for name, extent in self.operator.index_extents.items()}
+        return dict.fromkeys(self.operator.operator.positive, POSITIVE) | indices
 
     def task(self, target: Target, rules: Sequence[str | Rule] | None = None) -> Task:
         """The tuning task of the function.

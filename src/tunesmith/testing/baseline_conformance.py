@@ -28,7 +28,7 @@ from tunesmith.support.errors import RunError, TunesmithError, UserError
 Make = Callable[[int], Baseline]
 """Factory of baselines with a number of threads."""
 
-TOLERANCE = {"float16": 1e-2, "float32": 2e-4, "float64": 1e-9}
+TOLERANCE = {"float16": 1e-2, "float32": 2e-4, "float64": 1e-9, "int64": 0.0}
 """Allowed difference by dtype: absolute, and relative to the numpy reference of the operator."""
 _CONV = "n=1,h=9,w=11,ci=6,co=8"
 CASES = (
@@ -54,6 +54,39 @@ CASES = (
     "relu(shape=7x50)",
     "add(shape=1x4x5x6)",
     "add(shape=4x5x6,other=5x1)",
+    "softmax(m=7,n=50,axis=0)",
+    "log_softmax(m=7,n=50)",
+    "conv1d(n=2,w=11,ci=6,co=8,kw=3,stride=2,pad=1,bias=1,relu=1)",
+    "conv1d(n=1,w=8,ci=8,co=8,kw=3,pad=1,groups=8,layout=NCW)",
+    "conv3d(n=1,d=4,h=5,w=6,ci=4,co=6,kd=3,kh=2,kw=3,pad=1,dilation=2,groups=2)",
+    "conv3d(n=1,d=4,h=5,w=6,ci=4,co=6,kd=3,kh=2,kw=3,layout=NCDHW,bias=1)",
+    "conv1d_transpose(n=2,w=5,ci=4,co=6,kw=3,stride=2,output_pad=1,layout=NCW,bias=1)",
+    "conv2d_transpose(n=1,h=3,w=4,ci=4,co=6,kh=4,kw=3,stride=2,pad=1,relu=1)",
+    "conv2d_transpose(n=1,h=3,w=4,ci=4,co=6,kh=3,kw=3,stride=2,groups=2,dilation=2)",
+    "conv3d_transpose(n=1,d=2,h=3,w=4,ci=4,co=6,kd=2,kh=2,kw=2,stride=2)",
+    "matrix_norm(b=2,m=7,n=50)",
+    "max_pool1d(n=2,w=9,c=3,kw=3,stride=2,pad=1,layout=NCW)",
+    "max_pool2d(n=2,h=9,w=11,c=6,kh=3,kw=2,stride=2,pad=1)",
+    "max_pool3d(n=1,d=4,h=5,w=3,c=2,kd=2,kh=3,kw=2)",
+    "avg_pool1d(n=1,w=9,c=3,kw=3,pad=1)",
+    "avg_pool2d(n=2,h=9,w=11,c=6,kh=3,kw=3,stride=2,pad=1,count_include_pad=1)",
+    "avg_pool2d(n=2,h=9,w=11,c=6,kh=3,kw=3,pad=1,layout=NCHW)",
+    "avg_pool3d(n=1,d=4,h=5,w=3,c=2,kd=2,kh=3,kw=2,pad=1,layout=NCDHW)",
+    "argmax(shape=7x50)",
+    "argmin(shape=7x50,axis=0)",
+    "prod(shape=7x50,axis=1)",
+    "variance(shape=7x50,axis=1,correction=1)",
+    "rms_norm(m=7,n=50,eps=1e-3)",
+    "group_norm(shape=2x5x4x6,groups=3)",
+    "instance_norm(shape=2x5x4x6,layout=NCHW)",
+    "instance_norm(shape=2x5x4x6)",
+    "attention(b=2,m=9,n=11,d=8)",
+    "attention(b=2,m=9,n=9,d=8,causal=1)",
+    "gather(m=9,n=6,rows=5)",
+    "embedding(tokens=5,vocabulary=9,width=6)",
+    "resize2d(n=1,h=5,w=4,c=3,oh=7,ow=3,coordinates=asymmetric)",
+    "resize2d(n=1,h=5,w=4,c=3,oh=9,ow=8,mode=linear)",
+    "resize2d(n=1,h=5,w=4,c=3,oh=7,ow=3,mode=linear,coordinates=align_corners)",
 )
 """Workloads of the operators that libraries have."""
 LARGE = ("relu(shape=4096x2048)", "matmul(m=1,n=4096,k=4096)", "conv2d(n=1,h=2,w=2,ci=4096,co=4096,kh=1,kw=1)")

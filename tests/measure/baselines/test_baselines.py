@@ -31,10 +31,13 @@ RARE = [
     "conv2d(n=1,h=9,w=11,ci=6,co=8,kh=3,kw=2,residual=1)",
     "exp(shape=3)",
     "mean(shape=3x4)",
+    "conv3d(n=1,d=3,h=3,w=3,ci=2,co=2,kd=3,kh=3,kw=2,residual=1)",
+    "capsule_conv2d(n=1,h=3,w=3,ci=2,co=2,kh=3,kw=3)",
+    "lstm_cell(m=2,n=3,k=4)",
 ]
 """Forms and operators that no baseline supports."""
 
-NUMPY_HAS = {"matmul", "batch_matmul", "dense", "sum", "relu", "add"}
+NUMPY_HAS = {"matmul", "batch_matmul", "dense", "relu", "add", "sum", "prod", "variance", "argmax", "argmin", "gather", "embedding"}
 
 
 def _baseline(name: str) -> Baseline:

@@ -31,6 +31,8 @@ def test_a_call_has_the_parameters_of_the_workload() -> None:
     assert call_of("layer_norm(m=2,n=3,eps=1e-6)").real("eps") == 1e-6
     assert call_of("sum(shape=2x3,axis=-1)").axes("axis") == (1,)
     assert call_of("sum(shape=2x3)").axes("axis") == ()
+    assert call_of("max_pool3d(n=1,d=2,h=3,w=4,c=1,kd=1,kh=2,kw=3)").window == (1, 2, 3)
+    assert call_of("conv1d(n=1,w=4,ci=1,co=1,kw=2)").window == (2,)
 
 
 @pytest.mark.parametrize(
@@ -52,6 +54,7 @@ def test_common_forms(text: str, activation: str, common: bool) -> None:
 def test_filters_of_depthwise_convolutions_have_an_axis_of_input_channels() -> None:
     assert call_of(f"conv2d({CONV},groups=4)").inputs["W"].shape == (3, 3, 1, 4)
     assert call_of(f"conv2d({CONV},groups=4,layout=NCHW)").inputs["W"].shape == (4, 1, 3, 3)
+    assert call_of("conv1d(n=1,w=4,ci=4,co=4,kw=2,groups=4)").inputs["W"].shape == (2, 1, 4)
 
 
 def test_inputs_are_contiguous() -> None:
