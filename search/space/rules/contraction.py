@@ -189,7 +189,8 @@ def schedule(s: Schedule, main: str, pads: list[str], plan: Plan, target: Target
     if plan.pad == "inline":
         for p in pads:
             s.compute_inline(s.get_block(p))
-    nest(s, main, [c.name for c in consumers(s.func, s.block(s.get_block(main)))], pads, plan, target)
+    block = next(b for b in s.blocks() if b.name == main)
+    nest(s, main, [c.name for c in consumers(s.func, block)], pads, plan, target)
 
 
 def nest(s: Schedule, main: str, readers: Sequence[str], pads: Sequence[str], plan: Plan, target: Target) -> None:
