@@ -47,7 +47,7 @@ def _tensors(*, b: int, m: int, n: int, d: int, causal: int, dtype: str) -> list
 def _reference(q: np.ndarray, k: np.ndarray, v: np.ndarray, /, *, causal: int, **_: object) -> list[np.ndarray]:
     scores = q.astype(np.float64) @ k.astype(np.float64).swapaxes(1, 2) / math.sqrt(q.shape[2])
     if causal:
-        scores = np.where(np.tri(*scores.shape[1:], dtype=bool), scores, -np.inf)
+        scores = np.where(np.tri(*scores.shape[1:], dtype=np.bool_), scores, -np.inf)
     return [(softmax_reference(scores) @ v.astype(np.float64)).astype(q.dtype)]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,8 +32,17 @@ from tunesmith.ops.tensor_expression import Tensor
 from tunesmith.support.errors import ScriptError, UserError
 
 
-def _taps(i: Poly, extent: Poly, kernel: Poly, stride: int, dilation: int, low: int, name: str) -> tuple[Poly, Poly, Poly, list[Expr]]:
-    """The products summed in row i: reduction axis, filter row, image row, and conditions that both exist.
+class _Taps(NamedTuple):
+    """The products summed in one row of the result: the reduction axis, filter and image row of each, and conditions that both exist."""
+
+    axis: Poly
+    tap: Poly
+    pixel: Poly
+    exist: list[Expr]
+
+
+def _taps(i: Poly, extent: Poly, kernel: Poly, stride: int, dilation: int, low: int, name: str) -> _Taps:
+    """The products summed in row i.
 
     Filter row k and image row p contribute to i = p * stride + k * dilation - low.  Without dilation only every stride-th filter row
     contributes, starting at (i + low) % stride, so zeros are multiplied only at the edges.
@@ -46,7 +56,7 @@ def _taps(i: Poly, extent: Poly, kernel: Poly, stride: int, dilation: int, low: 
         r = te.reduce_axis(kernel, name)
         k, p = r, (moved - r * dilation) // stride
         exists = [mod(moved - r * dilation, stride) < 1] if stride > 1 else []
-    return r, minimum(k, kernel - 1) if exists and dilation == 1 else k, p, [*exists, p >= 0, p < extent]
+    return _Taps(r, minimum(k, kernel - 1) if exists and dilation == 1 else k, p, [*exists, p >= 0, p < extent])
 
 
 def transposed_convolution(
@@ -93,8 +103,8 @@ def transposed_convolution(
             _taps(i, e, k, s, d, low, f"r{letter}")
             for i, e, k, s, d, (low, _), letter in zip(at, extents, kernel, strides, dilations, edges, DIMENSIONS[rank], strict=True)
         ]
-        axes, taps, there = [[f[j] for f in found] for j in range(3)]  # type: ignore[misc]
-        exist = te.all(*[c for f in found for c in f[3]])
+        axes, taps, there = [f.axis for f in found], [f.tap for f in found], [f.pixel for f in found]
+        exist = te.all(*[c for f in found for c in f.exist])
         rc = te.reduce_axis(ci // groups, "rc")
         channel, inner = (rc, c) if groups == 1 else (c // each * (ci // groups) + rc, mod(c, each))
         pixel = te.if_then_else(exist, x[(b, *there, channel)] if last else x[(b, channel, *there)], 0.0)
@@ -134,7 +144,7 @@ def transposed_convolved(
 
 
 def _checked(rank: int, p: dict[str, Value]) -> dict[str, Value]:
-    ci, co, groups, stride, pad, added, dilation = [  # type: ignore[misc]
+    ci, co, groups, stride, pad, added, dilation = [
         int(p[key])  # type: ignore[arg-type]
         for key in ("ci", "co", "groups", "stride", "pad", "output_pad", "dilation")
     ]

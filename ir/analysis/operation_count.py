@@ -1,8 +1,8 @@
 """Count the arithmetic operations of a function, which give a rate to programs that declare no count.
 
 An arithmetic operator and a call of an intrinsic count one, a multiply-add two; loads, casts, comparisons, selections and index arithmetic
-count none.  A block runs once for each point of the domain of its iteration variables, whatever its predicate and the loops around it: the
-count of a schedule is the count of its unscheduled program.
+count none.  A block runs once for each point of the domain of its iteration variables, whatever its predicate and the loops around it, so
+that splits which overhang and recomputation do not change the count.
 """
 
 from __future__ import annotations

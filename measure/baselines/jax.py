@@ -115,7 +115,7 @@ def _functions() -> dict[str, Callable[..., Any]]:
     def attention(call: OperatorCall, q: Any, k: Any, v: Any) -> Any:
         scores = jnp.matmul(q, k.swapaxes(1, 2)) * (1 / math.sqrt(q.shape[2]))
         if call.number("causal"):
-            scores = jnp.where(np.tri(*scores.shape[1:], dtype=bool), scores, -jnp.inf)
+            scores = jnp.where(np.tri(*scores.shape[1:], dtype=np.bool_), scores, -jnp.inf)
         return jnp.matmul(jax.nn.softmax(scores, axis=-1), v)
 
     return {

@@ -25,7 +25,7 @@ def arranged(call: OperatorCall, tensors: Mapping[str, Any]) -> dict[str, Any]:
     """The tensors in torch's order, as views."""
     if not channels_last(call):
         return dict(tensors)
-    moved = {"X": lambda x: x.movedim(-1, 1), "W": lambda w: w.movedim((-1, -2), (0, 1))}
+    moved: dict[str, Function] = {"X": lambda x: x.movedim(-1, 1), "W": lambda w: w.movedim((-1, -2), (0, 1))}
     return {name: moved[name](t) if name in moved else t for name, t in tensors.items()}
 
 

@@ -56,6 +56,11 @@ WORKLOADS = (
     "sum(shape=300)",
     "max(shape=23)",
     "max(shape=3x70,axis=1)",
+    "conv1d(n=2,w=9,ci=4,co=6,kw=3,stride=2,pad=1)",
+    "conv2d_transpose(n=1,h=3,w=5,ci=3,co=7,kh=4,kw=4,stride=2,pad=1)",
+    "max_pool2d(n=1,h=7,w=6,c=13,kh=3,kw=2,stride=2,pad=1)",
+    "log_softmax(m=3,n=17)",
+    "rms_norm(m=3,n=17)",
 )
 
 
