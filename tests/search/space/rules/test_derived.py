@@ -60,9 +60,9 @@ def softmax_axis_1(m: int = 16, n: int = 100, k: int = 64) -> PrimFunc:
     x = te.placeholder((m, n, k), name="x")
     a, b = te.reduce_axis(n, "a"), te.reduce_axis(n, "b")
     top = te.compute((m, k), lambda i, j: te.max(x[i, a, j], axis=a), "M")
-    e = te.compute((m, n, k), lambda i, l, j: call("exp", x[i, l, j] - top[i, j]), "E")
+    e = te.compute((m, n, k), lambda i, q, j: call("exp", x[i, q, j] - top[i, j]), "E")
     z = te.compute((m, k), lambda i, j: te.sum(e[i, b, j], axis=b), "Z")
-    return te.create_prim_func([x, te.compute((m, n, k), lambda i, l, j: e[i, l, j] / z[i, j], "Y")], "softmax_axis_1")
+    return te.create_prim_func([x, te.compute((m, n, k), lambda i, q, j: e[i, q, j] / z[i, j], "Y")], "softmax_axis_1")
 
 
 FUNCTIONS = (rms_norm_product, attention, group_norm, softmax_axis_1)
