@@ -175,8 +175,7 @@ def _plans(func: PrimFunc, main: Block, target: Target, axis: int, across: bool,
 
 def packs_well(main: Block, o: Operand, vector: Var) -> bool:
     """Whether the operand has the vector variable as an index, and is reused by rows or is not contiguous along the vector axis."""
-    access = next(a for a in reads(main) if a.buffer is o.buffer)
-    if not any(e.as_var() is vector for e in access.indices):
+    if not any(a.buffer is o.buffer and any(e.as_var() is vector for e in a.indices) for a in reads(main)):
         return False
     rows = [i.var for i in main.iters if i.kind == "S" and i.var is not vector and i.extent.const != 1]
     return vector not in o.contiguous or any(v not in o.iters for v in rows)
@@ -348,8 +347,8 @@ def _pack(s: Schedule, block: BlockRV, plan: Plan, levels: _Levels, at: LoopRV) 
     """
     assert plan.pack is not None and levels.vector is not None
     b = s.block(block)
-    access = next(a for a in reads(b) if a.buffer.name == plan.pack)
     axis = b.iters[plan.axis].var
+    access = next(a for a in reads(b) if a.buffer.name == plan.pack and any(e.as_var() is axis for e in a.indices))
     vector = next(i for i, e in enumerate(access.indices) if e.as_var() is axis)
     rest = [d for d in range(len(access.indices)) if d != vector]
     order = {it.var: n for n, it in enumerate(b.iters)}
