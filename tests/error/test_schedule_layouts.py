@@ -1,0 +1,74 @@
+"""Test refusals of transform_layout and transform_block_layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tunesmith.ir.script.parser import parse
+from tunesmith.schedule.schedule import Schedule
+
+On = Callable[[str], Schedule]
+Refuse = Callable[..., None]
+
+VECTORS = """
+@T.prim_func
+def vectors(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
+    B = T.alloc_buffer((8,), "float32")
+    for i in T.serial(2):
+        with T.block("B"):
+            vi = T.axis.spatial(2, i)
+            B.vstore([vi * 4], A.vload([vi * 4], 4))
+    for i in T.serial(8):
+        with T.block("C"):
+            vi = T.axis.spatial(8, i)
+            C[vi] = B[vi]
+"""
+
+
+# ---- transform_layout
+
+
+def test_transform_layout_accesses_it(on: On, refuse: Refuse) -> None:
+    s = on("dense")
+    b = s.get_block("D")
+    refuse("transform_layout", "accesses-it", "it accesses D, C, bias", s, lambda: s.transform_layout(b, "W", [0, 1]))
+
+
+def test_transform_layout_intermediate(on: On, refuse: Refuse) -> None:
+    s = on("dense")
+    b = s.get_block("C")
+    refuse("transform_layout", "intermediate", "W is a parameter", s, lambda: s.transform_layout(b, "W", [1, 0]))
+
+
+@pytest.mark.parametrize(
+    ("index_map", "why"),
+    [
+        ([0], "dimension 1 of C must occur in the layout once"),
+        ([0, [1, "/", 2], [1, "%", 3]], "dimension 1 of C must occur in the layout once, or as '/' and '%' with one factor"),
+        ([[1, "/", 2], [1, "%", 2], 1, 0], "dimension 1 of C must occur"),
+        ([0, 1, 2], "the layout names dimension 2, but C has 2 dimensions, counted from 0"),
+        ([0, [1, "/", 0], [1, "%", 0]], "a dimension is split by a factor of at least 1; found 0"),
+        (7, "the layout is 7; it must be a list"),
+    ],
+)
+def test_transform_layout_layout(on: On, refuse: Refuse, index_map: Any, why: str) -> None:
+    s = on("dense")
+    b = s.get_block("C")
+    refuse("transform_layout", "layout", why, s, lambda: s.transform_layout(b, "C", index_map))
+
+
+def test_transform_layout_scalar(refuse: Refuse) -> None:
+    s = Schedule(parse(VECTORS))
+    b = s.get_block("C")
+    refuse("transform_layout", "scalar", "vectors of 4 elements", s, lambda: s.transform_layout(b, "B", [[0, "/", 2], [0, "%", 2]]))
+
+
+@pytest.mark.parametrize(("dtype", "value"), [("int8", 200), ("int8", 0.5), ("uint8", -1), ("bool", 2)])
+def test_transform_layout_pad_value(refuse: Refuse, dtype: str, value: float) -> None:
+    s = Schedule(parse(VECTORS.replace("float32", dtype).replace("B.vstore([vi * 4], A.vload([vi * 4], 4))", "B[vi] = A[vi]")))
+    b = s.get_block("B")
+    message = f"the padding of B is {value}, which is not a value of {dtype}"
+    refuse("transform_layout", "pad-value", message, s, lambda: s.transform_layout(b, "B", [[0, "/", 3], [0, "%", 3]], value))

@@ -1,0 +1,168 @@
+"""Test transform_layout and transform_block_layout: layouts of intermediate buffers and of the iterations of a block."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.interpreter.interpret import run
+from tunesmith.ir.script.syntax import T
+from tunesmith.schedule.schedule import Schedule
+
+Apply = Callable[..., Schedule]
+Golden = Callable[..., None]
+
+
+@T.prim_func
+def chain(A: T.Buffer((5, 7), "float32"), C: T.Buffer((5, 7), "float32"), D: T.Buffer((5,), "float32")):
+    B = T.alloc_buffer((5, 7), "float32")
+    for i, j in T.grid(5, 7):
+        with T.block("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = A[vi, vj] * 2.0
+    for i, j in T.grid(5, 7):
+        with T.block("C"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            C[vi, vj] = B[vi, vj] + B[4 - vi, 6 - vj]
+    for i, k in T.grid(5, 7):
+        with T.block("D"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                D[vi] = B[vi, 0]
+            D[vi] = D[vi] + B[vi, vk]
+
+
+@T.prim_func
+def sums(A: T.Buffer((5, 6), "float32"), W: T.Buffer((6, 7), "float32"), D: T.Buffer((5, 7), "float32")):
+    C = T.alloc_buffer((5, 7), "float32")
+    for i, j, k in T.grid(5, 7, 6):
+        with T.block("C"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                C[vi, vj] = 0.0
+            C[vi, vj] = C[vi, vj] + A[vi, vk] * W[vk, vj]
+    for i, j in T.grid(5, 7):
+        with T.block("D"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            D[vi, vj] = C[vi, vj] + 1.0
+
+
+@T.prim_func
+def padded(A: T.Buffer((9,), "float32"), C: T.Buffer((9,), "float32")):
+    B = T.alloc_buffer((9,), "float32")
+    for i in T.serial(9):
+        with T.block("B"):
+            vi = T.axis.spatial(9, i)
+            B[vi] = A[vi]
+    for i in T.serial(9):
+        with T.block("C"):
+            vi = T.axis.spatial(9, i)
+            C[vi] = T.if_then_else(vi > 0, B[vi - 1], 0.0) + T.if_then_else(vi < 8, B[vi + 1], 0.0)
+
+
+@T.prim_func
+def outside(A: T.Buffer((6,), "float32"), C: T.Buffer((6,), "float32")):
+    B = T.alloc_buffer((6,), "float32")
+    for i in T.serial(6):
+        with T.block("B"):
+            vi = T.axis.spatial(6, i)
+            B[vi] = A[vi]
+    B[2] = 7.0
+    for i in T.serial(6):
+        if B[5 - i] > 0.0:
+            with T.block("C"):
+                vi = T.axis.spatial(6, i)
+                C[vi] = B[vi]
+        else:
+            C[i] = 0.0
+
+
+def shape(func: PrimFunc, name: str) -> list[int]:
+    """The extents of the allocation with that name."""
+    return [e.as_int() for b in func.allocs if b.name == name for e in b.shape]
+
+
+def tiled(s: Schedule) -> None:
+    b = s.get_block("B")
+    (t,) = s.sample_tile(s.get_loops(b)[1], 2, "t", [range(1, 20)], waste=9.0)
+    s.transform_layout(b, "B", [[1, "/", t], 0, [1, "%", t]])
+
+
+# ---- transform_layout
+
+
+def test_transform_layout(apply: Apply, assert_golden: Golden) -> None:
+    assert_golden(str(apply(chain, tiled, [[4]]).func))
+
+
+@pytest.mark.parametrize("tile", [1, 2, 3, 5, 7, 8, 11])
+def test_transform_layout_by_any_factor(apply: Apply, tile: int) -> None:
+    assert shape(apply(chain, tiled, [[tile]]).func, "B") == [-(-7 // tile), 5, tile]
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations([[0, "/", 2], [0, "%", 2], [1, "/", 3], [1, "%", 3]])))
+def test_every_order_of_a_layout(apply: Apply, order: tuple[object, ...]) -> None:
+    apply(chain, lambda s: s.transform_layout(s.get_block("D"), "B", list(order)))
+
+
+def test_layout_of_a_reduction(apply: Apply) -> None:
+    s = apply(sums, lambda s: s.transform_layout(s.get_block("D"), "C", [1, [0, "/", 2], [0, "%", 2]]))
+    assert "C[vj, vi // 2, vi % 2] = C[vj, vi // 2, vi % 2] + " in str(s.func)
+
+
+def test_layout_of_a_buffer_read_under_conditions(apply: Apply) -> None:
+    """The side that is not taken has an index before the buffer, which is not evaluated."""
+    apply(padded, lambda s: s.transform_layout(s.get_block("B"), "B", [[0, "%", 4], [0, "/", 4]]))
+
+
+def test_accesses_outside_of_blocks_change_too(apply: Apply) -> None:
+    s = apply(outside, lambda s: s.transform_layout(s.get_block("B"), "B", [[0, "%", 4], [0, "/", 4]]))
+    assert "B[2, 0] = " in str(s.func) and "if B[" in str(s.func)
+
+
+def test_a_layout_of_a_layout(apply: Apply) -> None:
+    def steps(s: Schedule) -> None:
+        tiled(s)
+        s.transform_layout(s.get_block("C"), "B", [1, [0, "/", 2], 2, [0, "%", 2]])
+
+    s = apply(chain, steps, [[4]])
+    assert shape(s.func, "B") == [5, 1, 4, 2]
+
+
+def test_padding_has_the_value(apply: Apply, assert_golden: Golden) -> None:
+    s = apply(
+        chain, lambda s: s.transform_layout(s.get_block("B"), "B", [[0, "/", 4], [1, "/", 3], [0, "%", 4], [1, "%", 3]], pad_value=-1.5)
+    )
+    assert_golden(str(s.func))
+
+
+@pytest.mark.parametrize("tile", [1, 2, 4, 9, 10])
+def test_all_of_the_padding_is_stored(tile: int) -> None:
+    s = Schedule(padded)
+    s.transform_layout(s.get_block("B"), "B", [[0, "/", tile], [0, "%", tile]], pad_value=5.0)
+    (b,) = s.func.allocs
+    shown = s.func.with_(params=(*s.func.params, b), allocs=())
+    values = np.arange(9, dtype=np.float32)
+    stored = run(shown, {"A": values})[2].reshape(-1)
+    assert stored[:9].tolist() == values.tolist() and set(stored[9:]) <= {5.0}
+
+
+def test_padding_of_integers(apply: Apply) -> None:
+    @T.prim_func
+    def integers(A: T.Buffer((5,), "int8"), C: T.Buffer((5,), "int8")):
+        B = T.alloc_buffer((5,), "int8")
+        for i in T.serial(5):
+            with T.block("B"):
+                vi = T.axis.spatial(5, i)
+                B[vi] = A[vi]
+        for i in T.serial(5):
+            with T.block("C"):
+                vi = T.axis.spatial(5, i)
+                C[vi] = B[vi]
+
+    s = apply(integers, lambda s: s.transform_layout(s.get_block("B"), "B", [[0, "/", 4], [0, "%", 4]], -128))
+    assert "= T.int8(-128)" in str(s.func)
