@@ -31,6 +31,7 @@ from tunesmith.schedule.primitives.rfactor import rfactor
 from tunesmith.schedule.primitives.sample import sample_categorical, sample_perfect_tile, sample_tile
 from tunesmith.schedule.primitives.set_scope import set_scope
 from tunesmith.schedule.primitives.split import split
+from tunesmith.schedule.primitives.transform_block_layout import transform_block_layout
 from tunesmith.schedule.primitives.transform_layout import transform_layout
 from tunesmith.schedule.state import ScheduleState
 from tunesmith.schedule.trace import Trace
@@ -69,6 +70,7 @@ class Schedule(ScheduleState):
     pad_rows = pad_rows
     reuse_buffer = reuse_buffer
     transform_layout = transform_layout
+    transform_block_layout = transform_block_layout
     compute_at = compute_at
     reverse_compute_at = reverse_compute_at
     compute_inline = compute_inline

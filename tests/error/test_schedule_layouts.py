@@ -72,3 +72,94 @@ def test_transform_layout_pad_value(refuse: Refuse, dtype: str, value: float) ->
     b = s.get_block("B")
     message = f"the padding of B is {value}, which is not a value of {dtype}"
     refuse("transform_layout", "pad-value", message, s, lambda: s.transform_layout(b, "B", [[0, "/", 3], [0, "%", 3]], value))
+
+
+# ---- transform_block_layout
+
+
+def loops(s: Schedule, block: str) -> list[Any]:
+    """The loops around the block, outermost first."""
+    return s.get_loops(s.get_block(block))
+
+
+def test_transform_block_layout_trivial(on: On, refuse: Refuse) -> None:
+    s = on("dense")
+    b = s.get_block("D")
+    s.split(loops(s, "D")[0], [None, 2])
+    message = "iteration variable vi of block D is not a loop of its own with the extent 8"
+    refuse("transform_block_layout", "trivial", message, s, lambda: s.transform_block_layout(b, [0, 1]))
+
+
+def test_transform_block_layout_layout(on: On, refuse: Refuse) -> None:
+    s = on("dense")
+    b = s.get_block("C")
+    message = "dimension 2 of the iterations of block C must occur in the layout once"
+    refuse("transform_block_layout", "layout", message, s, lambda: s.transform_block_layout(b, [0, 1]))
+
+
+def test_transform_block_layout_serial(on: On, refuse: Refuse) -> None:
+    s = on("dense")
+    b = s.get_block("D")
+    s.vectorize(loops(s, "D")[1])
+    message = "loop j is vectorized or annotated"
+    refuse("transform_block_layout", "serial", message, s, lambda: s.transform_block_layout(b, [0, [1, "/", 2], [1, "%", 2]]))
+
+
+def test_transform_block_layout_bounded(on: On, refuse: Refuse) -> None:
+    s = on("row")
+    b = s.get_block("C")
+    message = "a factor must be at most 2147483647"
+    refuse("transform_block_layout", "bounded", message, s, lambda: s.transform_block_layout(b, [[0, "/", 2**31], [0, "%", 2**31]]))
+
+
+def test_transform_block_layout_nest(on: On, refuse: Refuse) -> None:
+    s = on("chain")
+    s.merge(loops(s, "B")[0], loops(s, "C")[0])
+    b = s.get_block("B")
+    refuse("transform_block_layout", "nest", "the loops are not one perfect nest", s, lambda: s.transform_block_layout(b, [1, 0]))
+
+
+def test_transform_block_layout_single_block(on: On, refuse: Refuse) -> None:
+    s = on("chain")
+    first = s.merge(loops(s, "B")[0], loops(s, "C")[0])
+    s.merge(loops(s, "B")[1], loops(s, "C")[1])
+    assert first.name
+    b = s.get_block("B")
+    message = "the nest contains more than one block"
+    refuse("transform_block_layout", "single-block", message, s, lambda: s.transform_block_layout(b, [1, 0]))
+
+
+TRIANGLE = """
+@T.prim_func
+def triangle(A: T.Buffer((4, 4), "float32"), C: T.Buffer((4, 4), "float32")):
+    for i in T.serial(4):
+        for j in T.serial(i + 1):
+            with T.block("C"):
+                vi = T.axis.spatial(4, i)
+                vj = T.axis.spatial(i + 1, j)
+                C[vi, vj] = A[vi, vj]
+"""
+
+
+def test_transform_block_layout_independent(refuse: Refuse) -> None:
+    s = Schedule(parse(TRIANGLE))
+    b = s.get_block("C")
+    message = "the extent of loop j depends on another loop of the nest"
+    refuse("transform_block_layout", "independent", message, s, lambda: s.transform_block_layout(b, [1, 0]))
+
+
+SCAN = """
+@T.prim_func
+def scan(A: T.Buffer((6, 5), "float32"), C: T.Buffer((6, 5), "float32")):
+    for i, j in T.grid(6, 5):
+        with T.block("C"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            C[vi, vj] = T.if_then_else(vi > 0, C[vi - 1, vj + vi % 2], 0.0) + A[vi, vj]
+"""
+
+
+def test_transform_block_layout_dependences(refuse: Refuse) -> None:
+    s = Schedule(parse(SCAN))
+    b = s.get_block("C")
+    message = "instances of block C depend on each other"
+    refuse("transform_block_layout", "dependences", message, s, lambda: s.transform_block_layout(b, [[0, "%", 2], 1, [0, "/", 2]]))

@@ -166,3 +166,47 @@ def test_padding_of_integers(apply: Apply) -> None:
 
     s = apply(integers, lambda s: s.transform_layout(s.get_block("B"), "B", [[0, "/", 4], [0, "%", 4]], -128))
     assert "= T.int8(-128)" in str(s.func)
+
+
+# ---- transform_block_layout
+
+
+@T.prim_func
+def scan(A: T.Buffer((6, 5), "float32"), C: T.Buffer((6, 5), "float32")):
+    for i, j in T.grid(6, 5):
+        with T.block("C"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            C[vi, vj] = T.if_then_else(vi > 0, C[vi - 1, vj], 0.0) + A[vi, vj]
+
+
+def tiled_block(s: Schedule) -> None:
+    b = s.get_block("C")
+    i, j, k = s.get_loops(b)
+    sizes = [s.sample_tile(loop, 2, name, [range(1, 20)], waste=9.0)[0] for loop, name in ((i, "i"), (j, "j"), (k, "k"))]
+    (ti, tj, tk) = sizes
+    s.transform_block_layout(b, [[1, "/", tj], [0, "/", ti], [2, "/", tk], [0, "%", ti], [2, "%", tk], [1, "%", tj]])
+
+
+def test_transform_block_layout(apply: Apply, assert_golden: Golden) -> None:
+    assert_golden(str(apply(sums, tiled_block, [[2], [4], [3]]).func))
+
+
+@pytest.mark.parametrize("tiles", list(itertools.product((1, 2, 5, 8), (1, 3, 7), (1, 4, 6, 7))))
+def test_transform_block_layout_by_any_factor(apply: Apply, tiles: tuple[int, int, int]) -> None:
+    apply(sums, tiled_block, [[x] for x in tiles])
+
+
+def test_a_scan_keeps_its_order(apply: Apply) -> None:
+    apply(scan, lambda s: s.transform_block_layout(s.get_block("C"), [1, [0, "/", 4], [0, "%", 4]]))
+
+
+def test_a_transformed_block_can_be_scheduled(apply: Apply) -> None:
+    def steps(s: Schedule) -> None:
+        b = s.get_block("D")
+        s.transform_block_layout(b, [[1, "/", 4], 0, [1, "%", 4]])
+        outer, _, inner = s.get_loops(b)
+        s.vectorize(inner)
+        s.parallel(outer)
+        s.transform_layout(b, "C", [[1, "/", 4], 0, [1, "%", 4]])
+
+    assert "C[vj_0 + vj_1 // 4, vi, vj_1 % 4]" in str(apply(sums, steps).func)
