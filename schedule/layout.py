@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.poly import ZERO, Poly, ceildiv, floordiv, mod
+from tunesmith.ir.stmt import BufferStore
+from tunesmith.ir.visit import walk
 from tunesmith.schedule.handles import IntRV
 from tunesmith.schedule.state import ScheduleState
+from tunesmith.support import dtype as dt
 
 Layout = Sequence["int | Sequence[int | str | IntRV]"]
 
@@ -75,3 +79,11 @@ def original_indices(spec: Sequence[Dim], indices: Sequence[Poly]) -> list[Poly]
 def split_dimensions(spec: Sequence[Dim]) -> dict[int, Poly]:
     """The factor of each dimension that is split."""
     return {d: f for d, _, f in spec if f is not None}
+
+
+def check_scalar_accesses(s: ScheduleState, buffer: Buffer) -> None:
+    """Refuse (scalar) a buffer that the script accesses by vectors, whose lanes have consecutive places of the old layout."""
+    for n in walk(s.func.body):
+        lanes = n.lanes if type(n) is BufferLoad else dt.lanes(n.value.dtype) if type(n) is BufferStore else 1
+        if lanes != 1 and n.buffer is buffer:
+            raise s.refuse("scalar", f"{buffer.name} is accessed by vectors of {lanes} elements, whose places would change", n)

@@ -12,6 +12,7 @@ from tunesmith.schedule.integers import as_integer
 from tunesmith.schedule.primitive import apply_instruction, foreign
 from tunesmith.schedule.primitives.add_unit_loop import add_unit_loop
 from tunesmith.schedule.primitives.annotate import annotate, unannotate
+from tunesmith.schedule.primitives.cache_index import cache_index
 from tunesmith.schedule.primitives.cache_read import cache_read
 from tunesmith.schedule.primitives.cache_reduction import cache_reduction
 from tunesmith.schedule.primitives.cache_write import cache_write
@@ -24,6 +25,7 @@ from tunesmith.schedule.primitives.get import get_block, get_child_blocks, get_c
 from tunesmith.schedule.primitives.loop_kind import bind, parallel, unroll, vectorize
 from tunesmith.schedule.primitives.merge import merge
 from tunesmith.schedule.primitives.pad_rows import pad_rows
+from tunesmith.schedule.primitives.reindex import reindex
 from tunesmith.schedule.primitives.reorder import reorder
 from tunesmith.schedule.primitives.reuse_buffer import reuse_buffer
 from tunesmith.schedule.primitives.reverse_compute_at import reverse_compute_at
@@ -66,6 +68,8 @@ class Schedule(ScheduleState):
     cache_read = cache_read
     cache_write = cache_write
     cache_reduction = cache_reduction
+    cache_index = cache_index
+    reindex = reindex
     set_scope = set_scope
     pad_rows = pad_rows
     reuse_buffer = reuse_buffer

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from tunesmith.ir.analysis.access_regions import reads, writes
+from tunesmith.ir.analysis.access_regions import reads
 from tunesmith.ir.buffer import SCOPES, Buffer, BufferLoad
 from tunesmith.ir.expr import Expr, conjunction, const, select
 from tunesmith.ir.poly import Var, less_than, poly
-from tunesmith.ir.stmt import Block, Iter, Stmt, nest, seq, store
-from tunesmith.ir.visit import blocks_under, transform
+from tunesmith.ir.stmt import Block, Iter, Stmt, nest, store
+from tunesmith.ir.visit import transform
 from tunesmith.schedule.handles import BlockRV
 from tunesmith.schedule.layout import Dim, Layout, checked_layout, extent_of, index_in, original_indices, split_dimensions
-from tunesmith.schedule.outside import check_in_blocks
 from tunesmith.schedule.primitive import primitive
+from tunesmith.schedule.staging import check_made_before, insert
 from tunesmith.schedule.state import ScheduleState
 
 
@@ -55,11 +55,7 @@ def cache_read(s: ScheduleState, block: BlockRV, buffer: str, scope: str, layout
     if old is None:
         names = ", ".join(dict.fromkeys(a.buffer.name for a in reads(consumer)))
         raise s.refuse("reads-it", f"block {consumer.name} does not read a buffer named {buffer!r}; it reads {names}", consumer)
-    root = s.root_index(consumer.name)
-    late = [b.name for b in blocks_under(s.root_stmts()[root]) if any(a.buffer is old for a in writes(b))]
-    if late:
-        raise s.refuse("made-before", f"{old.name} is written by {', '.join(late)} in the nest of block {consumer.name}", consumer)
-    check_in_blocks(s, consumer, "in-blocks", old)
+    check_made_before(s, consumer, old)
     spec = checked_layout(s, layout, len(old.shape), old.name)
     new = Buffer(f"{old.name}_copy", [extent_of(old.shape, d) for d in spec], old.dtype, scope)
     name = s.fresh_name(f"{old.name}_copy")
@@ -73,8 +69,7 @@ def cache_read(s: ScheduleState, block: BlockRV, buffer: str, scope: str, layout
         return b.with_(init=init, body=transform(b.body, {BufferLoad: on_load}))
 
     s.replace_block(consumer.name, redirect)
-    stmts = s.root_stmts()
-    s.set_body(seq([*stmts[:root], copy, *stmts[root:]]))
+    insert(s, s.root_index(consumer.name), copy)
     s.add_allocs(new)
     return s.new_block(name)
 

@@ -12,7 +12,16 @@ from tunesmith.ir.poly import Poly, Var, poly
 from tunesmith.ir.stmt import Block, BufferStore, Iter, Stmt, nest, seq, store
 from tunesmith.ir.visit import transform, walk
 from tunesmith.schedule.handles import BlockRV
-from tunesmith.schedule.layout import Dim, Layout, checked_layout, extent_of, index_in, original_indices, split_dimensions
+from tunesmith.schedule.layout import (
+    Dim,
+    Layout,
+    check_scalar_accesses,
+    checked_layout,
+    extent_of,
+    index_in,
+    original_indices,
+    split_dimensions,
+)
 from tunesmith.schedule.primitive import primitive
 from tunesmith.schedule.state import ScheduleState
 from tunesmith.support import dtype as dt
@@ -70,14 +79,6 @@ def transform_layout(s: ScheduleState, block: BlockRV, buffer: str, index_map: L
         first = next(i for i, x in enumerate(stmts) if any(_is_access(n, new) for n in walk(x)))
         fills = [_fill(s, old, new, spec, d, value) for d in sorted(split_dimensions(spec))]
         s.set_body(seq([*stmts[:first], *fills, *stmts[first:]]))
-
-
-def check_scalar_accesses(s: ScheduleState, buffer: Buffer) -> None:
-    """Refuse (scalar) a buffer that the script accesses by vectors, whose lanes have consecutive places of the old layout."""
-    for n in walk(s.func.body):
-        lanes = n.lanes if type(n) is BufferLoad else dt.lanes(n.value.dtype) if type(n) is BufferStore else 1
-        if lanes != 1 and n.buffer is buffer:
-            raise s.refuse("scalar", f"{buffer.name} is accessed by vectors of {lanes} elements, whose places would change", n)
 
 
 def redirect_all(s: ScheduleState, old: Buffer, new: Buffer, spec: Sequence[Dim]) -> None:

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from tunesmith.ir.analysis.access_regions import accesses, reads, writes
 from tunesmith.ir.buffer import SCOPES, Buffer
 from tunesmith.ir.gpu import AXES
+from tunesmith.ir.indirect_index import IndirectIndex
 from tunesmith.ir.stmt import Block
+from tunesmith.ir.visit import walk
 from tunesmith.schedule.primitive import PRIMITIVES
 from tunesmith.schedule.primitives.annotate import KEYS
 from tunesmith.schedule.schedule import Schedule
@@ -21,6 +23,8 @@ from tunesmith.testing.program_fuzz.steps import Argument, BlockRef, LoopRef, Sa
 
 ARBITRARY = 0.01
 """Probability of an argument of an arbitrary type."""
+MAX_SPLIT_RANK = 3
+"""Largest number of dimensions of which a layout splits some."""
 
 
 Arguments = list[tuple[str, Argument]]
@@ -167,11 +171,11 @@ class StepGenerator:
         return self.c.weighted({1: 0.7, 2: 3.0, 3: 2.0, 4: 3.0, 5: 1.2, 6: 0.5, 7: 0.5, 8: 2.0, 16: 1.0, 0: 0.05, -1: 0.05, 17: 0.3})
 
     def layout(self, rank: int) -> Argument:
-        """Dimensions in a random order, some of them split."""
+        """Dimensions in a random order, some of them split unless there are many: each split may pad."""
         out: list[Argument] = []
         for d in range(rank):
             f = self.integer()
-            out += [(d, "/", f), (d, "%", f)] if self.c.chance(0.4) else [d]
+            out += [(d, "/", f), (d, "%", f)] if rank <= MAX_SPLIT_RANK and self.c.chance(0.4) else [d]
         return tuple(self.c.shuffled(out))
 
     def text(self, name: str) -> str:
@@ -296,6 +300,18 @@ def _transform_block_layout(m: StepGenerator) -> Arguments:
     return [("block", BlockRef(m.block)), ("index_map", m.layout(rank))]
 
 
+def _reindex(m: StepGenerator) -> Arguments:
+    kind = "read" if m.c.chance(0.5) else "write"
+    m.choose(lambda b: any(True for _ in (reads(b) if kind == "read" else writes(b))))
+    names = [a.buffer.name for b in m.s.blocks() if b.name == m.block for a in (reads(b) if kind == "read" else writes(b))]
+    return [("block", BlockRef(m.block)), ("buffer", m.c.one(names) if names else m.buffer()), ("kind", kind)]
+
+
+def _cache_index(m: StepGenerator) -> Arguments:
+    m.choose(lambda b: any(type(n) is IndirectIndex for n in walk(b)))
+    return [("block", BlockRef(m.block)), ("scope", m.text("scope"))]
+
+
 FUZZED: Mapping[str, Fuzzed] = {
     "split": Fuzzed(_split, weight=4.0),
     "fuse": Fuzzed(_fuse, weight=1.5),
@@ -314,6 +330,8 @@ FUZZED: Mapping[str, Fuzzed] = {
     "reverse_compute_inline": Fuzzed(_consumer, weight=1.5, needs="intermediate"),
     "cache_read": Fuzzed(_cache_read, weight=1.5),
     "cache_write": Fuzzed(weight=1.5),
+    "cache_index": Fuzzed(_cache_index),
+    "reindex": Fuzzed(_reindex),
     "cache_reduction": Fuzzed(_cache_reduction, weight=2.5, needs="reduction"),
     "cooperative_fetch": Fuzzed(weight=0.2),
     "set_scope": Fuzzed(_intermediate(lambda m: [("scope", m.text("scope"))]), weight=1.5, needs="intermediate"),
