@@ -35,6 +35,7 @@ from tunesmith.schedule.primitives.set_scope import set_scope
 from tunesmith.schedule.primitives.split import split
 from tunesmith.schedule.primitives.transform_block_layout import transform_block_layout
 from tunesmith.schedule.primitives.transform_layout import transform_layout
+from tunesmith.schedule.primitives.unsafe_set_dtype import unsafe_set_dtype
 from tunesmith.schedule.state import ScheduleState
 from tunesmith.schedule.trace import Trace
 from tunesmith.support.errors import ScheduleError
@@ -73,6 +74,7 @@ class Schedule(ScheduleState):
     set_scope = set_scope
     pad_rows = pad_rows
     reuse_buffer = reuse_buffer
+    unsafe_set_dtype = unsafe_set_dtype
     transform_layout = transform_layout
     transform_block_layout = transform_block_layout
     compute_at = compute_at

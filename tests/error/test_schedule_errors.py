@@ -76,6 +76,7 @@ GONE_BLOCK: dict[str, Callable[[Schedule, Any, Any], object]] = {
     "unannotate": lambda s, b, x: s.unannotate(b, "prefetch"),
     "reindex": lambda s, b, x: s.reindex(b, "A", "read"),
     "cache_index": lambda s, b, x: s.cache_index(b, "global"),
+    "unsafe_set_dtype": lambda s, b, x: s.unsafe_set_dtype(b, "float16"),
     "transform_block_layout": lambda s, b, x: s.transform_block_layout(b, [1, 0]),
     "transform_layout": lambda s, b, x: s.transform_layout(b, "B", [1, 0]),
 }

@@ -1,4 +1,4 @@
-"""Test refusals of transform_layout and transform_block_layout."""
+"""Test refusals of transform_layout, transform_block_layout and unsafe_set_dtype."""
 
 from __future__ import annotations
 
@@ -163,3 +163,27 @@ def test_transform_block_layout_dependences(refuse: Refuse) -> None:
     b = s.get_block("C")
     message = "instances of block C depend on each other"
     refuse("transform_block_layout", "dependences", message, s, lambda: s.transform_block_layout(b, [[0, "%", 2], 1, [0, "/", 2]]))
+
+
+# ---- unsafe_set_dtype
+
+
+@pytest.mark.parametrize("dtype", ["bool", "float32x4", "float8", ""])
+def test_unsafe_set_dtype_dtype(on: On, refuse: Refuse, dtype: str) -> None:
+    s = on("dense")
+    b = s.get_block("C")
+    refuse("unsafe_set_dtype", "dtype", f"the type is {dtype!r}; number types are int8", s, lambda: s.unsafe_set_dtype(b, dtype))
+
+
+def test_unsafe_set_dtype_dtype_2(refuse: Refuse) -> None:
+    s = Schedule(parse(VECTORS.replace("float32", "bool").replace("B.vstore([vi * 4], A.vload([vi * 4], 4))", "B[vi] = A[vi]")))
+    b = s.get_block("B")
+    refuse("unsafe_set_dtype", "dtype", "B holds bool, which is no number type", s, lambda: s.unsafe_set_dtype(b, "int8"))
+
+
+@pytest.mark.parametrize("name", ["two", "in_place"])
+def test_unsafe_set_dtype_intermediate(on: On, refuse: Refuse, name: str) -> None:
+    s = on("odd")
+    b = s.get_block(name)
+    message = f"block {name} does not write a single intermediate buffer"
+    refuse("unsafe_set_dtype", "intermediate", message, s, lambda: s.unsafe_set_dtype(b, "float16"))

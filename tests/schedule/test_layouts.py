@@ -1,4 +1,4 @@
-"""Test transform_layout and transform_block_layout: layouts of intermediate buffers and of the iterations of a block."""
+"""Test transform_layout, transform_block_layout and unsafe_set_dtype: how intermediate buffers are stored, and iterations of a block."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.interpreter.interpret import run
+from tunesmith.ir.script.parser import parse
 from tunesmith.ir.script.syntax import T
 from tunesmith.schedule.schedule import Schedule
 
@@ -210,3 +211,42 @@ def test_a_transformed_block_can_be_scheduled(apply: Apply) -> None:
         s.transform_layout(b, "C", [[1, "/", 4], 0, [1, "%", 4]])
 
     assert "C[vj_0 + vj_1 // 4, vi, vj_1 % 4]" in str(apply(sums, steps).func)
+
+
+# ---- unsafe_set_dtype
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", "int8"])
+def test_unsafe_set_dtype_of_small_integers(apply: Apply, dtype: str) -> None:
+    """The inputs are integers from -3 to 3, which all of these types hold."""
+    for func, block in ((chain, "B"), (sums, "C")):
+        s = apply(func, lambda s, block=block: s.unsafe_set_dtype(s.get_block(block), dtype))
+        assert f'"{dtype}")\n' in str(s.func)
+
+
+def test_unsafe_set_dtype(apply: Apply, assert_golden: Golden) -> None:
+    assert_golden(str(apply(sums, lambda s: s.unsafe_set_dtype(s.get_block("C"), "bfloat16")).func))
+
+
+def test_unsafe_set_dtype_rounds_stores() -> None:
+    s = Schedule(padded)
+    s.unsafe_set_dtype(s.get_block("B"), "float16")
+    values = np.full(9, 1 + 2.0**-12, np.float32)
+    assert run(s.func, {"A": values})[1][4] == 2.0 and run(padded, {"A": values})[1][4] == 2 + 2.0**-11
+
+
+def test_unsafe_set_dtype_of_vectors(apply: Apply) -> None:
+    func = parse("""
+@T.prim_func
+def vectors(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
+    B = T.alloc_buffer((8,), "float32")
+    for i in T.serial(2):
+        with T.block("B"):
+            vi = T.axis.spatial(2, i)
+            B.vstore([vi * 4], A.vload([vi * 4], 4))
+    for i in T.serial(2):
+        with T.block("C"):
+            vi = T.axis.spatial(2, i)
+            C.vstore([vi * 4], B.vload([vi * 4], 4))
+""")
+    apply(func, lambda s: s.unsafe_set_dtype(s.get_block("B"), "float16"))

@@ -312,6 +312,27 @@ def _cache_index(m: StepGenerator) -> Arguments:
     return [("block", BlockRef(m.block)), ("scope", m.text("scope"))]
 
 
+WIDER = {
+    "int8": ("int16", "int64"),
+    "uint8": ("uint16", "int32"),
+    "int16": ("int32",),
+    "uint16": ("uint64", "int32"),
+    "int32": ("int64", "float64"),
+    "uint32": ("int64", "uint64"),
+    "float16": ("float32", "float64"),
+    "bfloat16": ("float32", "float64"),
+    "float32": ("float64",),
+}
+"""Types that hold all values of a type, so that `unsafe_set_dtype` keeps the results."""
+
+
+def _unsafe_set_dtype(m: StepGenerator) -> Arguments:
+    m.choose(lambda b: any(a.buffer in m.s.func.allocs for a in writes(b)))
+    found = [a.buffer.dtype for b in m.s.blocks() if b.name == m.block for a in writes(b)]
+    wider = WIDER.get(found[0] if found else "", ())
+    return [("block", BlockRef(m.block)), ("dtype", m.c.one(wider) if wider else "float8")]
+
+
 FUZZED: Mapping[str, Fuzzed] = {
     "split": Fuzzed(_split, weight=4.0),
     "fuse": Fuzzed(_fuse, weight=1.5),
@@ -339,6 +360,7 @@ FUZZED: Mapping[str, Fuzzed] = {
     "reuse_buffer": Fuzzed(_reuse, weight=1.2, needs="intermediate"),
     "transform_layout": Fuzzed(_transform_layout, needs="intermediate"),
     "transform_block_layout": Fuzzed(_transform_block_layout),
+    "unsafe_set_dtype": Fuzzed(_unsafe_set_dtype, weight=0.7, needs="intermediate"),
     "decompose_reduction": Fuzzed(_decompose, weight=1.5, needs="reduction"),
     "rfactor": Fuzzed(lambda m: [("loop", m.reduction_loop())], weight=2.5, needs="reduction"),
     "sample_categorical": Fuzzed(weight=0.1),
