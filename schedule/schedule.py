@@ -33,6 +33,7 @@ from tunesmith.schedule.primitives.rfactor import rfactor
 from tunesmith.schedule.primitives.sample import sample_categorical, sample_perfect_tile, sample_tile
 from tunesmith.schedule.primitives.set_scope import set_scope
 from tunesmith.schedule.primitives.split import split
+from tunesmith.schedule.primitives.storage_align import storage_align
 from tunesmith.schedule.primitives.transform_block_layout import transform_block_layout
 from tunesmith.schedule.primitives.transform_layout import transform_layout
 from tunesmith.schedule.primitives.unsafe_set_dtype import unsafe_set_dtype
@@ -73,6 +74,7 @@ class Schedule(ScheduleState):
     reindex = reindex
     set_scope = set_scope
     pad_rows = pad_rows
+    storage_align = storage_align
     reuse_buffer = reuse_buffer
     unsafe_set_dtype = unsafe_set_dtype
     transform_layout = transform_layout
@@ -128,9 +130,9 @@ def concretize(func: PrimFunc, row: Mapping[Param, int]) -> PrimFunc:
     values: dict[Var, object] = {p: poly(v if type(v) is int else _param_value(p, v)) for p, v in row.items()}
     buffers = {}
     for b in func.allocs:
-        shape = [substitute(e, values) for e in (*b.shape, b.pad)]  # type: ignore[arg-type]
-        if any(x is not y for x, y in zip(shape, (*b.shape, b.pad), strict=True)):
-            buffers[b] = b.like(shape=shape[:-1], pad=shape[-1])
+        sizes = [substitute(e, values) for e in b.sizes]  # type: ignore[arg-type]
+        if any(x is not y for x, y in zip(sizes, b.sizes, strict=True)):
+            buffers[b] = b.with_sizes(sizes)
     body = substitute(func.body, values, buffers)  # type: ignore[arg-type]
     return func.with_(body=body, allocs=tuple([buffers.get(b, b) for b in func.allocs]))
 

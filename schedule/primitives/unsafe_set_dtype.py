@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tunesmith.ir.analysis.access_regions import writes
-from tunesmith.ir.buffer import Buffer, BufferLoad
+from tunesmith.ir.buffer import BufferLoad
 from tunesmith.ir.expr import cast
 from tunesmith.ir.stmt import BufferStore, Evaluate
 from tunesmith.ir.visit import substitute, transform
@@ -60,7 +60,7 @@ def unsafe_set_dtype(s: ScheduleState, block: BlockRV, dtype: str) -> None:
     old = outs[0]
     if old.dtype not in numbers:
         raise s.refuse("dtype", f"{old.name} holds {old.dtype}, which is no number type", b)
-    new = Buffer(old.name, old.shape, dtype, old.scope, old.pad)
+    new = old.like(dtype=dtype)
 
     def on_load(n: BufferLoad, recurse: Any) -> Any:
         return n if n.buffer is not old else cast(dt.vector(old.dtype, n.lanes), n.with_(buffer=new))

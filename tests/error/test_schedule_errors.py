@@ -77,6 +77,7 @@ GONE_BLOCK: dict[str, Callable[[Schedule, Any, Any], object]] = {
     "reindex": lambda s, b, x: s.reindex(b, "A", "read"),
     "cache_index": lambda s, b, x: s.cache_index(b, "global"),
     "unsafe_set_dtype": lambda s, b, x: s.unsafe_set_dtype(b, "float16"),
+    "storage_align": lambda s, b, x: s.storage_align(b, "B", 0, 8),
     "transform_block_layout": lambda s, b, x: s.transform_block_layout(b, [1, 0]),
     "transform_layout": lambda s, b, x: s.transform_layout(b, "B", [1, 0]),
 }

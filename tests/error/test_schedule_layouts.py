@@ -1,4 +1,4 @@
-"""Test refusals of transform_layout, transform_block_layout and unsafe_set_dtype."""
+"""Test refusals of transform_layout, transform_block_layout, storage_align and unsafe_set_dtype."""
 
 from __future__ import annotations
 
@@ -163,6 +163,43 @@ def test_transform_block_layout_dependences(refuse: Refuse) -> None:
     b = s.get_block("C")
     message = "instances of block C depend on each other"
     refuse("transform_block_layout", "dependences", message, s, lambda: s.transform_block_layout(b, [[0, "%", 2], 1, [0, "/", 2]]))
+
+
+# ---- storage_align
+
+
+def test_storage_align_accesses_it(on: On, refuse: Refuse) -> None:
+    s = on("dense")
+    b = s.get_block("D")
+    refuse("storage_align", "accesses-it", "it accesses D, C, bias", s, lambda: s.storage_align(b, "W", 0, 8))
+
+
+def test_storage_align_intermediate(on: On, refuse: Refuse) -> None:
+    s = on("dense")
+    b = s.get_block("C")
+    refuse("storage_align", "intermediate", "A is a parameter", s, lambda: s.storage_align(b, "A", 0, 8))
+
+
+@pytest.mark.parametrize("axis", [1, 2, -1, -3])
+def test_storage_align_axis(on: On, refuse: Refuse, axis: int) -> None:
+    s = on("dense")
+    b = s.get_block("C")
+    message = f"axis is {axis}; C has 2 dimensions"
+    refuse("storage_align", "axis", message, s, lambda: s.storage_align(b, "C", axis, 8))
+
+
+@pytest.mark.parametrize(("factor", "message"), [(0, "at least 1; found 0"), (4097, "at most 4096 elements; found 4097")])
+def test_storage_align_factor(on: On, refuse: Refuse, factor: int, message: str) -> None:
+    s = on("dense")
+    b = s.get_block("C")
+    refuse("storage_align", "factor", message, s, lambda: s.storage_align(b, "C", 0, factor))
+
+
+@pytest.mark.parametrize(("offset", "message"), [(-1, "at least 0; found -1"), (8, "less than the factor 8; found 8")])
+def test_storage_align_offset(on: On, refuse: Refuse, offset: int, message: str) -> None:
+    s = on("dense")
+    b = s.get_block("C")
+    refuse("storage_align", "offset", message, s, lambda: s.storage_align(b, "C", 0, 8, offset))
 
 
 # ---- unsafe_set_dtype

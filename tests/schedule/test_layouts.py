@@ -1,4 +1,4 @@
-"""Test transform_layout, transform_block_layout and unsafe_set_dtype: how intermediate buffers are stored, and iterations of a block."""
+"""Test how intermediate buffers are stored (transform_layout, storage_align, unsafe_set_dtype), and transform_block_layout."""
 
 from __future__ import annotations
 
@@ -12,8 +12,13 @@ from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.interpreter.interpret import run
 from tunesmith.ir.script.parser import parse
 from tunesmith.ir.script.syntax import T
+from tunesmith.ir.stmt import Allocate
+from tunesmith.ir.target.target import Target
+from tunesmith.ir.visit import walk
+from tunesmith.lower.pipelines import CPU
 from tunesmith.schedule.schedule import Schedule
 
+TARGET = Target("llvm -mcpu=x86-64-v3 -vector-bits=128 -num-cores=2")
 Apply = Callable[..., Schedule]
 Golden = Callable[..., None]
 
@@ -211,6 +216,80 @@ def test_a_transformed_block_can_be_scheduled(apply: Apply) -> None:
         s.transform_layout(b, "C", [[1, "/", 4], 0, [1, "%", 4]])
 
     assert "C[vj_0 + vj_1 // 4, vi, vj_1 % 4]" in str(apply(sums, steps).func)
+
+
+# ---- storage_align
+
+
+@T.prim_func
+def cube(A: T.Buffer((4, 6, 10), "float32"), C: T.Buffer((4, 6, 10), "float32")):
+    B = T.alloc_buffer((4, 6, 10), "float32")
+    for i, j, k in T.grid(4, 6, 10):
+        with T.block("B"):
+            vi, vj, vk = T.axis.remap("SSS", [i, j, k])
+            B[vi, vj, vk] = A[vi, vj, vk] * 2.0
+    for i, j, k in T.grid(4, 6, 10):
+        with T.block("C"):
+            vi, vj, vk = T.axis.remap("SSS", [i, j, k])
+            C[vi, vj, vk] = B[vi, vj, vk] + B[3 - vi, vj, 9 - vk]
+
+
+@T.prim_func
+def simple_cube(A: T.Buffer((4, 6, 10), "float32"), C: T.Buffer((4, 6, 10), "float32")):
+    B = T.alloc_buffer((4, 6, 10), "float32")
+    for i, j, k in T.grid(4, 6, 10):
+        with T.block("B"):
+            vi, vj, vk = T.axis.remap("SSS", [i, j, k])
+            B[vi, vj, vk] = A[vi, vj, vk] * 2.0
+    for i, j, k in T.grid(4, 6, 10):
+        with T.block("C"):
+            vi, vj, vk = T.axis.remap("SSS", [i, j, k])
+            C[vi, vj, vk] = B[vi, vj, vk] + 1.0
+
+
+def aligned(s: Schedule) -> None:
+    b = s.get_block("C")
+    s.storage_align(b, "B", 1, s.sample_categorical((1, 8, 16), "rows"), 0)
+    s.storage_align(b, "B", -3, 64, s.sample_categorical((0, 4), "planes"))
+
+
+def test_storage_align(apply: Apply, assert_golden: Golden) -> None:
+    assert_golden(str(apply(cube, aligned, [[16], [4]]).func))
+
+
+@pytest.mark.parametrize(("rows", "planes"), list(itertools.product((1, 8, 16), (0, 4))))
+def test_strides_have_the_remainder(apply: Apply, rows: int, planes: int) -> None:
+    s = apply(cube, aligned, [[rows], [planes]])
+    (b,) = s.func.allocs
+    plane, row, _ = [x.as_int() for x in b.strides]
+    assert row % rows == 0 and row >= 10 and plane % 64 == planes and plane >= 6 * row
+    assert b.size.as_int() == 4 * plane
+    lowered = CPU(s.func, TARGET)
+    assert [n.buffer.shape[0].as_int() for n in walk(lowered.body) if type(n) is Allocate] == [4 * plane]
+
+
+def test_the_tile_of_a_loop_is_aligned(apply: Apply) -> None:
+    """Lowering keeps six rows of five columns of B, whose stride has the remainder."""
+
+    def steps(s: Schedule) -> None:
+        c = s.get_block("C")
+        s.storage_align(c, "B", -2, 16, 7)
+        i, j, k = s.get_loops(c)
+        k_0, k_1 = s.split(k, [None, 5])
+        s.reorder([i, k_0, j, k_1])
+        s.set_scope(s.get_block("B"), "workspace")
+        s.compute_at(s.get_block("B"), k_0)
+
+    func = apply(simple_cube, steps).func
+    (made,) = [n.buffer for n in walk(CPU(func, TARGET).body) if type(n) is Allocate]
+    assert made.shape[0].as_int() == 6 * 7
+
+
+def test_an_alignment_is_replaced() -> None:
+    s = Schedule(cube)
+    for factor in (8, 32):
+        s.storage_align(s.get_block("B"), "B", 1, factor)
+    assert [a.factor for a in s.func.allocs[0].align] == [32]
 
 
 # ---- unsafe_set_dtype

@@ -312,6 +312,16 @@ def _cache_index(m: StepGenerator) -> Arguments:
     return [("block", BlockRef(m.block)), ("scope", m.text("scope"))]
 
 
+def _storage_align(m: StepGenerator) -> Arguments:
+    found = [(b.name, a.buffer) for b in m.s.blocks() for a in accesses(b) if a.buffer in m.s.func.allocs and len(a.buffer.shape) > 1]
+    block, buffer = m.c.one(found) if found else (m.block, None)
+    rank = 2 if buffer is None else len(buffer.shape)
+    axis = m.c.integer(-rank, rank - 1) if m.c.chance(0.3) else -2
+    offset: Arguments = [("offset", m.c.integer(0, 8))] if m.c.chance(0.5) else []
+    name = m.buffer() if buffer is None else buffer.name
+    return [("block", BlockRef(block)), ("buffer", name), ("axis", axis), ("factor", m.integer()), *offset]
+
+
 WIDER = {
     "int8": ("int16", "int64"),
     "uint8": ("uint16", "int32"),
@@ -357,6 +367,7 @@ FUZZED: Mapping[str, Fuzzed] = {
     "cooperative_fetch": Fuzzed(weight=0.2),
     "set_scope": Fuzzed(_intermediate(lambda m: [("scope", m.text("scope"))]), weight=1.5, needs="intermediate"),
     "pad_rows": Fuzzed(_intermediate(lambda m: [("pad", m.integer())]), needs="intermediate"),
+    "storage_align": Fuzzed(_storage_align, needs="intermediate"),
     "reuse_buffer": Fuzzed(_reuse, weight=1.2, needs="intermediate"),
     "transform_layout": Fuzzed(_transform_layout, needs="intermediate"),
     "transform_block_layout": Fuzzed(_transform_block_layout),
