@@ -10,7 +10,7 @@ from tunesmith.ir.buffer import SCOPES, Buffer, BufferLoad
 from tunesmith.ir.indirect_index import IndirectIndex, IndirectVar
 from tunesmith.ir.poly import Poly, Var, poly
 from tunesmith.ir.stmt import Block
-from tunesmith.ir.visit import transform, walk
+from tunesmith.ir.visit import Handler, transform, walk
 from tunesmith.schedule.handles import BlockRV
 from tunesmith.schedule.primitive import primitive
 from tunesmith.schedule.staging import check_made_before, insert, own_nest, used_iters, with_guarded_loads
@@ -75,7 +75,7 @@ def cache_index(s: ScheduleState, block: BlockRV, scope: str) -> list[BlockRV]:
         load = loads.get(id(n))
         return n.with_(value=recurse(n.value) if load is None else load, body=recurse(n.body))
 
-    table = {IndirectIndex: on_index}
+    table: dict[type, Handler] = {IndirectIndex: on_index}
     init = None if b.init is None else transform(b.init, table)
     s.replace_block(b.name, lambda c: c.with_(init=init, body=transform(c.body, table)))
     return made

@@ -71,8 +71,8 @@ def transform_block_layout(s: ScheduleState, block: BlockRV, index_map: Layout) 
 
 def _own_loops(s: ScheduleState, b: Block) -> list[For]:
     """The loop of each iteration variable."""
-    by_var = {f.var: f for f in s.loops_of(b.name)}
-    loops = [by_var.get(e.as_var()) for e in b.bindings]  # type: ignore[call-overload]
+    by_var: dict[Var | None, For] = {f.var: f for f in s.loops_of(b.name)}
+    loops = [by_var.get(e.as_var()) for e in b.bindings]
     for it, f in zip(b.iters, loops, strict=True):
         if f is None or loops.count(f) > 1 or f.extent != it.extent:
             what = f"iteration variable {it.var.name} of block {b.name} is not a loop of its own with the extent {it.extent!r}"
