@@ -42,7 +42,7 @@ def inputs(func: PrimFunc) -> list[np.ndarray]:
 
 
 def check(func: PrimFunc, steps: Steps, decisions: Sequence[Sequence[int]] = (), combines: bool = False) -> Schedule:
-    """The schedule that `steps` make of `func`, after the checks of `conftest.check`.
+    """The schedule that `steps` make of `func`, after the checks of `check_schedule`.
 
     The thread interpreter computes the results: before lowering with threads in lockstep, after lowering with race detection.
     With `combines`, threads reduce into one element, which is defined only after lowering.
