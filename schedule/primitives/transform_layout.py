@@ -32,6 +32,8 @@ from tunesmith.support.errors import ScriptError
 def transform_layout(s: ScheduleState, block: BlockRV, buffer: str, index_map: Layout, pad_value: float | None = None) -> None:
     """Store the intermediate `buffer` in another layout; all statements that access it use the new indices.
 
+    Steps that move the blocks of the buffer come first, because they need indices that are single variables.
+
     Args:
         block: a block that accesses the buffer.
         buffer: name of the buffer.
