@@ -20,6 +20,7 @@ from tunesmith.ir.poly import Index, Poly
 
 T = script
 Shape = Index | Sequence[Index]
+Align = Sequence[tuple[int, Index, Index]]
 Annotations = Mapping[str, str | Index]
 
 @overload
@@ -32,13 +33,7 @@ class Buffer(AbstractContextManager[Buffer]):
     %BUFFER%
 
     def __init__(
-        self,
-        shape: Shape,
-        dtype: str = "float32",
-        scope: str = "global",
-        pad: Index = 0,
-        align: Sequence[tuple[int, Index, Index]] = (),
-        name: str = "",
+        self, shape: Shape, dtype: str = "float32", scope: str = "global", pad: Index = 0, align: Align = (), name: str = ""
     ) -> None: ...
     def __exit__(self, *args: object) -> None: ...
     def __getitem__(self, indices: Index | tuple[Index, ...]) -> Expr: ...
