@@ -60,7 +60,8 @@ def guarded_load(s: ScheduleState, load: BufferLoad, label: str) -> Expr:
         if type(a) is Op and a.op == "mod" and a.args[1] == n:
             continue
         sampled = any(isinstance(v, Param) for v in e.vars)
-        if sampled and (not is_nonnegative(e) or is_param_only(_smallest(e)) != is_param_only(e)):
+        remainder = type(a) is Op and a.op == "mod" and any(isinstance(v, Param) for v in (a.args[1] - n).vars)
+        if remainder or (sampled and (not is_nonnegative(e) or is_param_only(_smallest(e)) != is_param_only(e))):
             raise s.refuse(label, f"whether the index {e!r} of {load.buffer.name} is in [0, {n!r}) depends on sampled sizes")
         for beyond in (e - n,) if is_nonnegative(e) else (e - n, -e - 1):
             if is_param_only(beyond):

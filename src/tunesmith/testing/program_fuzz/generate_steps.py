@@ -263,6 +263,14 @@ def _annotate(m: StepGenerator) -> Arguments:
     return [("target", target), ("key", key), ("value", value)]
 
 
+def _unannotate(m: StepGenerator) -> Arguments:
+    found: list[tuple[Argument, str]] = [(BlockRef(b.name), key) for b in m.s.blocks() for key, _ in b.annotations]
+    loops = [(b.name, at, f) for b in m.s.blocks() for at, f in enumerate(m.s.loops_of(b.name))]
+    found += [(LoopRef(block, at), key) for block, at, f in loops for key, _ in f.annotations]
+    target, key = m.c.one(found) if found else (BlockRef(m.block), m.text("key"))
+    return [("target", target), ("key", key)]
+
+
 def _reuse(m: StepGenerator) -> Arguments:
     producer, consumer = m.pair()
     return [("block", BlockRef(producer)), ("into", BlockRef(consumer))]
@@ -354,7 +362,7 @@ FUZZED: Mapping[str, Fuzzed] = {
     "unroll": Fuzzed(weight=3.0),
     "bind": Fuzzed(weight=0.03),
     "annotate": Fuzzed(_annotate, weight=1.0),
-    "unannotate": Fuzzed(weight=0.2),
+    "unannotate": Fuzzed(_unannotate, weight=0.2),
     "compute_at": Fuzzed(_compute_at, weight=2.5, needs="intermediate"),
     "reverse_compute_at": Fuzzed(_reverse_compute_at, weight=2.5, needs="intermediate"),
     "compute_inline": Fuzzed(_producer, weight=1.2, needs="intermediate"),
