@@ -22,6 +22,8 @@ def check_made_before(s: ScheduleState, block: Block, buffer: Buffer) -> None:
     late = [b.name for b in blocks_under(s.root_stmts()[s.root_index(block.name)]) if any(a.buffer is buffer for a in writes(b))]
     if late:
         raise s.refuse("made-before", f"{buffer.name} is written by {', '.join(late)} in the nest of block {block.name}", block)
+    if buffer not in s.func.buffers:
+        raise s.refuse("made-before", f"{buffer.name} is allocated in the nest of block {block.name}; use T.alloc_buffer", block)
     check_in_blocks(s, block, "in-blocks", buffer)
 
 

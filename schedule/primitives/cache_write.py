@@ -94,6 +94,8 @@ def check_read_after(s: ScheduleState, producer: Block, buffer: Buffer) -> None:
     early = [b.name for b in blocks_under(nest_of) if b is not producer and any(a.buffer is buffer for a in reads(b))]
     if early:
         raise s.refuse("read-after", f"{buffer.name} is read by {', '.join(early)} in the nest of block {producer.name}", producer)
+    if buffer not in s.func.buffers:
+        raise s.refuse("read-after", f"{buffer.name} is allocated in the nest of block {producer.name}; use T.alloc_buffer", producer)
 
 
 def _writes_all(s: ScheduleState, block: Block, buffer: Buffer) -> bool:

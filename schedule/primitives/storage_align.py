@@ -35,7 +35,7 @@ def storage_align(s: ScheduleState, block: BlockRV, buffer: str, axis: int, fact
             S[i, j] = A[i, j]
     Requires:
         accesses-it: the block accesses a buffer of that name.
-        intermediate: the buffer is not a parameter, whose strides the caller chooses.
+        intermediate: the buffer is allocated by T.alloc_buffer; the strides of a parameter are those of the caller.
         axis: the buffer has the dimension, and it is not the last one, whose elements are adjacent.
         factor: it is from 1 to 4096 elements.
         offset: it is from 0 to the factor minus 1.
@@ -48,7 +48,10 @@ def storage_align(s: ScheduleState, block: BlockRV, buffer: str, axis: int, fact
         names = ", ".join(dict.fromkeys(a.buffer.name for a in accesses(b)))
         raise s.refuse("accesses-it", f"block {b.name} does not access a buffer named {buffer!r}; it accesses {names}", b)
     if old not in s.func.allocs:
-        raise s.refuse("intermediate", f"{old.name} is a parameter, whose strides the caller chooses; align a copy, with cache_read", b)
+        what = f"{old.name} is a parameter, whose strides the caller chooses; align a copy, with cache_read"
+        if old not in s.func.buffers:
+            what = f"{old.name} is allocated inside the body; use T.alloc_buffer"
+        raise s.refuse("intermediate", what, b)
     rank = len(old.shape)
     from_end = axis - rank if axis >= 0 else axis
     if not -rank <= from_end < -1:

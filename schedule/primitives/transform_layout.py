@@ -55,7 +55,7 @@ def transform_layout(s: ScheduleState, block: BlockRV, buffer: str, index_map: L
             C[i, j] = B[j // 4, i, j % 4] + 1.0
     Requires:
         accesses-it: the block accesses a buffer of that name.
-        intermediate: the buffer is not a parameter, whose layout the caller chooses.
+        intermediate: the buffer is allocated by T.alloc_buffer; the layout of a parameter is that of the caller.
         layout: every dimension occurs in the layout once, or once as "/" and once as "%" with the same factor.
         scalar: the buffer is accessed element by element, not by vector loads and stores of the script.
         pad-value: the value is a value of the element type.
@@ -70,6 +70,8 @@ def transform_layout(s: ScheduleState, block: BlockRV, buffer: str, index_map: L
         raise s.refuse("accesses-it", f"block {b.name} does not access a buffer named {buffer!r}; it accesses {names}", b)
     if old not in s.func.allocs:
         what = f"{old.name} is a parameter, whose layout the caller chooses; change that of a copy, with cache_read or cache_write"
+        if old not in s.func.buffers:
+            what = f"{old.name} is allocated inside the body; use T.alloc_buffer"
         raise s.refuse("intermediate", what, b)
     spec = checked_layout(s, index_map, len(old.shape), old.name)
     check_scalar_accesses(s, old)

@@ -43,6 +43,42 @@ def test_transform_layout_intermediate(on: On, refuse: Refuse) -> None:
     refuse("transform_layout", "intermediate", "W is a parameter", s, lambda: s.transform_layout(b, "W", [1, 0]))
 
 
+def test_buffers_of_the_body(refuse: Refuse) -> None:
+    """Their allocations are part of a nest."""
+    s = Schedule(parse(VECTORS.replace("T.alloc_buffer", "T.allocate").replace("(8,), ", "(8, 2), ").replace("[vi", "[0, vi")))
+    b = s.get_block("B")
+    what = "B is allocated inside the body; use T.alloc_buffer"
+    refuse("transform_layout", "intermediate", what, s, lambda: s.transform_layout(b, "B", [1, 0]))
+    refuse("storage_align", "intermediate", what, s, lambda: s.storage_align(b, "B", 0, 8))
+
+
+UNUSED = """
+@T.prim_func
+def unused(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
+    B = T.allocate((8,), "float32")
+    D = T.allocate((8,), "float32")
+    for i in T.serial(8):
+        with T.block("B"):
+            vi = T.axis.spatial(8, i)
+            B[vi] = A[vi] + D[vi]
+"""
+
+
+def test_copies_outside_of_the_body_of_an_allocation(refuse: Refuse) -> None:
+    s = Schedule(parse(UNUSED))
+    b = s.get_block("B")
+    for name, step in (
+        ("cache_write", lambda: s.cache_write(b, "global")),
+        ("reindex", lambda: s.reindex(b, "B", "write")),
+    ):
+        refuse(name, "read-after", "B is allocated in the nest of block B; use T.alloc_buffer", s, step)
+    for name, step in (
+        ("cache_read", lambda: s.cache_read(b, "D", "global")),
+        ("reindex", lambda: s.reindex(b, "D", "read")),
+    ):
+        refuse(name, "made-before", "D is allocated in the nest of block B; use T.alloc_buffer", s, step)
+
+
 @pytest.mark.parametrize(
     ("index_map", "why"),
     [
