@@ -430,26 +430,6 @@ def test_cache_write_whole(refuse: Refuse) -> None:
     same(s, restarted)
 
 
-@T.prim_func
-def sometimes_started(A: T.Buffer((8, 4), "float32"), C: T.Buffer((8,), "float32")):
-    for i, k in T.grid(8, 4):
-        with T.block("C"):
-            vi, vk = T.axis.remap("SR", [i, k])
-            with T.init():
-                if A[vi, 0] < 0.0:
-                    C[vi] = 0.0
-            C[vi] = C[vi] + A[vi, vk]
-
-
-def test_cache_write_whole_of_a_conditional_init(refuse: Refuse) -> None:
-    """Elements that the init skips continue from the values of the caller, which the cache does not have."""
-    s = Schedule(sometimes_started)
-    what = "block C may not write all elements of C"
-    refuse("cache_write", "whole", what, s, lambda: s.cache_write(s.get_block("C"), "global"))
-    what = "block C may not complete an element of C"
-    refuse("reindex", "whole", what, s, lambda: s.reindex(s.get_block("C"), "C", "write"))
-
-
 def test_compute_at_domain(refuse: Refuse) -> None:
     s = Schedule(one_of_many)
     what = "the loops around block B may not cover its domain; the new loops would run all of it"

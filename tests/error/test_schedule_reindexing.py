@@ -153,6 +153,27 @@ def test_reindex_whole(refuse: Refuse, body: str) -> None:
     refuse("reindex", "whole", "block C may not complete an element of C", s, lambda: s.reindex(b, "C", "write"))
 
 
+SOMETIMES_STARTED = """
+@T.prim_func
+def f(A: T.Buffer((8, 4), "float32"), C: T.Buffer((8,), "float32")):
+    for i, k in T.grid(8, 4):
+        with T.block("C"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                if A[vi, 0] < 0.0:
+                    C[vi] = 0.0
+            C[vi] = C[vi] + A[vi, vk]
+"""
+
+
+def test_reindex_whole_of_a_conditional_init(refuse: Refuse) -> None:
+    """Elements that the init skips continue from the values of the caller, which a cache does not have."""
+    s = Schedule(parse(SOMETIMES_STARTED))
+    b = s.get_block("C")
+    refuse("reindex", "whole", "block C may not complete an element of C", s, lambda: s.reindex(b, "C", "write"))
+    refuse("cache_write", "whole", "block C may not write all elements of C", s, lambda: s.cache_write(b, "global"))
+
+
 @pytest.mark.parametrize("index", ["vi + vj, 0", "vi // 2, vj", "vi % 2, vj", "vi * 2 + vj, 1"])
 def test_reindex_distinct(refuse: Refuse, index: str) -> None:
     s = one_block(f"C[{index}] = A[vi, vj]", "2, 4")
