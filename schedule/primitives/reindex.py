@@ -26,12 +26,13 @@ def reindex(s: ScheduleState, block: BlockRV, buffer: str, kind: str) -> BlockRV
 
     Convolutions and other indices that are not single variables become plain ones, as matrix products have them.
 
+    Returns the copying block.
+
     Args:
         block: the block.
         buffer: name of the buffer, which the block accesses at one tuple of indices.
         kind: "read": a new block before the nest copies the elements that the block reads.  "write": a new block after the nest
             copies what the block wrote to the old buffer.
-    Returns the copying block.
     Rewrite: `reindex(C, "A", "read")`
         for i, j, k in T.grid(2, 3, 3):
             init: C[i, j] = 0.0

@@ -7,6 +7,7 @@ from tunesmith.ir.stmt import Block, For, Iter
 from tunesmith.ir.visit import substitute
 from tunesmith.schedule.handles import BlockRV, LoopRV
 from tunesmith.schedule.layout import Layout, checked_layout, extent_of, original_indices, split_dimensions
+from tunesmith.schedule.outside import check_unconditional
 from tunesmith.schedule.primitive import primitive
 from tunesmith.schedule.primitives.reorder import reorder
 from tunesmith.schedule.primitives.split import split_loop
@@ -35,7 +36,7 @@ def transform_block_layout(s: ScheduleState, block: BlockRV, index_map: Layout) 
         layout: every iteration variable occurs once, or once as "/" and once as "%" with the same factor.
         serial: a loop that is split is serial and carries no annotation.
         bounded: every factor is at most 2**31 - 1.
-        nest: the loops belong to one nest, without other statements between them.
+        nest: the loops belong to one nest, without other statements between them, and no `if` is around the block.
         single-block: the nest contains one block.
         independent: no extent depends on another loop of the nest.
         dependences: instances of the block keep their order if they access one element and one of them writes it, unless they are
@@ -45,6 +46,7 @@ def transform_block_layout(s: ScheduleState, block: BlockRV, index_map: Layout) 
         function that may also fuse variables; here the factor need not divide the extent).
     """
     b = s.block(block)
+    check_unconditional(s, b, "nest")
     loops = _own_loops(s, b)
     extents = [it.extent for it in b.iters]
     spec = checked_layout(s, index_map, len(b.iters), f"the iterations of block {b.name}")

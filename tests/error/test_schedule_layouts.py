@@ -155,6 +155,12 @@ def test_transform_block_layout_nest(on: On, refuse: Refuse) -> None:
     refuse("transform_block_layout", "nest", "the loops are not one perfect nest", s, lambda: s.transform_block_layout(b, [1, 0]))
 
 
+def test_transform_block_layout_nest_2(refuse: Refuse) -> None:
+    s = Schedule(parse(SCAN.replace("    for i, j", "    if A[0, 0] < 0.0:\n     for i, j").replace("        with", "         with")))
+    b = s.get_block("C")
+    refuse("transform_block_layout", "nest", "block C is inside an `if`", s, lambda: s.transform_block_layout(b, [1, 0]))
+
+
 def test_transform_block_layout_single_block(on: On, refuse: Refuse) -> None:
     s = on("chain")
     first = s.merge(loops(s, "B")[0], loops(s, "C")[0])
