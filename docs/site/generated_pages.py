@@ -47,7 +47,7 @@ PRIMITIVE_GROUPS: dict[str, tuple[str, ...]] = {
     "Mark loops": ("parallel", "vectorize", "unroll", "bind", "annotate", "unannotate"),
     "Move blocks": ("compute_at", "reverse_compute_at", "compute_inline", "reverse_compute_inline"),
     "Place data": ("cache_read", "cache_write", "cache_reduction", "cooperative_fetch", "set_scope", "pad_rows", "reuse_buffer"),
-    "Change layouts and types": (
+    "Layouts and types": (
         "transform_layout",
         "storage_align",
         "transform_block_layout",
