@@ -31,8 +31,9 @@ def param_spec(func: PrimFunc, p: Buffer | Var, written: bool) -> ParamSpec:
 
 def check_scope(func: PrimFunc, p: Buffer) -> None:
     """Refuse a parameter that is not in global memory, or not dense like the arrays of a caller."""
-    if p.pad.const != 0:
-        raise BuildError(f"{func.name}: parameter {p.name} has pad={p.pad}; arrays of a caller have no padding: pad allocations only")
+    if p.pad.const != 0 or p.align:
+        found = f"align={[*map(tuple, p.align)]}" if p.align else f"pad={p.pad}"
+        raise BuildError(f"{func.name}: parameter {p.name} has {found}; arrays of a caller have no padding: pad allocations only")
     if p.scope != "global":
         raise BuildError(f"{func.name}: parameter {p.name} is in scope {p.scope}; arrays of a caller are in global memory")
 

@@ -145,7 +145,7 @@ class _BinderMatch:
     def _bind_buffer(self, x: Buffer, y: Buffer, place: str) -> None:
         if x.dtype != y.dtype or x.scope != y.scope:
             raise _Difference(_Text(f"{x!r} in {x.scope}"), _Text(f"{y!r} in {y.scope}"), place)
-        self._polys((*x.shape, x.pad), (*y.shape, y.pad), place + ".shape")
+        self._polys(x.sizes, y.sizes, place + ".shape")
         self.same.clear()
         self.buffers[x] = y
         self.buffer_back[y] = x

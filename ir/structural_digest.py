@@ -116,6 +116,7 @@ class Writer:
 
     def _bind_buffer(self, b: Buffer) -> str:
         pad = "" if b.pad == 0 else f"+{self._poly(b.pad)}"
+        pad += "".join([f"@{a.axis},{self._poly(a.factor)},{self._poly(a.offset)}" for a in b.align])
         text = f"{b.dtype} {b.scope}[{','.join([self._poly(s) for s in b.shape])}]{pad};"
         self.known.clear()
         self.buffers[b] = f"b{len(self.buffers)}"

@@ -79,8 +79,9 @@ class _Verifier:
                 self.bind(p, "scalar parameter")
             elif not isinstance(p, Buffer):
                 raise self.fail(f"a parameter is a Buffer or a Var, got {_kind(p)}")
-            elif p.pad.const != 0:
-                raise self.fail(f"the parameter {p.name} has pad={p.pad}; only allocations can be padded, arguments have no padding")
+            elif p.pad.const != 0 or p.align:
+                found = f"align={[*map(tuple, p.align)]}" if p.align else f"pad={p.pad}"
+                raise self.fail(f"the parameter {p.name} has {found}; only allocations can be padded, arguments have no padding")
         self.everywhere = self.scope
         for b in (*[p for p in f.params if isinstance(p, Buffer)], *self.items(f.allocs, "the allocations")):
             self.buffer(b)
@@ -111,10 +112,15 @@ class _Verifier:
             raise self.fail(f"a buffer was expected, got {_kind(b)}")
         if b in self.buffers:
             raise self.fail(f"the buffer {b.name} is declared twice")
-        for s in (*b.shape, b.pad):
+        for s in b.sizes:
             self.index(s, f"the shape of {b.name}")
+        for s in (*b.shape, b.pad):
             if s.const is not None and s.const < 0:
                 raise self.fail(f"the buffer {b.name} has the negative extent {s}")
+        for a in b.align:
+            if not -len(b.shape) <= a.axis < -1 or (a.factor.const is not None and a.factor.const < 1):
+                what = f"axis is in [{-len(b.shape)}, -2], because elements of the last dimension are adjacent, and factor is at least 1"
+                raise self.fail(f"the buffer {b.name} has the alignment {tuple(a)}; {what}")
         self.buffers.add(b)
 
     def index(self, p: Any, what: str) -> None:

@@ -12,6 +12,7 @@ from tunesmith.schedule.integers import as_integer
 from tunesmith.schedule.primitive import apply_instruction, foreign
 from tunesmith.schedule.primitives.add_unit_loop import add_unit_loop
 from tunesmith.schedule.primitives.annotate import annotate, unannotate
+from tunesmith.schedule.primitives.cache_index import cache_index
 from tunesmith.schedule.primitives.cache_read import cache_read
 from tunesmith.schedule.primitives.cache_reduction import cache_reduction
 from tunesmith.schedule.primitives.cache_write import cache_write
@@ -28,6 +29,7 @@ from tunesmith.schedule.primitives.merge import merge
 from tunesmith.schedule.primitives.pad_einsum import pad_einsum
 from tunesmith.schedule.primitives.pad_rows import pad_rows
 from tunesmith.schedule.primitives.read_at import read_at
+from tunesmith.schedule.primitives.reindex import reindex
 from tunesmith.schedule.primitives.reorder import reorder
 from tunesmith.schedule.primitives.reuse_buffer import reuse_buffer
 from tunesmith.schedule.primitives.reverse_compute_at import reverse_compute_at
@@ -37,6 +39,10 @@ from tunesmith.schedule.primitives.sample import sample_categorical, sample_perf
 from tunesmith.schedule.primitives.sample_compute_location import compute_locations, sample_compute_location
 from tunesmith.schedule.primitives.set_scope import set_scope
 from tunesmith.schedule.primitives.split import split
+from tunesmith.schedule.primitives.storage_align import storage_align
+from tunesmith.schedule.primitives.transform_block_layout import transform_block_layout
+from tunesmith.schedule.primitives.transform_layout import transform_layout
+from tunesmith.schedule.primitives.unsafe_set_dtype import unsafe_set_dtype
 from tunesmith.schedule.primitives.write_at import write_at
 from tunesmith.schedule.state import ScheduleState
 from tunesmith.schedule.trace import Trace
@@ -75,10 +81,16 @@ class Schedule(ScheduleState):
     cache_reduction = cache_reduction
     read_at = read_at
     write_at = write_at
+    cache_index = cache_index
+    reindex = reindex
     set_scope = set_scope
     pad_rows = pad_rows
+    storage_align = storage_align
     reuse_buffer = reuse_buffer
     rolling_buffer = rolling_buffer
+    unsafe_set_dtype = unsafe_set_dtype
+    transform_layout = transform_layout
+    transform_block_layout = transform_block_layout
     compute_at = compute_at
     reverse_compute_at = reverse_compute_at
     compute_inline = compute_inline
@@ -134,9 +146,9 @@ def concretize(func: PrimFunc, row: Mapping[Param, int]) -> PrimFunc:
     values: dict[Var, object] = {p: poly(v if type(v) is int else _param_value(p, v)) for p, v in row.items()}
     buffers = {}
     for b in func.allocs:
-        shape = [substitute(e, values) for e in (*b.shape, b.pad)]  # type: ignore[arg-type]
-        if any(x is not y for x, y in zip(shape, (*b.shape, b.pad), strict=True)):
-            buffers[b] = b.like(shape=shape[:-1], pad=shape[-1])
+        sizes = [substitute(e, values) for e in b.sizes]  # type: ignore[arg-type]
+        if any(x is not y for x, y in zip(sizes, b.sizes, strict=True)):
+            buffers[b] = b.with_sizes(sizes)
     body = substitute(func.body, values, buffers)  # type: ignore[arg-type]
     return func.with_(body=body, allocs=tuple([buffers.get(b, b) for b in func.allocs]))
 

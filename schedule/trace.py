@@ -147,6 +147,7 @@ _LISTS = (
     "get_output_blocks",
     "sample_tile",
     "sample_perfect_tile",
+    "cache_index",
     "split",
     "pad_einsum",
     "loop_partition",

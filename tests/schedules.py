@@ -28,6 +28,9 @@ from tunesmith.search.space.rules_table import rules_of
 from tunesmith.search.space.sketch import Sketch, make_sketch
 from tunesmith.support.errors import ScheduleError
 from tunesmith.support.seeds import stream
+from tunesmith.testing.program_fuzz.choices import Choices
+from tunesmith.testing.program_fuzz.generate_steps import FUZZED, random_step
+from tunesmith.testing.program_fuzz.steps import Replay
 
 Row = tuple[int, ...]
 
@@ -180,6 +183,7 @@ class Walk:
     def __call__(self, s: Schedule) -> None:
         self.rng = stream(self.seed, "schedules.walk")
         self.count = 0
+        self.sampled: list[IntRV] = []
         for _ in range(self.steps):
             move = self.pick(MOVES)
             try:
@@ -205,7 +209,9 @@ class Walk:
 
     def factor(self, s: Schedule, loop: LoopRV, n: int = 2) -> list[IntRV]:
         self.count += 1
-        return s.sample_tile(loop, n, f"t{self.count}_", [tuple(range(1, 24))] * (n - 1), waste=1.0)
+        made = s.sample_tile(loop, n, f"t{self.count}_", [tuple(range(1, 24))] * (n - 1), waste=1.0)
+        self.sampled += made
+        return made
 
     def tile(self, s: Schedule) -> None:
         loop = self.pick(s.get_loops(self.block(s)))
@@ -266,7 +272,7 @@ class Walk:
         layout: list[object] = [int(d) for d in self.rng.permutation(len(shape))]
         if self.chance() and layout:
             d = self.pick(layout)
-            f = self.pick([*[h for h in s.handles.values() if isinstance(h, IntRV)], 2, 4])
+            f = self.pick([*self.sampled, 2, 4])
             layout[layout.index(d)] = [d, "/", f]
             layout.append([d, "%", f])
         s.cache_read(b, buffer, self.pick(("workspace", "global")), layout if self.chance(0.8) else None)
@@ -320,7 +326,15 @@ class Walk:
         b = self.block(s)
         s.reuse_buffer(b, self.pick(s.get_consumers(b)))
 
+    def listed(self, s: Schedule) -> None:
+        """A step of the program fuzzer, of a primitive without a move here."""
+        replay = Replay(s, target())
+        replay.sampled = self.sampled
+        replay.apply(random_step(Choices(int(self.rng.integers(1 << 30)), "walk"), s, len(self.sampled), LISTED))
 
+
+LISTED = tuple([n for n in FUZZED if not hasattr(Walk, n) and n not in ("split", "parallel", "vectorize", "unroll", "bind", "annotate")])
+"""The primitives of the program fuzzer, except those that a walk applies by its own moves."""
 MOVES: tuple[Callable[[Walk, Schedule], None], ...] = (
     *[Walk.tile] * 3,
     *[Walk.nest] * 3,
@@ -338,6 +352,7 @@ MOVES: tuple[Callable[[Walk, Schedule], None], ...] = (
     *[Walk.decompose_reduction] * 2,
     *[Walk.rfactor] * 2,
     Walk.set_scope,
+    *[Walk.listed] * 3,
     *[Walk.merge] * 3,
     *[Walk.reuse_buffer] * 2,
 )

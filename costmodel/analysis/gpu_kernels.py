@@ -133,6 +133,10 @@ def pitches(a: ProgramAnalysis, b: Buffer) -> tuple[Num, ...]:
         out[i] = out[i + 1] * shape[i + 1]
         if i == len(shape) - 2:
             out[i] = out[i] + d.poly(b.pad)
+        for at in b.align:
+            if at.axis == i - len(shape):
+                factor = d.poly(at.factor)
+                out[i] = d.ceildiv(out[i] - d.poly(at.offset), factor) * factor + d.poly(at.offset)
     return tuple(out)
 
 

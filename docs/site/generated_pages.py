@@ -38,6 +38,7 @@ from tunesmith.search.space.rules_table import SEARCH_RULES
 from tunesmith.support.dtype import SCALARS
 from tunesmith.support.errors import ScriptError
 from tunesmith.support.registry import Registry
+from tunesmith.testing.primitive_conformance import COLUMNS, cells
 
 PRIMITIVE_GROUPS: dict[str, tuple[str, ...]] = {
     "Find blocks and loops": ("get_block", "get_loops", "get_child_blocks", "get_producers", "get_consumers", "get_output_blocks"),
@@ -58,6 +59,14 @@ PRIMITIVE_GROUPS: dict[str, tuple[str, ...]] = {
         "rolling_buffer",
     ),
     "Transform padding": ("decompose_padding", "pad_einsum"),
+    "Layouts and types": (
+        "transform_layout",
+        "storage_align",
+        "transform_block_layout",
+        "reindex",
+        "cache_index",
+        "unsafe_set_dtype",
+    ),
     "Transform reductions": ("decompose_reduction", "rfactor"),
 }
 LONGEST_FORMULA = 100
@@ -231,6 +240,16 @@ def schedule() -> Lines:
         out += [f"## {title}", ""] if names else []
         for name in names:
             out += [f'<span id="{name}"></span>', "", *documented(f"{PRIMITIVES[name].function.__module__}.{name}")]
+    out += [
+        "## Checks of each primitive { #checks }",
+        "",
+        "Made from `tunesmith.testing.primitive_samples` when the site is built. The sample of a primitive runs with numbers and with",
+        "sampled sizes, its results are compared with those of the unscheduled program, and its trace is replayed from JSON and from",
+        "Python. Refusals are counted by label; each label has a test. The fuzzers apply primitives to random programs, and to sketches",
+        "with sampled sizes.",
+        "",
+    ]
+    out += table(COLUMNS, [[f"[`{n}`](#{n})", *list(cells(n).values())[1:]] for n in PRIMITIVES])
     out += ["## Schedule and trace", ""]
     out += documented("tunesmith.schedule.state.ScheduleState", members="false")
     out += documented("tunesmith.schedule.schedule.Schedule", members="[mod, limit]")

@@ -102,7 +102,7 @@ def free_names(root: Any, declared: Iterable[Var | Buffer], first: Iterable[Poly
         elif t is BufferLoad or t is BufferStore:
             use(n.buffer)
         elif t is Allocate:
-            for p in (*n.buffer.shape, n.buffer.pad):
+            for p in n.buffer.sizes:
                 index(p)
             seen.add(n.buffer)
         n.each_child(visit)

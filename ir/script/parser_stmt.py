@@ -168,7 +168,7 @@ class StmtParser(CallParser):
 
     def new_buffer(self, call: ast.Call, name: str) -> Buffer:
         """The buffer declared by `T.Buffer(...)`, `T.alloc_buffer(...)` or `T.allocate(...)`."""
-        a = self.arguments(call, ("shape", "dtype", "scope", "pad", "name"), 1)
+        a = self.arguments(call, ("shape", "dtype", "scope", "pad", "align", "name"), 1)
         shape = a["shape"]
         dims = [self.index(d) for d in (shape.elts if isinstance(shape, (ast.Tuple, ast.List)) else [shape])]
         for p in dims:
@@ -183,7 +183,17 @@ class StmtParser(CallParser):
             name = self.text(a["name"], "the name of a buffer")
             if len(name) > MAX_NAME:
                 self.fail(a["name"], f"the name `{shorten(name)}` is longer than {MAX_NAME} characters")
-        return self.make(call, Buffer, name, dims, dtype, scope, pad)
+        align = self.alignments(a["align"]) if "align" in a else ()
+        return self.make(call, Buffer, name, dims, dtype, scope, pad, align)
+
+    def alignments(self, e: ast.expr) -> list[tuple[int, Poly, Poly]]:
+        """Parse `[(axis, factor, offset), ...]`."""
+        out = []
+        for x in e.elts if isinstance(e, ast.List) else [e]:
+            if not isinstance(x, ast.Tuple) or len(x.elts) != 3 or (axis := self.index(x.elts[0]).const) is None:
+                self.fail(x, "an alignment is (axis, factor, offset)", "Write align=[(-2, 32, 8)]: rows are 8 + 32 * n apart.")
+            out.append((axis, self.index(x.elts[1]), self.index(x.elts[2])))
+        return out
 
     def notes(self, e: ast.expr) -> Annotations:
         """Parse `{"key": value}`; values are text or index expressions."""

@@ -96,7 +96,7 @@ class Printer(ExprPrinter):
 
     def function(self, f: PrimFunc, depth: int) -> None:
         """Print `f`, indented by `depth` steps."""
-        shapes = [s for b in f.buffers for s in (*b.shape, b.pad)] + [v for _, v in f.attrs if isinstance(v, Poly)]
+        shapes = [s for b in f.buffers for s in b.sizes] + [v for _, v in f.attrs if isinstance(v, Poly)]
         sizes, strays = free_names(f.body, [*f.params, *f.allocs], shapes)
         for p in f.params:
             if isinstance(p, Buffer):
@@ -152,6 +152,8 @@ class Printer(ExprPrinter):
         shape = ", ".join([self.index(s) for s in b.shape]) + ("," if len(b.shape) == 1 else "")
         scope = f', scope="{b.scope}"' if b.scope != "global" else ""
         pad = f", pad={self.index(b.pad)}" if b.pad != 0 else ""
+        if b.align:
+            pad += f", align=[{', '.join([f'({a.axis}, {self.index(a.factor)}, {self.index(a.offset)})' for a in b.align])}]"
         # The name must survive parsing, because names of blocks and buffers are derived from it.
         name = f", name={quoted(b.name)}" if self.names.name.get(b, b.name) != b.name and len(b.name) <= MAX_NAME else ""
         return f'({shape}), "{b.dtype}"' + scope + pad + name

@@ -119,7 +119,7 @@ class _Axis:
 axis = _Axis()
 
 # Declarations.
-_BUFFER = '(shape: Shape, dtype: str = "float32", scope: str = "global", pad: Index = 0, name: str = "") -> Buffer'
+_BUFFER = '(shape: Shape, dtype: str = "float32", scope: str = "global", pad: Index = 0, align: Align = (), name: str = "") -> Buffer'
 Buffer: Any = Annotation(
     "Buffer", _BUFFER, 'A: T.Buffer((m, n), "float32", scope="global")', "A buffer parameter: shape, dtype, memory scope."
 )

@@ -18,8 +18,8 @@ from tunesmith.lower.simplifier import Simplifier, symbol_ranges
 def flat_index(buffer: Buffer, indices: tuple[Poly, ...]) -> Poly:
     """The row-major offset of `indices`, including the padding of rows."""
     out = ZERO
-    for d, (i, n) in enumerate(zip(indices, buffer.shape, strict=True)):
-        out = out * (n + buffer.pad if d and d == len(indices) - 1 else n) + i
+    for i, step in zip(indices, buffer.strides, strict=True):
+        out = out + i * step
     return out
 
 
@@ -61,4 +61,4 @@ def flatten_buffers(func: PrimFunc, target: Target) -> PrimFunc:
 
 
 def _flat(b: Buffer) -> Buffer:
-    return b if len(b.shape) == 1 else b.like(shape=(b.size,), pad=0)
+    return b if len(b.shape) == 1 else b.like(shape=(b.size,), pad=0, align=())

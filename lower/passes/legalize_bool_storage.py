@@ -57,4 +57,4 @@ def legalize_bool_storage(func: PrimFunc, target: Target) -> PrimFunc:
 
 
 def _bytes(b: Buffer) -> Buffer:
-    return Buffer(b.name, b.shape, "uint8", b.scope, b.pad)
+    return b.like(dtype="uint8")

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from tunesmith.ir.analysis.access_regions import accesses, reads, writes
 from tunesmith.ir.buffer import SCOPES, Buffer, BufferLoad
 from tunesmith.ir.expr import Expr, Select, conjunction, const, select
-from tunesmith.ir.poly import Poly, Var, ceildiv, floordiv, less_than, mod, poly
-from tunesmith.ir.stmt import Block, BufferStore, Iter, Stmt, nest, seq, store
-from tunesmith.ir.visit import blocks_under, transform
-from tunesmith.schedule.handles import BlockRV, IntRV
-from tunesmith.schedule.outside import check_in_blocks
+from tunesmith.ir.poly import Poly, Var, less_than, poly
+from tunesmith.ir.stmt import Block, BufferStore, Iter, Stmt, nest, store
+from tunesmith.ir.visit import transform
+from tunesmith.schedule.handles import BlockRV
+from tunesmith.schedule.layout import Dim, Layout, checked_layout, extent_of, index_in, original_indices, split_dimensions
 from tunesmith.schedule.primitive import primitive
+from tunesmith.schedule.staging import check_made_before, insert
 from tunesmith.schedule.state import ScheduleState
-
-Layout = Sequence["int | Sequence[int | str | IntRV]"]
 
 
 @primitive
@@ -55,23 +54,13 @@ def cache_read(s: ScheduleState, block: BlockRV, buffer: str, scope: str, layout
     if scope not in SCOPES:
         raise s.refuse("scope", f"unknown scope {scope!r}; scopes are {', '.join(SCOPES)}")
     old = find_read(s, consumer, buffer)
-    root = s.root_index(consumer.name)
-    late = [b.name for b in blocks_under(s.root_stmts()[root]) if any(a.buffer is old for a in writes(b))]
-    if late:
-        raise s.refuse(
-            "made-before",
-            f"{old.name} is written by {', '.join(late)} in the nest of block {consumer.name}; read_at copies inside it",
-            consumer,
-        )
-    check_in_blocks(s, consumer, "in-blocks", old)
-    spec = _check_layout(s, old, layout)
-    new = Buffer(f"{old.name}_copy", [_extent(old, d) for d in spec], old.dtype, scope)
+    check_made_before(s, consumer, old)
+    spec = checked_layout(s, layout, len(old.shape), old.name)
+    new = Buffer(f"{old.name}_copy", [extent_of(old.shape, d) for d in spec], old.dtype, scope)
     name = s.fresh_name(f"{old.name}_copy")
     copy = _copy_nest(name, old, new, spec)
-
-    redirect_loads(s, consumer.name, old, new, lambda indices: tuple([_forward(indices, d) for d in spec]))
-    stmts = s.root_stmts()
-    s.set_body(seq([*stmts[:root], copy, *stmts[root:]]))
+    redirect_loads(s, consumer.name, old, new, lambda indices: tuple([index_in(indices, d) for d in spec]))
+    insert(s, s.root_index(consumer.name), copy)
     s.add_allocs(new)
     return s.new_block(name)
 
@@ -116,62 +105,11 @@ def redirect_loads(s: ScheduleState, block: str, old: Buffer, new: Buffer, at: C
     s.replace_block(block, redirect)
 
 
-_Dim = tuple[int, str, "Poly | None"]
-
-
-def _check_layout(s: ScheduleState, old: Buffer, layout: Layout | None) -> list[_Dim]:
-    rank = len(old.shape)
-    if layout is None:
-        return [(d, "", None) for d in range(rank)]
-    spec: list[_Dim] = []
-    if not isinstance(layout, (list, tuple)):
-        raise s.refuse("layout", f"the layout is {layout!r}; it must be a list with an entry for each dimension")
-    for item in layout:
-        entry = tuple(item) if isinstance(item, (list, tuple)) else (item,)
-        if len(entry) == 1 and isinstance(entry[0], int):
-            spec.append((entry[0], "", None))
-        elif len(entry) == 3 and isinstance(entry[0], int) and entry[1] in ("/", "%") and isinstance(entry[2], (int, IntRV)):
-            spec.append((entry[0], str(entry[1]), s.value(entry[2])))
-        else:
-            raise s.refuse("layout", f"a layout entry is an int, [d, '/', f] or [d, '%', f]; got {item!r}")
-    beyond = sorted({d for d, _, _ in spec if not 0 <= d < rank})
-    if beyond:
-        raise s.refuse("layout", f"the layout names dimension {beyond[0]}, but {old.name} has {rank} dimensions, counted from 0")
-    for d in range(rank):
-        parts = [(op, f) for dim, op, f in spec if dim == d]
-        whole = parts == [("", None)]
-        halves = len(parts) == 2 and {op for op, _ in parts} == {"/", "%"} and parts[0][1] == parts[1][1]
-        if not (whole or halves):
-            raise s.refuse("layout", f"dimension {d} of {old.name} must occur in the layout once, or as '/' and '%' with one factor")
-    for _, _, f in spec:
-        if f is not None:
-            s.require("le0", 1 - f, "layout", "a dimension is split by a factor of at least 1", f)
-    return spec
-
-
-def _extent(old: Buffer, dim: _Dim) -> Poly:
-    d, op, f = dim
-    if f is None:
-        return old.shape[d]
-    return ceildiv(old.shape[d], f) if op == "/" else f
-
-
-def _forward(indices: tuple[Poly, ...], dim: _Dim) -> Poly:
-    d, op, f = dim
-    if f is None:
-        return indices[d]
-    return floordiv(indices[d], f) if op == "/" else mod(indices[d], f)
-
-
-def _copy_nest(name: str, old: Buffer, new: Buffer, spec: list[_Dim]) -> Stmt:
+def _copy_nest(name: str, old: Buffer, new: Buffer, spec: list[Dim]) -> Stmt:
     iters = tuple([Iter(Var(f"v{i}"), e, "S") for i, e in enumerate(new.shape)])
     loops = [Var(f"ax{i}") for i in range(len(iters))]
-    source = [poly(0)] * len(old.shape)
-    guards: list[Expr] = []
-    for it, (d, op, f) in zip(iters, spec, strict=True):
-        source[d] = source[d] + (poly(it.var) if f is None or op == "%" else poly(it.var) * f)
-    for d in {d for d, _, f in spec if f is not None}:
-        guards.append(less_than(source[d], old.shape[d]))
+    source = original_indices(spec, [poly(it.var) for it in iters])
+    guards: list[Expr] = [less_than(source[d], old.shape[d]) for d in sorted(split_dimensions(spec))]
     value: Expr = BufferLoad(old, tuple(source))
     if guards:
         value = select(conjunction(tuple(guards)), value, const(0, old.dtype))

@@ -8,12 +8,13 @@ from typing import Any
 from tunesmith.ir.analysis.access_regions import accesses, plain_iter, reads, writes
 from tunesmith.ir.buffer import SCOPES, Buffer, BufferLoad
 from tunesmith.ir.poly import ONE, ZERO, Var, poly
-from tunesmith.ir.stmt import Block, BufferStore, Iter, nest, seq, store
+from tunesmith.ir.stmt import Block, BufferStore, Iter, nest, store
 from tunesmith.ir.visit import blocks_under, transform
 from tunesmith.schedule.domain import check_first_step, covers_domain, digits_of
 from tunesmith.schedule.handles import BlockRV
 from tunesmith.schedule.outside import check_in_blocks
 from tunesmith.schedule.primitive import primitive
+from tunesmith.schedule.staging import insert
 from tunesmith.schedule.state import ScheduleState
 
 
@@ -53,21 +54,12 @@ def cache_write(s: ScheduleState, block: BlockRV, scope: str, layout: Sequence[i
     if len(outs) != 1:
         raise s.refuse("one-output", f"block {producer.name} writes {len(outs)} buffers", producer)
     old = outs[0]
-    others = [b.name for b in s.blocks() if b is not producer and any(a.buffer is old for a in writes(b))]
-    if others:
-        raise s.refuse("only-writer", f"{old.name} is also written by {', '.join(others)}", producer)
-    check_in_blocks(s, producer, "in-blocks", old)
-    started = producer if producer.init is None else producer.with_(init=None, body=producer.init)
-    if any(a.buffer is old for a in reads(producer)) or _loads(started, old):
-        raise s.refuse("own-values", f"block {producer.name} reads earlier values of {old.name}", producer)
+    check_own_values(s, producer, old)
     if old not in s.func.allocs and not _writes_all(s, producer, old):
         raise s.refuse(
             "whole", f"block {producer.name} may not write all elements of {old.name}; the others would be overwritten", producer
         )
-    root = s.root_index(producer.name)
-    early = [b.name for b in blocks_under(s.root_stmts()[root]) if b is not producer and any(a.buffer is old for a in reads(b))]
-    if early:
-        raise s.refuse("read-after", f"{old.name} is read by {', '.join(early)} in the nest of block {producer.name}", producer)
+    check_read_after(s, producer, old)
     order = tuple(range(len(old.shape))) if layout is None else tuple(layout)
     if any(type(d) is not int for d in order) or sorted(order) != list(range(len(old.shape))):
         raise s.refuse(
@@ -80,10 +72,30 @@ def cache_write(s: ScheduleState, block: BlockRV, scope: str, layout: Sequence[i
     loops = [Var(f"ax{i}") for i in range(len(iters))]
     value = BufferLoad(new, tuple([poly(iters[d].var) for d in order]))
     copy = Block(name, iters, tuple([poly(v) for v in loops]), (), None, store(old, [i.var for i in iters], value))
-    stmts = s.root_stmts()
-    s.set_body(seq([*stmts[: root + 1], nest(list(zip(loops, old.shape, strict=True)), copy), *stmts[root + 1 :]]))
+    insert(s, s.root_index(producer.name) + 1, nest(list(zip(loops, old.shape, strict=True)), copy))
     s.add_allocs(new)
     return s.new_block(name)
+
+
+def check_own_values(s: ScheduleState, producer: Block, buffer: Buffer) -> None:
+    """Refuse (only-writer, in-blocks, own-values) a block that shares the elements of the buffer that it computes with other statements."""
+    others = [b.name for b in s.blocks() if b is not producer and any(a.buffer is buffer for a in writes(b))]
+    if others:
+        raise s.refuse("only-writer", f"{buffer.name} is also written by {', '.join(others)}", producer)
+    check_in_blocks(s, producer, "in-blocks", buffer)
+    started = producer if producer.init is None else producer.with_(init=None, body=producer.init)
+    if any(a.buffer is buffer for a in reads(producer)) or _loads(started, buffer):
+        raise s.refuse("own-values", f"block {producer.name} reads earlier values of {buffer.name}", producer)
+
+
+def check_read_after(s: ScheduleState, producer: Block, buffer: Buffer) -> None:
+    """Refuse (read-after) a buffer that another block of the same nest reads, before it is written back."""
+    nest_of = s.root_stmts()[s.root_index(producer.name)]
+    early = [b.name for b in blocks_under(nest_of) if b is not producer and any(a.buffer is buffer for a in reads(b))]
+    if early:
+        raise s.refuse("read-after", f"{buffer.name} is read by {', '.join(early)} in the nest of block {producer.name}", producer)
+    if buffer not in s.func.buffers:
+        raise s.refuse("read-after", f"{buffer.name} is allocated in the nest of block {producer.name}; use T.alloc_buffer", producer)
 
 
 def _writes_all(s: ScheduleState, block: Block, buffer: Buffer) -> bool:
@@ -94,7 +106,14 @@ def _writes_all(s: ScheduleState, block: Block, buffer: Buffer) -> bool:
         used = [p for p in own if p is not None]
         if len(set(used)) < len(used) or any(block.iters[p].kind != "S" for p in used) or tuple(extents) != buffer.shape:
             return False
-    if len(writes(block.with_(init=None))) > 1 or type(block.body) is not BufferStore or not covers_domain(s, block):
+    return runs_everywhere(s, block)
+
+
+def runs_everywhere(s: ScheduleState, block: Block) -> bool:
+    """Whether the block completes its single store, with all reduction steps and the init, for all values of its spatial variables."""
+    if type(block.body) is not BufferStore or (block.init is not None and type(block.init) is not BufferStore):
+        return False
+    if not covers_domain(s, block):
         return False
     if not any(it.kind == "R" for it in block.iters):
         return True

@@ -11,6 +11,7 @@ from tunesmith.ir.poly import Index, Poly
 
 T = script
 Shape = Index | Sequence[Index]
+Align = Sequence[tuple[int, Index, Index]]
 Annotations = Mapping[str, str | Index]
 
 @overload
@@ -22,7 +23,9 @@ def ir_module(cls: type) -> IRModule: ...
 class Buffer(AbstractContextManager[Buffer]):
     """A: T.Buffer((m, n), "float32", scope="global"): A buffer parameter: shape, dtype, memory scope."""
 
-    def __init__(self, shape: Shape, dtype: str = "float32", scope: str = "global", pad: Index = 0, name: str = "") -> None: ...
+    def __init__(
+        self, shape: Shape, dtype: str = "float32", scope: str = "global", pad: Index = 0, align: Align = (), name: str = ""
+    ) -> None: ...
     def __exit__(self, *args: object) -> None: ...
     def __getitem__(self, indices: Index | tuple[Index, ...]) -> Expr: ...
     def __setitem__(self, indices: Index | tuple[Index, ...], value: Value) -> None: ...
@@ -51,10 +54,10 @@ axis: _Axis
 def param(name: str, domain: Sequence[int]) -> Poly:
     """t = T.param("t", [1, 2, 4]): A tunable integer and its domain, at the top of a function."""
 
-def alloc_buffer(shape: Shape, dtype: str = "float32", scope: str = "global", pad: Index = 0, name: str = "") -> Buffer:
+def alloc_buffer(shape: Shape, dtype: str = "float32", scope: str = "global", pad: Index = 0, align: Align = (), name: str = "") -> Buffer:
     """X = T.alloc_buffer((m, n), "float32"): A buffer for the duration of the call, at the top of a function."""
 
-def allocate(shape: Shape, dtype: str = "float32", scope: str = "global", pad: Index = 0, name: str = "") -> Buffer:
+def allocate(shape: Shape, dtype: str = "float32", scope: str = "global", pad: Index = 0, align: Align = (), name: str = "") -> Buffer:
     """x = T.allocate((4,), "float32"): A buffer with a lifetime to the end of the body; or `with T.allocate(...) as x`."""
 
 def func_attr(attributes: Annotations) -> None:

@@ -80,6 +80,12 @@ GONE_BLOCK: dict[str, Callable[[Schedule, Any, Any], object]] = {
     "decompose_reduction": lambda s, b, x: s.decompose_reduction(b, x),
     "annotate": lambda s, b, x: s.annotate(b, "prefetch", 4),
     "unannotate": lambda s, b, x: s.unannotate(b, "prefetch"),
+    "reindex": lambda s, b, x: s.reindex(b, "A", "read"),
+    "cache_index": lambda s, b, x: s.cache_index(b, "global"),
+    "unsafe_set_dtype": lambda s, b, x: s.unsafe_set_dtype(b, "float16"),
+    "storage_align": lambda s, b, x: s.storage_align(b, "B", 0, 8),
+    "transform_block_layout": lambda s, b, x: s.transform_block_layout(b, [1, 0]),
+    "transform_layout": lambda s, b, x: s.transform_layout(b, "B", [1, 0]),
 }
 """Each primitive that takes a block, on a block that was inlined."""
 

@@ -12,19 +12,26 @@ import pytest
 
 from tunesmith.ir.interpreter import interpret
 from tunesmith.ir.stmt import Block
+from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import transform
 from tunesmith.schedule.primitive import PRIMITIVES
 from tunesmith.schedule.primitives import split as split_module
+from tunesmith.schedule.schedule import Schedule, replay
+from tunesmith.schedule.trace import Trace
+from tunesmith.support.errors import UserError
+from tunesmith.testing.primitive_samples import SAMPLES
 from tunesmith.testing.program_fuzz import evaluate, numbers, worker
 from tunesmith.testing.program_fuzz import program as p
 from tunesmith.testing.program_fuzz.campaign import Campaign, table
 from tunesmith.testing.program_fuzz.check import Finding
+from tunesmith.testing.program_fuzz.choices import Choices
 from tunesmith.testing.program_fuzz.generate import generate
+from tunesmith.testing.program_fuzz.generate_steps import FUZZED, random_step
 from tunesmith.testing.program_fuzz.minimise import minimise
 from tunesmith.testing.program_fuzz.numbers import Undecided
 from tunesmith.testing.program_fuzz.render import render
 from tunesmith.testing.program_fuzz.reproduction import describe
-from tunesmith.testing.program_fuzz.steps import BlockRef, LoopRef, Step
+from tunesmith.testing.program_fuzz.steps import BlockRef, LoopRef, Replay, Step
 
 SAMPLE = ((0, 16), (16, 32))
 """Seeds of each test; 6 schedules per seed."""
@@ -128,6 +135,24 @@ def test_every_primitive_is_tried(capfd: pytest.CaptureFixture[str]) -> None:
     assert (
         {"split", "reorder", "vectorize", "parallel", "unroll", "cache_read"} <= tried <= {*PRIMITIVES, "search_rule", "default_schedule"}
     )
+
+
+@pytest.mark.parametrize("name", sorted(FUZZED))
+def test_the_entry_of_a_primitive_makes_steps_that_are_accepted(name: str) -> None:
+    """On the program of its sample, or on its schedule up to the step of the primitive."""
+    sample = SAMPLES[name]
+    made = Schedule(sample.func, decisions=sample.decisions)
+    sample.steps(made)
+    kinds = [i.kind for i in made.trace.instructions]
+    before = Trace(made.trace.instructions[: kinds.index(name)])
+    for seed in range(200):
+        s = replay(before, sample.func) if seed % 2 else Schedule(sample.func)
+        try:
+            Replay(s, Target("llvm -num-cores=1")).apply(random_step(Choices(seed, name), s, 0, [name]))
+        except UserError:
+            continue
+        return
+    pytest.fail(f"200 random steps of {name} were refused: let its entry in FUZZED choose likely arguments")
 
 
 def reverse_and_sum() -> worker.Trial:

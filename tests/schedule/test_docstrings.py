@@ -128,11 +128,18 @@ def parameters(program: ast.Module) -> dict[str, tuple[int, ...]]:
     allocated = {s.targets[0].id for s in program.body if isinstance(s, ast.Assign) and isinstance(s.targets[0], ast.Name)}
     shapes: dict[str, tuple[int, ...]] = {}
     for loops, s in stores(program.body, {}):
+        loops |= lookups(s)
         for n in ast.walk(s):
             if isinstance(n, ast.Subscript) and (name := ast.unparse(n.value)) not in allocated:
                 extents = [extent(e, loops) for e in indices(n)]
                 shapes[name] = tuple(max(x, y) for x, y in zip(extents, shapes.get(name, extents), strict=True))
     return dict(sorted(shapes.items()))
+
+
+def lookups(s: ast.Assign) -> Loops:
+    """The extents of the indirect indices in a store, `T.lookup(value, extent, lambda at: ...)`, by variable."""
+    calls = [n for n in ast.walk(s) if isinstance(n, ast.Call) and ast.unparse(n.func) == "T.lookup"]
+    return {c.args[2].args.args[0].arg: ast.literal_eval(c.args[1]) for c in calls if isinstance(c.args[2], ast.Lambda)}
 
 
 def indices(n: ast.Subscript) -> list[ast.expr]:

@@ -42,7 +42,7 @@ def inputs(func: PrimFunc) -> list[np.ndarray]:
 
 
 def check(func: PrimFunc, steps: Steps, decisions: Sequence[Sequence[int]] = (), combines: bool = False) -> Schedule:
-    """The schedule that `steps` make of `func`, after the checks of `conftest.check`.
+    """The schedule that `steps` make of `func`, after the checks of `check_schedule`.
 
     The thread interpreter computes the results: before lowering with threads in lockstep, after lowering with race detection.
     With `combines`, threads reduce into one element, which is defined only after lowering.
@@ -308,6 +308,22 @@ def test_padded_tiles_keep_their_values(pad: int) -> None:
     lowered = GPU(s.func, TARGETS[0])
     sizes = {n.buffer.shape[0].as_int() for n in walk(lowered.body) if type(n) is BufferStore and n.buffer.scope == "shared"}
     assert sizes == {8 * (16 + pad)}
+
+
+@pytest.mark.parametrize(("factor", "offset"), [(1, 0), (32, 0), (32, 4)])
+def test_aligned_tiles_keep_their_values(factor: int, offset: int) -> None:
+    """The stride of the compacted tile has the remainder, not that of the whole buffer."""
+
+    def steps(s: Schedule) -> None:
+        s.bind(s.get_loops(s.get_block("C"))[1], "threadIdx.x")
+        s.storage_align(s.get_block("S"), "S", -2, s.sample_categorical((1, 32), "factor"), s.sample_categorical((0, 4), "offset"))
+        s.cooperative_fetch(s.get_block("S"))
+
+    s = check(serial_tile, steps, [[factor], [offset]])
+    lowered = GPU(s.func, TARGETS[0])
+    (size,) = {n.buffer.shape[0].as_int() for n in walk(lowered.body) if type(n) is BufferStore and n.buffer.scope == "shared"}
+    row = 16 + (offset - 16) % factor
+    assert size == 8 * row and row % factor == offset % factor
 
 
 def test_padding_does_not_change_serial_programs() -> None:

@@ -16,6 +16,7 @@ from tunesmith.ir.buffer import Buffer, BufferLoad, load
 from tunesmith.ir.expr import ARITHMETIC, COMPARISONS, Binary, Broadcast, Call, Cast, Const, Expr, IsNegative, Not, Ramp, Select, select
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.poly import MAKE, Param, Poly, Var, less_than, poly, substitute
+from tunesmith.ir.script.diagnostics import SourceError
 from tunesmith.ir.script.parser import parse
 from tunesmith.ir.script.printer import script
 from tunesmith.ir.script.syntax import T
@@ -231,6 +232,29 @@ def test_padded_rows_round_trip(pad: Poly | int) -> None:
     found = parse(script(f))
     assert found.allocs[0].pad == tile.pad or isinstance(pad, Poly)
     assert found.allocs[0].strides == (8 + found.allocs[0].pad, poly(1))
+
+
+@pytest.mark.parametrize("factor", [poly(16), poly(Param("p", (8, 16)))])
+def test_aligned_strides_round_trip(factor: Poly) -> None:
+    i = Var("i")
+    tile = Buffer("S", (3, 4, 10), scope="shared", align=[(-2, factor, 5), (-3, 64, 0)])
+    f = PrimFunc("f", (Buffer("A", (4,)),), (tile,), For(i, poly(4), store(tile, (0, i, i), load(tile, 1, i, 0)), "thread", "threadIdx.x"))
+    assert_round_trip(f)
+    (found,) = parse(script(f)).allocs
+    assert [(a.axis, a.offset) for a in found.align] == [(-3, 0), (-2, 5)]
+    assert structural.difference(f, f.with_(allocs=(tile.like(align=[]),))) is not None
+
+
+@pytest.mark.parametrize("align", ["[(-2, 8)]", "[8]", "8", "[(n, 8, 0)]"])
+def test_malformed_alignments(align: str) -> None:
+    text = f"""
+@T.prim_func
+def f(A: T.Buffer((n,), "float32"), n: T.int64):
+    S = T.alloc_buffer((4, 8), "float32", align={align})
+    A[0] = S[0, 0]
+"""
+    with pytest.raises(SourceError, match=r"an alignment is \(axis, factor, offset\)"):
+        parse(text)
 
 
 @pytest.mark.parametrize("n", [1, 2, 4, 8, 16])

@@ -1,71 +1,59 @@
 """Generate random schedule steps: any registered primitive, with arguments derived from its signature's annotations.
 
-Most arguments are plausible, some are invalid.  Newly added primitives are covered without changes here.
+Most arguments are plausible, some are invalid.  `FUZZED` lists the primitives.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
-from tunesmith.ir.analysis.access_regions import reads, writes
+from tunesmith.ir.analysis.access_regions import accesses, reads, writes
 from tunesmith.ir.buffer import SCOPES, Buffer
+from tunesmith.ir.expr import Select
 from tunesmith.ir.gpu import AXES
-from tunesmith.ir.stmt import Block
+from tunesmith.ir.indirect_index import IndirectIndex
+from tunesmith.ir.stmt import Block, BufferStore
+from tunesmith.ir.visit import walk
 from tunesmith.schedule.primitive import PRIMITIVES
 from tunesmith.schedule.primitives.annotate import KEYS
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.testing.program_fuzz.choices import Choices
 from tunesmith.testing.program_fuzz.steps import Argument, BlockRef, LoopRef, Sampled, Step
 
-WEIGHTS: Mapping[str, float] = {
-    "split": 4.0,
-    "vectorize": 4.0,
-    "unroll": 3.0,
-    "parallel": 2.5,
-    "reorder": 3.0,
-    "fuse": 1.5,
-    "set_scope": 1.5,
-    "cache_write": 1.5,
-    "cache_read": 1.5,
-    "cache_reduction": 2.5,
-    "compute_at": 2.5,
-    "reverse_compute_at": 2.5,
-    "compute_inline": 1.2,
-    "reverse_compute_inline": 1.5,
-    "decompose_reduction": 1.5,
-    "rfactor": 2.5,
-    "reuse_buffer": 1.2,
-    "merge": 1.2,
-    "annotate": 1.0,
-    "bind": 0.03,
-    "cooperative_fetch": 0.2,
-    "unannotate": 0.2,
-    "get_block": 0.02,
-    "get_loops": 0.02,
-    "get_child_blocks": 0.02,
-    "get_producers": 0.02,
-    "get_consumers": 0.02,
-    "get_output_blocks": 0.02,
-    "sample_categorical": 0.1,
-    "sample_tile": 0.4,
-    "sample_perfect_tile": 0.3,
-}
-"""Weights of primitives; the default is 1."""
 ARBITRARY = 0.01
 """Probability of an argument of an arbitrary type."""
-PAIRWISE = ("compute_at", "reverse_compute_at", "compute_inline", "reverse_compute_inline", "reuse_buffer", "set_scope", "pad_rows")
-"""Primitives for programs with intermediates; rarely applied to others."""
-REDUCING = ("rfactor", "decompose_reduction", "cache_reduction")
-"""Primitives for programs with reductions."""
+MAX_SPLIT_RANK = 3
+"""Largest number of dimensions of which a layout splits some."""
 
 
-def random_step(c: Choices, s: Schedule, sampled: int) -> Step:
-    """A step for the current program; `sampled` is the number of sampled integers."""
-    m = _StepGenerator(c, s, sampled)
-    skipped = (() if m.pairs() else PAIRWISE) + (() if any(i.kind == "R" for b in s.blocks() for i in b.iters) else REDUCING)
-    scale = {n: 0.05 for n in skipped}
-    return m.step(c.weighted({n: WEIGHTS.get(n, 1.0) * scale.get(n, 1.0) for n in PRIMITIVES}))
+Arguments = list[tuple[str, Argument]]
+
+
+@dataclass(frozen=True, slots=True)
+class Fuzzed:
+    """How a primitive is fuzzed.
+
+    Attributes:
+        arguments: makes arguments that depend on each other; None makes each from the annotation of its parameter.
+        weight: frequency, relative to other primitives.
+        needs: "intermediate" or "reduction": the primitive is rarely applied to programs without one.
+    """
+
+    arguments: Callable[[StepGenerator], Arguments] | None = None
+    weight: float = 1.0
+    needs: str = ""
+
+
+def random_step(c: Choices, s: Schedule, sampled: int, names: Iterable[str] = ()) -> Step:
+    """A step for the current program, of one of the primitives `names` (default: all); `sampled` is the number of sampled integers."""
+    m = StepGenerator(c, s, sampled)
+    lacking = set() if m.pairs() else {"intermediate"}
+    if not any(i.kind == "R" for b in s.blocks() for i in b.iters):
+        lacking.add("reduction")
+    listed = {n: FUZZED.get(n, Fuzzed()) for n in names or PRIMITIVES}
+    return m.step(c.weighted({n: f.weight * (0.05 if f.needs in lacking else 1.0) for n, f in listed.items()}))
 
 
 def finishing_steps(c: Choices, s: Schedule) -> list[Step]:
@@ -87,7 +75,9 @@ def finishing_steps(c: Choices, s: Schedule) -> list[Step]:
     return steps
 
 
-class _StepGenerator:
+class StepGenerator:
+    """Draws arguments for the steps of a schedule."""
+
     def __init__(self, c: Choices, s: Schedule, sampled: int) -> None:
         self.c, self.s, self.sampled = c, s, sampled
         self.blocks = [b.name for b in s.blocks()]
@@ -95,8 +85,8 @@ class _StepGenerator:
 
     def step(self, name: str) -> Step:
         """A call of a primitive."""
-        arguments: list[tuple[str, Argument]] = []
-        special = _SPECIAL.get(name)
+        arguments: Arguments = []
+        special = FUZZED.get(name, Fuzzed()).arguments
         if special is not None and not self.c.chance(ARBITRARY):
             arguments = special(self)
         else:
@@ -164,7 +154,11 @@ class _StepGenerator:
 
     def depth(self) -> int:
         """The number of loops around the block."""
-        return len(self.s.loops_of(self.block)) if self.block in self.blocks else 0
+        return self.depth_of(self.block)
+
+    def depth_of(self, block: str) -> int:
+        """The number of loops around a block; 0 if there is none of that name."""
+        return len(self.s.loops_of(block)) if block in self.blocks else 0
 
     def loops(self) -> tuple[Argument, ...]:
         """Some of the block's loops, in any order."""
@@ -180,6 +174,14 @@ class _StepGenerator:
         if self.sampled and self.c.chance(0.4):
             return Sampled(self.c.integer(0, self.sampled - 1))
         return self.c.weighted({1: 0.7, 2: 3.0, 3: 2.0, 4: 3.0, 5: 1.2, 6: 0.5, 7: 0.5, 8: 2.0, 16: 1.0, 0: 0.05, -1: 0.05, 17: 0.3})
+
+    def layout(self, rank: int) -> Argument:
+        """Dimensions in a random order, some of them split unless there are many: each split may pad."""
+        out: list[Argument] = []
+        for d in range(rank):
+            f = self.integer()
+            out += [(d, "/", f), (d, "%", f)] if rank <= MAX_SPLIT_RANK and self.c.chance(0.4) else [d]
+        return tuple(self.c.shuffled(out))
 
     def text(self, name: str) -> str:
         """A string argument for a parameter with this name."""
@@ -200,76 +202,138 @@ class _StepGenerator:
         return self.c.one(names or ["none"])
 
 
-def _split(m: _StepGenerator) -> list[tuple[str, Argument]]:
+def _split(m: StepGenerator) -> Arguments:
     first: Argument = None if m.c.chance(0.9) else m.integer()
     rest = [m.integer() for _ in range(1 if m.c.chance(0.8) else 2)]
     return [("loop", m.loop(0.3)), ("factors", (first, *rest))]
 
 
-def _fuse(m: _StepGenerator) -> list[tuple[str, Argument]]:
+def _fuse(m: StepGenerator) -> Arguments:
     n = m.depth()
     low = m.c.integer(0, max(0, n - 2))
     return [("loops", tuple([LoopRef(m.block, i) for i in range(low, min(n, low + m.c.integer(2, 3)))]))]
 
 
-def _reorder(m: _StepGenerator) -> list[tuple[str, Argument]]:
+def _reorder(m: StepGenerator) -> Arguments:
     n = m.depth()
     low = m.c.integer(0, max(0, n - 2))
     return [("loops", tuple(m.c.shuffled([LoopRef(m.block, i) for i in range(low, n)])))]
 
 
-def _compute_at(m: _StepGenerator) -> list[tuple[str, Argument]]:
+def _position(m: StepGenerator) -> Arguments:
+    """Now and then, the optional arguments of `compute_at` and `reverse_compute_at`."""
+    index: Arguments = [("index", m.c.integer(-2, 3))] if m.c.chance(0.15) else []
+    return [*index, *([("preserve_unit_loops", False)] if m.c.chance(0.15) else [])]
+
+
+def _compute_at(m: StepGenerator) -> Arguments:
     producer, m.block = m.pair()
-    return [("block", BlockRef(producer)), ("loop", m.loop(0.3))]
+    return [("block", BlockRef(producer)), ("loop", m.loop(0.3)), *_position(m)]
 
 
-def _reverse_compute_at(m: _StepGenerator) -> list[tuple[str, Argument]]:
+def _reverse_compute_at(m: StepGenerator) -> Arguments:
     m.block, consumer = m.pair()
-    return [("block", BlockRef(consumer)), ("loop", m.loop(0.3))]
+    return [("block", BlockRef(consumer)), ("loop", m.loop(0.3)), *_position(m)]
 
 
-def _producer(m: _StepGenerator) -> list[tuple[str, Argument]]:
+def _producer(m: StepGenerator) -> Arguments:
     return [("block", BlockRef(m.pair()[0]))]
 
 
-def _consumer(m: _StepGenerator) -> list[tuple[str, Argument]]:
+def _consumer(m: StepGenerator) -> Arguments:
     return [("block", BlockRef(m.pair()[1]))]
 
 
-def _intermediate(rest: Callable[[_StepGenerator], list[tuple[str, Argument]]]) -> Callable[[_StepGenerator], list[tuple[str, Argument]]]:
+def _intermediate(rest: Callable[[StepGenerator], Arguments]) -> Callable[[StepGenerator], Arguments]:
     """Arguments: a block that writes an intermediate, then `rest`."""
 
-    def make(m: _StepGenerator) -> list[tuple[str, Argument]]:
+    def make(m: StepGenerator) -> Arguments:
         m.choose(lambda b: any(a.buffer in m.s.func.allocs for a in writes(b)))
         return [("block", BlockRef(m.block)), *rest(m)]
 
     return make
 
 
-def _cache_read(m: _StepGenerator) -> list[tuple[str, Argument]]:
+def _cache_read(m: StepGenerator) -> Arguments:
     m.choose(lambda b: any(True for _ in reads(b)))
     names = [a.buffer.name for b in m.s.blocks() if b.name == m.block for a in reads(b)]
-    layout: list[tuple[str, Argument]] = [("layout", m.argument("layout", "Sequence[int]"))] if m.c.chance(0.1) else []
-    return [("block", BlockRef(m.block)), ("buffer", m.c.one(names) if names else m.buffer()), ("scope", m.text("scope")), *layout]
+    name = m.c.one(names) if names else m.buffer()
+    rank = next((len(b.shape) for b in m.s.func.buffers if b.name == name), 1)
+    layout: Arguments = [("layout", m.layout(rank))] if m.c.chance(0.3) else []
+    return [("block", BlockRef(m.block)), ("buffer", name), ("scope", m.text("scope")), *layout]
 
 
-def _kind(inner: float) -> Callable[[_StepGenerator], list[tuple[str, Argument]]]:
+def _read_at(m: StepGenerator) -> Arguments:
+    block, buffer, scope, *_ = _cache_read(m)
+    return [("loop", m.loop(0.2)), block, buffer, scope]
+
+
+def _write_at(m: StepGenerator) -> Arguments:
+    m.choose(lambda b: m.depth_of(b.name) > 1)
+    names = [a.buffer.name for b in m.s.blocks() if b.name == m.block for a in writes(b)]
+    name = m.c.one(names) if names else m.buffer()
+    return [("loop", m.loop(0.2)), ("block", BlockRef(m.block)), ("buffer", name), ("scope", m.text("scope"))]
+
+
+def _rolling_buffer(m: StepGenerator) -> Arguments:
+    """A producer inside a loop of its consumer, if there is one."""
+    inside = [x for x, y in m.pairs() if m.depth_of(x) and m.depth_of(y) and m.s.loops_of(x)[0].var is m.s.loops_of(y)[0].var]
+    m.block = m.c.one(inside) if inside else m.pair()[0]
+    names = [a.buffer.name for b in m.s.blocks() if b.name == m.block for a in writes(b)]
+    return [("block", BlockRef(m.block)), ("buffer", m.c.one(names) if names else m.buffer())]
+
+
+def _decompose_padding(m: StepGenerator) -> Arguments:
+    m.choose(lambda b: type(b.body) is BufferStore and type(b.body.value) is Select)
+    return [("block", BlockRef(m.block)), ("loop", m.loop(0.3))]
+
+
+def _pad_einsum(m: StepGenerator) -> Arguments:
+    m.choose(lambda b: any(i.kind == "R" for i in b.iters))
+    rank = next((len(b.iters) for b in m.s.blocks() if b.name == m.block), 2)
+    return [("block", BlockRef(m.block)), ("padding", tuple([1 if m.c.chance(0.4) else m.integer() for _ in range(rank)]))]
+
+
+def _loop_partition(m: StepGenerator) -> Arguments:
+    cuts = [m.integer() for _ in range(m.c.integer(1, 2))]
+    return [("loop", m.loop(0.3)), ("cuts", tuple(cuts))]
+
+
+def _sample_compute_location(m: StepGenerator) -> Arguments:
+    decision: Arguments = [("decision", (m.c.integer(-2, 3),))] if m.c.chance(0.3) else []
+    return [*_producer(m), *decision]
+
+
+def _rfactor(m: StepGenerator) -> Arguments:
+    axis: Arguments = [("factor_axis", m.c.integer(-2, 3))] if m.c.chance(0.3) else []
+    return [("loop", m.reduction_loop()), *axis]
+
+
+def _kind(inner: float) -> Callable[[StepGenerator], Arguments]:
     return lambda m: [("loop", m.loop(inner))]
 
 
-def _annotate(m: _StepGenerator) -> list[tuple[str, Argument]]:
+def _annotate(m: StepGenerator) -> Arguments:
     key = m.c.weighted({**{k: 1.0 for k in KEYS}, "prefetch": 4.0})
     target: Argument = BlockRef(m.block) if m.c.chance(0.6) else m.loop()
     value: Argument = m.buffer() if key in ("prefetch_operand", "pack_constant") else m.integer()
     return [("target", target), ("key", key), ("value", value)]
 
 
-def _reuse(m: _StepGenerator) -> list[tuple[str, Argument]]:
+def _unannotate(m: StepGenerator) -> Arguments:
+    found: list[tuple[Argument, str]] = [(BlockRef(b.name), key) for b in m.s.blocks() for key, _ in b.annotations]
+    loops = [(b.name, at, f) for b in m.s.blocks() for at, f in enumerate(m.s.loops_of(b.name))]
+    found += [(LoopRef(block, at), key) for block, at, f in loops for key, _ in f.annotations]
+    target, key = m.c.one(found) if found else (BlockRef(m.block), m.text("key"))
+    return [("target", target), ("key", key)]
+
+
+def _reuse(m: StepGenerator) -> Arguments:
     producer, consumer = m.pair()
     return [("block", BlockRef(producer)), ("into", BlockRef(consumer))]
 
 
-def _merge(m: _StepGenerator) -> list[tuple[str, Argument]]:
+def _merge(m: StepGenerator) -> Arguments:
     """Two loops at the same depth of adjacent blocks."""
     at = m.blocks.index(m.block) if m.block in m.blocks else 0
     other = m.blocks[min(at + 1, len(m.blocks) - 1)] if m.blocks else "none"
@@ -277,34 +341,121 @@ def _merge(m: _StepGenerator) -> list[tuple[str, Argument]]:
     return [("first", LoopRef(m.block, depth)), ("second", LoopRef(other, depth))]
 
 
-def _cache_reduction(m: _StepGenerator) -> list[tuple[str, Argument]]:
+def _cache_reduction(m: StepGenerator) -> Arguments:
     loop = m.reduction_loop()
     return [("block", BlockRef(loop.block)), ("loop", loop if m.c.chance(0.5) else m.loop(0.2)), ("scope", m.text("scope"))]
 
 
-def _decompose(m: _StepGenerator) -> list[tuple[str, Argument]]:
+def _decompose(m: StepGenerator) -> Arguments:
     loop = m.reduction_loop()
     return [("block", BlockRef(loop.block)), ("loop", loop if m.c.chance(0.5) else m.loop(0.2))]
 
 
-_SPECIAL: Mapping[str, Callable[[_StepGenerator], list[tuple[str, Argument]]]] = {
-    "split": _split,
-    "fuse": _fuse,
-    "reorder": _reorder,
-    "compute_at": _compute_at,
-    "reverse_compute_at": _reverse_compute_at,
-    "compute_inline": _producer,
-    "reverse_compute_inline": _consumer,
-    "set_scope": _intermediate(lambda m: [("scope", m.text("scope"))]),
-    "pad_rows": _intermediate(lambda m: [("pad", m.integer())]),
-    "cache_read": _cache_read,
-    "decompose_reduction": _decompose,
-    "rfactor": lambda m: [("loop", m.reduction_loop())],
-    "vectorize": _kind(0.8),
-    "parallel": _kind(0.2),
-    "annotate": _annotate,
-    "reuse_buffer": _reuse,
-    "merge": _merge,
-    "cache_reduction": _cache_reduction,
+def _transform_layout(m: StepGenerator) -> Arguments:
+    found = [(b.name, a.buffer) for b in m.s.blocks() for a in accesses(b) if a.buffer in m.s.func.allocs]
+    if not found or m.c.chance(0.05):
+        return [("block", BlockRef(m.block)), ("buffer", m.buffer()), ("index_map", m.layout(2))]
+    block, buffer = m.c.one(found)
+    padding: Arguments = [("pad_value", m.c.one([0, 1, -1, 0.5]))] if m.c.chance(0.2) else []
+    return [("block", BlockRef(block)), ("buffer", buffer.name), ("index_map", m.layout(len(buffer.shape))), *padding]
+
+
+def _transform_block_layout(m: StepGenerator) -> Arguments:
+    rank = next((len(b.iters) for b in m.s.blocks() if b.name == m.block), 2)
+    return [("block", BlockRef(m.block)), ("index_map", m.layout(rank))]
+
+
+def _reindex(m: StepGenerator) -> Arguments:
+    kind = "read" if m.c.chance(0.5) else "write"
+    m.choose(lambda b: any(True for _ in (reads(b) if kind == "read" else writes(b))))
+    names = [a.buffer.name for b in m.s.blocks() if b.name == m.block for a in (reads(b) if kind == "read" else writes(b))]
+    return [("block", BlockRef(m.block)), ("buffer", m.c.one(names) if names else m.buffer()), ("kind", kind)]
+
+
+def _cache_index(m: StepGenerator) -> Arguments:
+    m.choose(lambda b: any(type(n) is IndirectIndex for n in walk(b)))
+    return [("block", BlockRef(m.block)), ("scope", m.text("scope"))]
+
+
+def _storage_align(m: StepGenerator) -> Arguments:
+    found = [(b.name, a.buffer) for b in m.s.blocks() for a in accesses(b) if a.buffer in m.s.func.allocs and len(a.buffer.shape) > 1]
+    block, buffer = m.c.one(found) if found else (m.block, None)
+    rank = 2 if buffer is None else len(buffer.shape)
+    axis = m.c.integer(-rank, rank - 1) if m.c.chance(0.3) else -2
+    offset: Arguments = [("offset", m.c.integer(0, 8))] if m.c.chance(0.5) else []
+    name = m.buffer() if buffer is None else buffer.name
+    return [("block", BlockRef(block)), ("buffer", name), ("axis", axis), ("factor", m.integer()), *offset]
+
+
+WIDER = {
+    "int8": ("int16", "int64"),
+    "uint8": ("uint16", "int32"),
+    "int16": ("int32",),
+    "uint16": ("uint64", "int32"),
+    "int32": ("int64", "float64"),
+    "uint32": ("int64", "uint64"),
+    "float16": ("float32", "float64"),
+    "bfloat16": ("float32", "float64"),
+    "float32": ("float64",),
 }
-"""Argument generators for primitives with interdependent arguments."""
+"""Types that hold all values of a type, so that `unsafe_set_dtype` keeps the results."""
+
+
+def _unsafe_set_dtype(m: StepGenerator) -> Arguments:
+    m.choose(lambda b: any(a.buffer in m.s.func.allocs for a in writes(b)))
+    found = [a.buffer.dtype for b in m.s.blocks() if b.name == m.block for a in writes(b)]
+    wider = WIDER.get(found[0] if found else "", ())
+    return [("block", BlockRef(m.block)), ("dtype", m.c.one(wider) if wider else "float8")]
+
+
+FUZZED: Mapping[str, Fuzzed] = {
+    "split": Fuzzed(_split, weight=4.0),
+    "fuse": Fuzzed(_fuse, weight=1.5),
+    "reorder": Fuzzed(_reorder, weight=3.0),
+    "merge": Fuzzed(_merge, weight=1.2),
+    "loop_partition": Fuzzed(_loop_partition, weight=0.7),
+    "add_unit_loop": Fuzzed(),
+    "parallel": Fuzzed(_kind(0.2), weight=2.5),
+    "vectorize": Fuzzed(_kind(0.8), weight=4.0),
+    "unroll": Fuzzed(weight=3.0),
+    "bind": Fuzzed(weight=0.03),
+    "annotate": Fuzzed(_annotate, weight=1.0),
+    "unannotate": Fuzzed(_unannotate, weight=0.2),
+    "compute_at": Fuzzed(_compute_at, weight=2.5, needs="intermediate"),
+    "reverse_compute_at": Fuzzed(_reverse_compute_at, weight=2.5, needs="intermediate"),
+    "compute_inline": Fuzzed(_producer, weight=1.2, needs="intermediate"),
+    "reverse_compute_inline": Fuzzed(_consumer, weight=1.5, needs="intermediate"),
+    "cache_read": Fuzzed(_cache_read, weight=1.5),
+    "read_at": Fuzzed(_read_at, weight=1.5),
+    "cache_write": Fuzzed(weight=1.5),
+    "write_at": Fuzzed(_write_at, weight=1.5),
+    "cache_index": Fuzzed(_cache_index),
+    "reindex": Fuzzed(_reindex),
+    "cache_reduction": Fuzzed(_cache_reduction, weight=2.5, needs="reduction"),
+    "cooperative_fetch": Fuzzed(weight=0.2),
+    "set_scope": Fuzzed(_intermediate(lambda m: [("scope", m.text("scope"))]), weight=1.5, needs="intermediate"),
+    "pad_rows": Fuzzed(_intermediate(lambda m: [("pad", m.integer())]), needs="intermediate"),
+    "storage_align": Fuzzed(_storage_align, needs="intermediate"),
+    "reuse_buffer": Fuzzed(_reuse, weight=1.2, needs="intermediate"),
+    "transform_layout": Fuzzed(_transform_layout, needs="intermediate"),
+    "transform_block_layout": Fuzzed(_transform_block_layout),
+    "unsafe_set_dtype": Fuzzed(_unsafe_set_dtype, weight=0.7, needs="intermediate"),
+    "rolling_buffer": Fuzzed(_rolling_buffer, needs="intermediate"),
+    "decompose_padding": Fuzzed(_decompose_padding, weight=0.7),
+    "pad_einsum": Fuzzed(_pad_einsum, weight=0.7, needs="reduction"),
+    "decompose_reduction": Fuzzed(_decompose, weight=1.5, needs="reduction"),
+    "rfactor": Fuzzed(_rfactor, weight=2.5, needs="reduction"),
+    "sample_categorical": Fuzzed(weight=0.1),
+    "sample_tile": Fuzzed(weight=0.4),
+    "sample_perfect_tile": Fuzzed(weight=0.3),
+    "sample_compute_location": Fuzzed(_sample_compute_location, weight=0.3, needs="intermediate"),
+    "get_block": Fuzzed(weight=0.02),
+    "get_loops": Fuzzed(weight=0.02),
+    "get_child_blocks": Fuzzed(weight=0.02),
+    "get_producers": Fuzzed(weight=0.02),
+    "get_consumers": Fuzzed(weight=0.02),
+    "get_output_blocks": Fuzzed(weight=0.02),
+}
+"""How each primitive is fuzzed: by the program fuzzer, and by the walks of the law of parametric schedules (`tests/schedules.py`).
+
+A new primitive needs one entry here."""
