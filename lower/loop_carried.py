@@ -63,16 +63,18 @@ def _covers(
     common = [v for v in w.ranges if v in r.ranges and v not in threads]
     own = {v: n for v, n in w.ranges.items() if v not in common}
     others = {v: n for v, n in r.ranges.items() if v not in common}
-    # The first iteration of a common loop precedes all that read: an init runs in it.
-    first: dict[Var, Poly] = {v: ZERO for v in common if all(v not in i.vars for i in w.indices)}
+    # The first iteration of a common loop precedes all that read: an init runs in it.  One iteration of another loop is enough, too.
+    unused = [v for v in w.ranges if all(v not in i.vars for i in w.indices)]
+    runs = [v for v, n in own.items() if n.const is not None and n.as_int() >= 0]
+    lowest: dict[Var, Poly] = {v: ZERO for v in unused if v in common or v in runs}
     if any(not n.vars.isdisjoint(own) for n in own.values()):
         return False
     known = Simplifier(s.ranges)
     for v, n in (*w.ranges.items(), *r.ranges.items()):
         known.ranges[v] = (0, max(known.bounds(n)[1], 0))
     remaining: list[Poly] = []
-    for g in (substitute(p, first) for p in w.guards):
-        implied = g in r.guards and g.vars.isdisjoint(own)
+    for g in (substitute(p, lowest) for p in w.guards):
+        implied = g.vars.isdisjoint(own) and any(_implies(h, g, known) for h in r.guards)
         if implied or known.bounds(g)[1] < 0 or _excludes_for_all(g, w, found, sizes):
             continue
         if not g.vars <= set(own):
@@ -84,10 +86,13 @@ def _covers(
     written = _points([known.index(i - low) for i, low in zip(w.indices, lows, strict=True)], remaining, own)
     if written is None:
         return False
-    ends = [nested_interval(i - low, others) for i, low in zip(r.indices, lows, strict=True)]
-    box = [(known.index(first).const, known.index(last).const) for first, last in ends]
-    sides = [range(first, last + 1) for first, last in box if first is not None and last is not None]
-    if len(sides) == len(box) and math.prod(map(len, sides)) <= MAX_POINTS and written.issuperset(itertools.product(*sides)):
+    sides = []
+    for i, low in zip(r.indices, lows, strict=True):
+        first, lasts = _bounds(i, r, others)
+        begin, ends = known.index(first - low).const, [e for last in lasts if (e := known.index(last - low).const) is not None]
+        if begin is not None and ends:
+            sides.append(range(begin, min(ends) + 1))
+    if len(sides) == len(r.indices) and math.prod(map(len, sides)) <= MAX_POINTS and written.issuperset(itertools.product(*sides)):
         return True
     read = _points([known.index(i - low) for i, low in zip(r.indices, lows, strict=True)], [], others)
     return read is not None and read <= written
@@ -102,6 +107,15 @@ def _multiple(g: Poly, index: Poly, sizes: frozenset[Var]) -> tuple[Fraction, Po
     c = Fraction(dict(g.terms).get(m, 0), b)
     k = scale(g, c.denominator) - scale(index, c.numerator)
     return (c, k) if c and k.vars <= sizes else None
+
+
+def _implies(h: Poly, g: Poly, s: Simplifier) -> bool:
+    """Whether h < 0 implies g < 0, because a multiple of g is at most h."""
+    if g == h:
+        return True
+    terms = dict(h.terms)
+    factors = {terms[m] // c for m, c in split_constant(g)[0].terms if terms.get(m, 0) % c == 0 and terms.get(m, 0) // c > 0}
+    return any(s.bounds(scale(g, f) - h)[1] <= 0 for f in factors)
 
 
 def _excludes_for_all(g: Poly, w: GuardedAccess, found: list[GuardedAccess], sizes: frozenset[Var]) -> bool:
@@ -138,11 +152,16 @@ def _is_within(w: GuardedAccess, r: GuardedAccess, own: Mapping[Var, Poly], othe
     """Whether the bounding box of `r` is inside that of `w`."""
     for x, y in zip(w.indices, r.indices, strict=True):
         low, high = interval(x, own)
-        first, last = nested_interval(y, others)
-        for e in (first - low, high - last):
-            if e != ZERO and s.bounds(e)[0] < 0:
-                return False
+        first, lasts = _bounds(y, r, others)
+        if s.bounds(first - low)[0] < 0 or all(s.bounds(high - last)[0] < 0 for last in lasts):
+            return False
     return True
+
+
+def _bounds(e: Poly, r: GuardedAccess, loops: Mapping[Var, Poly]) -> tuple[Poly, list[Poly]]:
+    """The lowest value of an index of `r`, and upper bounds: that of the loops, and n - 1 for each guard e < n."""
+    low, high = nested_interval(e, loops)
+    return low, [high, *[e - g - 1 for g in r.guards if (e - g).const is not None]]
 
 
 def _points(indices: list[Poly], guards: list[Poly], loops: Mapping[Var, Poly]) -> set[tuple[int, ...]] | None:

@@ -19,7 +19,9 @@ from tunesmith.schedule.state import ScheduleState
 
 
 @primitive
-def cache_read(s: ScheduleState, block: BlockRV, buffer: str, scope: str, layout: Layout | None = None) -> BlockRV:
+def cache_read(
+    s: ScheduleState, block: BlockRV, buffer: str, scope: str, layout: Layout | None = None, access: int | None = None
+) -> BlockRV:
     """Make `block` read a copy of `buffer` in `scope`; a new block before the nest of `block` makes the copy.
 
     Returns the copying block.
@@ -32,6 +34,8 @@ def cache_read(s: ScheduleState, block: BlockRV, buffer: str, scope: str, layout
         layout: dimensions of the copy, each an int (that dimension of the buffer), [d, "/", f] (its outer part) or
             [d, "%", f] (its inner part), where f is a sampled factor or an int.  Elements beyond the buffer are 0.
             None keeps the layout.  `[[1, "/", 16], 0, [1, "%", 16]]` packs B[k, j] into panels of 16 columns.
+        access: which of the block's different reads of the buffer is redirected to the copy, counted from 0 in the order of the
+            program: 1 is A[j, k] of A[i, k] * A[j, k].  None redirects all of them.
     Rewrite: `cache_read(C, "A", "workspace", [[1, "/", 4], 0, [1, "%", 4]])`
         for i, j in T.grid(3, 8):
             C[i, j] = A[i, j] + 1.0
@@ -43,6 +47,7 @@ def cache_read(s: ScheduleState, block: BlockRV, buffer: str, scope: str, layout
             C[i, j] = A_copy[j // 4, i, j % 4] + 1.0
     Requires:
         reads-it: the block reads a buffer of that name.
+        access: the block has a read of the buffer of that number.
         made-before: no block of the same nest writes the buffer, because the copy is made before the nest.
         scope: the scope exists.
         layout: every dimension occurs in the layout once, or once as "/" and once as "%" with the same factor.
@@ -59,7 +64,8 @@ def cache_read(s: ScheduleState, block: BlockRV, buffer: str, scope: str, layout
     new = Buffer(f"{old.name}_copy", [extent_of(old.shape, d) for d in spec], old.dtype, scope)
     name = s.fresh_name(f"{old.name}_copy")
     copy = _copy_nest(name, old, new, spec)
-    redirect_loads(s, consumer.name, old, new, lambda indices: tuple([index_in(indices, d) for d in spec]))
+    chosen = None if access is None else _read(s, consumer, old, access)
+    redirect_loads(s, consumer.name, old, new, lambda indices: tuple([index_in(indices, d) for d in spec]), chosen)
     insert(s, s.root_index(consumer.name), copy)
     s.add_allocs(new)
     return s.new_block(name)
@@ -91,12 +97,28 @@ def _copied(s: ScheduleState, buffer: Buffer) -> Buffer | None:
     return load if type(source) is BufferLoad and load is not buffer else None
 
 
-def redirect_loads(s: ScheduleState, block: str, old: Buffer, new: Buffer, at: Callable[[tuple[Poly, ...]], tuple[Poly, ...]]) -> None:
-    """Redirect the loads of the block from `old` to `new`, at other indices."""
+def _read(s: ScheduleState, block: Block, buffer: Buffer, access: int) -> tuple[Poly, ...]:
+    """The indices of one of the block's reads of the buffer."""
+    different = list(dict.fromkeys([a.indices for a in reads(block) if a.buffer is buffer]))
+    if not 0 <= access < len(different):
+        found = ", ".join(f"{n}: {buffer.name}{list(e)}" for n, e in enumerate(different))
+        raise s.refuse("access", f"block {block.name} has no read {access!r} of {buffer.name}; its reads are {found}", block)
+    return different[access]
+
+
+def redirect_loads(
+    s: ScheduleState,
+    block: str,
+    old: Buffer,
+    new: Buffer,
+    at: Callable[[tuple[Poly, ...]], tuple[Poly, ...]],
+    chosen: tuple[Poly, ...] | None = None,
+) -> None:
+    """Redirect the loads of the block from `old` to `new`, at other indices; with `chosen`, only the loads at these indices."""
 
     def on_load(n: BufferLoad, recurse: Any) -> BufferLoad:
         m: BufferLoad = n.map_children(recurse)
-        return BufferLoad(new, at(m.indices)) if m.buffer is old else m
+        return BufferLoad(new, at(m.indices)) if m.buffer is old and (chosen is None or n.indices == chosen) else m
 
     def redirect(b: Block) -> Block:
         init = None if b.init is None else transform(b.init, {BufferLoad: on_load})

@@ -56,6 +56,13 @@ def test_cache_read_reads_it(on: On, refuse: Refuse) -> None:
     )
 
 
+@pytest.mark.parametrize("access", [1, -1])
+def test_cache_read_access(on: On, refuse: Refuse, access: Any) -> None:
+    s = on("dense")
+    message = f"block C has no read {access!r} of A; its reads are 0: A["
+    refuse("cache_read", "access", message, s, lambda: s.cache_read(s.get_block("C"), "A", "global", access=access))
+
+
 def test_cache_read_made_before(on: On, refuse: Refuse) -> None:
     s = on("chain")
     s.compute_at(s.get_block("B"), loops(s, "C")[0])

@@ -24,7 +24,7 @@ from tunesmith.lower.fallback.default_schedule import default_schedule
 from tunesmith.ops import tensor_expression as te
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.search.space.rules_table import generate
-from tunesmith.support.errors import BuildError, ScriptError
+from tunesmith.support.errors import ScriptError
 
 TABLE, PICKED, WIDE = 7, 5, 37
 
@@ -170,9 +170,16 @@ def test_two_indirect_indices_with_one_variable_do_not_share_an_address() -> Non
     assert np.array_equal(out, x[index[:-1], 0])
 
 
-def test_no_search_space_is_generated() -> None:
-    with pytest.raises(BuildError, match="gather looks indices up in memory"):
-        generate(gather(), Target("llvm -mcpu=znver5 -num-cores=2"))
+def test_every_schedule_of_the_space_computes_the_same() -> None:
+    func = gather()
+    x, index = data()
+    space = generate(func, Target.detect())
+    assert not space.plain and len(space.sketches) > 1
+    for sketch in space.sketches:
+        row = tuple([int(n) for n in sketch.space.sample(1, np.random.default_rng(0))[0]])
+        y = np.zeros((PICKED, WIDE), np.float32)
+        tunesmith.build(sketch.concretize(row))["gather"](x, index, y)
+        np.testing.assert_array_equal(y, 2 * x[index])
 
 
 def test_two_indirect_indices_that_share_their_body_have_separate_values() -> None:

@@ -10,6 +10,7 @@ import pytest
 import tunesmith
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.interpreter.interpret import run
+from tunesmith.ir.script.parser import parse
 from tunesmith.ir.script.syntax import T
 from tunesmith.ir.stmt import Allocate, For
 from tunesmith.ir.target.target import Target
@@ -180,3 +181,35 @@ def test_memory_of_triangular_loops(lowered: Lowered) -> None:
     c = np.zeros_like(a)
     tunesmith.build(triangular, TARGET)["triangular"](a, c)
     np.testing.assert_array_equal(c, np.tril(2 * a))
+
+
+@pytest.mark.parametrize("bound", [13, 16])
+def test_a_guard_of_the_read_bounds_what_must_be_written(bound: int) -> None:
+    """The loop `at` runs once more than needed: its last iteration writes and reads nothing."""
+
+    source = f"""
+@T.prim_func
+def packed(A: T.Buffer((5, {bound}), "int32"), C: T.Buffer((4, {bound}), "int32")):
+    B = T.alloc_buffer((1, 5, 16), "int32", scope="workspace")
+    for i in T.parallel(4):
+        for at in T.serial(2):
+            for k, j in T.grid(5, 16):
+                with T.block("B"):
+                    v = T.axis.spatial(1, at)
+                    vk, vj = T.axis.remap("SS", [k, j])
+                    T.where(at < 1)
+                    B[v, vk, vj] = T.select(vj < {bound}, A[vk, vj], 0)
+            for j in T.serial(16):
+                with T.block("C"):
+                    vi = T.axis.spatial(4, i)
+                    vj = T.axis.spatial({bound}, at * 16 + j)
+                    T.where(at * 16 + j < {bound})
+                    C[vi, vj] = B[vj // 16, vi, vj % 16]
+"""
+    func = parse(source)
+    a, c = np.arange(5 * bound, dtype="int32").reshape(5, bound), np.zeros((4, bound), "int32")
+    tunesmith.build(func, TARGET)["packed"](a, c)
+    np.testing.assert_array_equal(c, a[:4])
+    unguarded = parse(source.replace("T.where(at < 1)", "T.where(at * 16 + j + k < 16)"))
+    with pytest.raises(BuildError, match="may carry values of the buffer B"):
+        tunesmith.build(unguarded, TARGET)

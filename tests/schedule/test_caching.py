@@ -108,6 +108,23 @@ def test_cache_read_of_the_input_of_an_init(apply: Apply) -> None:
     assert "= bias_copy[vi]" in str(s.func)
 
 
+@T.prim_func
+def gram(A: T.Buffer((5, 6), "float32"), C: T.Buffer((5, 5), "float32")):
+    for i, j, k in T.grid(5, 5, 6):
+        with T.block("C"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                C[vi, vj] = 0.0
+            C[vi, vj] = C[vi, vj] + A[vi, vk] * A[vj, vk]
+
+
+@pytest.mark.parametrize("access", [0, 1])
+def test_cache_read_of_one_access(apply: Apply, access: int) -> None:
+    s = apply(gram, lambda s: s.cache_read(s.get_block("C"), "A", "global", [[0, "/", 4], 1, [0, "%", 4]], access))
+    product = ("A[vi, vk] * A_copy[vj // 4, vk, vj % 4]", "A_copy[vi // 4, vk, vi % 4] * A[vj, vk]")[1 - access]
+    assert product in str(s.func)
+
+
 def test_cache_read_of_an_intermediate_changes_one_reader(apply: Apply) -> None:
     s = apply(chain, lambda s: s.cache_read(s.get_block("D"), "B", "workspace"))
     text = str(s.func)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from tunesmith.ir.analysis.access_regions import Access, reads, writes
+from tunesmith.ir.analysis.access_regions import reads, writes
 from tunesmith.ir.buffer import Buffer
-from tunesmith.ir.poly import Var
 from tunesmith.ir.stmt import Block
 from tunesmith.schedule.handles import IntRV
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.search.space.derive.plans import rows_of
-from tunesmith.search.space.rules.block_classes import Operand, operands
+from tunesmith.search.space.rules.block_classes import Operand, access_to_pack, operands
 
 
 def packed_operand(b: Block, axis: int, contiguous: bool, excluded: Container[Buffer] = ()) -> Operand | None:
@@ -25,18 +24,13 @@ def packed_operand(b: Block, axis: int, contiguous: bool, excluded: Container[Bu
     """
     vector = b.iters[axis].var
     rows = {b.iters[n].var for n in rows_of(b)}
-    packable = {a.buffer for a in reads(b) if is_indexed_by(a, vector)}
+    packable = {a.buffer for a in reads(b) if any(e.as_var() is vector for e in a.indices)}
     for o in operands(b):
         if vector not in o.iters or o.buffer in excluded or rows <= o.iters or o.buffer not in packable:
             continue
         if contiguous or vector not in o.contiguous:
             return o
     return None
-
-
-def is_indexed_by(a: Access, vector: Var) -> bool:
-    """Whether a variable is one of the indices of an access."""
-    return any(e.as_var() is vector for e in a.indices)
 
 
 def pack(s: Schedule, name: str, axis: int, width: IntRV, contiguous: bool, threads: bool) -> None:
@@ -52,12 +46,12 @@ def pack(s: Schedule, name: str, axis: int, width: IntRV, contiguous: bool, thre
     if operand is None:
         return
     vector = b.iters[axis].var
-    indices = next(a.indices for a in reads(b) if a.buffer is operand.buffer and is_indexed_by(a, vector))
+    access, indices = access_to_pack(b, operand.buffer, vector)
     at = next(d for d, e in enumerate(indices) if e.as_var() is vector)
     spatial = {it.var for it in b.iters if it.kind == "S"}
     batch = [d for d in range(len(indices)) if d != at and indices[d].vars <= spatial]
     rest = [d for d in range(len(indices)) if d != at and d not in batch]
-    copy = s.cache_read(block, operand.buffer.name, "global", [*batch, [at, "/", width], *rest, [at, "%", width]])
+    copy = s.cache_read(block, operand.buffer.name, "global", [*batch, [at, "/", width], *rest, [at, "%", width]], **access)
     loops = s.get_loops(copy)
     s.vectorize(loops[-1])
     tasks = s.fuse(loops[: len(batch) + 1])

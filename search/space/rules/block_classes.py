@@ -69,6 +69,13 @@ def operands(b: Block) -> list[Operand]:
     return out
 
 
+def access_to_pack(b: Block, buffer: Buffer, vector: Var) -> tuple[dict[str, int], tuple[Poly, ...]]:
+    """The argument of `cache_read` that chooses the read of the buffer at the vector variable, if there are several, and its indices."""
+    different = list(dict.fromkeys([a.indices for a in reads(b) if a.buffer is buffer]))
+    at = next(n for n, indices in enumerate(different) if any(e.as_var() is vector for e in indices))
+    return ({"access": at} if len(different) > 1 else {}), different[at]
+
+
 def last_index(a: Access) -> Poly | None:
     """The index of an access that is contiguous in memory: the last one of a dimension with several elements; None without dimensions."""
     if not a.indices:

@@ -25,10 +25,12 @@ from tunesmith.ir.visit import blocks_under, walk
 from tunesmith.lower.code_size import UNROLLED, code_size, expression_size
 from tunesmith.lower.passes.version_loops import MAX_VERSIONS
 from tunesmith.schedule.handles import BlockRV, IntRV, LoopRV
+from tunesmith.schedule.layout import Layout
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.schedule.state import MAX_INTEGER
 from tunesmith.search.space.rules.block_classes import (
     Operand,
+    access_to_pack,
     consumers,
     has_loop_for_each_variable,
     inlined_sizes,
@@ -348,14 +350,14 @@ def _pack(s: Schedule, block: BlockRV, plan: Plan, levels: _Levels, at: LoopRV) 
     assert plan.pack is not None and levels.vector is not None
     b = s.block(block)
     axis = b.iters[plan.axis].var
-    access = next(a for a in reads(b) if a.buffer.name == plan.pack and any(e.as_var() is axis for e in a.indices))
-    vector = next(i for i, e in enumerate(access.indices) if e.as_var() is axis)
-    rest = [d for d in range(len(access.indices)) if d != vector]
+    buffer = next(a.buffer for a in reads(b) if a.buffer.name == plan.pack)
+    access, indices = access_to_pack(b, buffer, axis)
+    vector = next(i for i, e in enumerate(indices) if e.as_var() is axis)
+    rest = [d for d in range(len(indices)) if d != vector]
     order = {it.var: n for n, it in enumerate(b.iters)}
-    rest.sort(key=lambda d: max([order[v] for v in access.indices[d].vars if v in order], default=0))
-    copy = s.cache_read(
-        block, plan.pack, "global" if plan.constant else "workspace", [[vector, "/", levels.vector], *rest, [vector, "%", levels.vector]]
-    )
+    rest.sort(key=lambda d: max([order[v] for v in indices[d].vars if v in order], default=0))
+    layout: Layout = [[vector, "/", levels.vector], *rest, [vector, "%", levels.vector]]
+    copy = s.cache_read(block, plan.pack, "global" if plan.constant else "workspace", layout, **access)
     if not plan.constant:
         s.compute_at(copy, at)
     s.vectorize(s.get_loops(copy)[-1])

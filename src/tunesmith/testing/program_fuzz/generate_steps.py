@@ -260,7 +260,8 @@ def _cache_read(m: StepGenerator) -> Arguments:
     name = m.c.one(names) if names else m.buffer()
     rank = next((len(b.shape) for b in m.s.func.buffers if b.name == name), 1)
     layout: Arguments = [("layout", m.layout(rank))] if m.c.chance(0.3) else []
-    return [("block", BlockRef(m.block)), ("buffer", name), ("scope", m.text("scope")), *layout]
+    access: Arguments = [("access", m.c.integer(0, 2))] if m.c.chance(0.1) or (names.count(name) > 1 and m.c.chance(0.5)) else []
+    return [("block", BlockRef(m.block)), ("buffer", name), ("scope", m.text("scope")), *layout, *access]
 
 
 def _read_at(m: StepGenerator) -> Arguments:

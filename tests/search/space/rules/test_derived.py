@@ -197,3 +197,13 @@ def test_other_blocks_of_a_function_with_a_scan_are_vectorised() -> None:
     y = np.full_like(x, np.nan)
     tunesmith.compile(scan)["scan"](x, y)
     np.testing.assert_allclose(y, 2 * np.cumsum(x, 1), rtol=1e-4, atol=1e-4)
+
+
+def test_a_product_of_a_matrix_and_its_transpose_packs_one_of_the_reads() -> None:
+    x, k = te.placeholder((20, 30), name="x"), te.reduce_axis(30, "k")
+    func = te.create_prim_func([x, te.compute((20, 20), lambda i, j: te.sum(x[i, k] * x[j, k], axis=k), "C")], "gram")
+    space = generate(func, TARGET)
+    assert not space.refused and all("pack(x)" in s.name for s in space.sketches)
+    data, result = np.random.default_rng(0).random((20, 30), np.float32), np.zeros((20, 20), np.float32)
+    tunesmith.compile(func, Target.detect())(data, result)
+    np.testing.assert_allclose(result, data @ data.T, rtol=1e-5)
