@@ -12,6 +12,7 @@ from tunesmith.lower.passes.double_buffer import double_buffer
 from tunesmith.lower.passes.drop_dead_stores import drop_dead_stores
 from tunesmith.lower.passes.expand_math import expand_math
 from tunesmith.lower.passes.flatten_buffers import flatten_buffers
+from tunesmith.lower.passes.forward_stores import forward_stores
 from tunesmith.lower.passes.fuse_multiply_add import fuse_multiply_add
 from tunesmith.lower.passes.guard_zero_padding import guard_zero_padding
 from tunesmith.lower.passes.hoist_shared_allocations import hoist_shared_allocations
@@ -52,6 +53,7 @@ CPU = Pipeline(
     fuse_multiply_add,
     bound_unrolling,
     unroll_loops,
+    forward_stores,
     # Last: expanded functions share subexpressions as objects, which a tree rewrite would copy.
     expand_math,
 )
