@@ -8,7 +8,8 @@ Names and semantics are those of TVM's `te` (Chen et al., OSDI 2018, after Halid
     func = create_prim_func([A, B, C], name="matmul")
 
 Each `compute` becomes one block with the name of its tensor, inside one serial loop for each axis, named after the parameters of the
-lambda.  Reductions are `sum`, `prod`, `max` and `min`; the elementwise functions are re-exported from `ir.expr`.
+lambda.  Reductions are `sum`, `prod`, `max` and `min`; `scan` computes an axis in order; the elementwise functions are re-exported from
+`ir.expr`.
 """
 
 from __future__ import annotations
@@ -19,19 +20,22 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral
-from typing import Any, NoReturn
+from typing import Any
 
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import Binary, Const, Expr, Value, call, cast, conjunction, const, maximum, minimum, select
+from tunesmith.ir.expression_size import size_of
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.indirect_index import IndirectIndex, IndirectVar
 from tunesmith.ir.intrinsics import INTRINSICS
-from tunesmith.ir.node import Node, node
+from tunesmith.ir.node import Node
 from tunesmith.ir.poly import Index, Param, Poly, Var, poly
 from tunesmith.ir.stmt import Block, BufferStore, Iter, Stmt, nest, seq
 from tunesmith.ir.verify import verify
 from tunesmith.ir.visit import substitute, walk, walk_objects
 from tunesmith.ops.divide_formula import divide_formula
+from tunesmith.ops.tensor import ReduceAxis, Reduction, Scan, SpatialAxis, Tensor
+from tunesmith.ops.tensor import default_loops as default_loops
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import ScriptError
 
@@ -52,6 +56,7 @@ __all__ = [
     "placeholder",
     "prod",
     "reduce_axis",
+    "scan",
     "select",
     "sum",
     "var",
@@ -71,80 +76,6 @@ def __dir__() -> list[str]:
     return sorted([*globals(), *INTRINSICS])
 
 
-class SpatialAxis(Var):
-    """The variable of one dimension of a `compute`."""
-
-    __slots__ = ()
-
-
-class ReduceAxis(Var):
-    """The variable of a reduction, 0 <= variable < extent."""
-
-    __slots__ = ("extent",)
-
-    def __init__(self, name: str, extent: Poly) -> None:
-        super().__init__(name)
-        self.extent = extent
-
-
-@node
-class Reduction(Expr):
-    """`value` combined over `axes` with `op`, allowed only as the whole formula of a `compute`."""
-
-    op: str
-    value: Expr
-    axes: tuple[ReduceAxis, ...]
-
-    @property
-    def dtype(self) -> str:  # type: ignore[override]
-        return self.value.dtype
-
-
-def _on_elements(symbol: str) -> tuple[Callable[..., NoReturn], Callable[..., NoReturn]]:
-    """An operator of whole tensors and its reflection, which refuse with their spelling on elements."""
-
-    def refuse(*operands: object) -> NoReturn:
-        shown = [f"{x.name}[{', '.join(default_loops(len(x.shape))) or '()'}]" if isinstance(x, Tensor) else str(x) for x in operands]
-        spelled = f" {symbol} ".join(shown) if len(shown) > 1 else f"{symbol}{shown[0]}"
-        raise ScriptError(f"{symbol} combines elements and not whole tensors: index the tensors in the formula of a compute, {spelled}")
-
-    return refuse, lambda b, a: refuse(a, b)
-
-
-class Tensor(Buffer):
-    """A placeholder or a computed tensor, made by `placeholder` and `compute`; `T[i, j]` is an element, as an expression.
-
-    Attributes:
-        axes: one variable for each dimension; empty for a placeholder.
-        value: the formula of an element, None for a placeholder.
-    """
-
-    __slots__ = ("axes", "value")
-
-    def __init__(
-        self, name: str, shape: Iterable[Index], dtype: str, axes: tuple[SpatialAxis, ...] = (), value: Expr | None = None
-    ) -> None:
-        super().__init__(name, shape, dtype)
-        self.axes = axes
-        self.value = value
-
-    @property
-    def is_input(self) -> bool:
-        """Whether this is a placeholder."""
-        return self.value is None
-
-    __add__, __radd__ = _on_elements("+")
-    __sub__, __rsub__ = _on_elements("-")
-    __neg__ = __sub__
-    __mul__, __rmul__ = _on_elements("*")
-    __truediv__, __rtruediv__ = _on_elements("/")
-    __floordiv__, __rfloordiv__ = _on_elements("//")
-    __mod__, __rmod__ = _on_elements("%")
-    __pow__, __rpow__ = _on_elements("**")
-    __lt__, __gt__ = _on_elements("<")[0], _on_elements(">")[0]
-    __le__, __ge__ = _on_elements("<=")[0], _on_elements(">=")[0]
-
-
 def var(name: str) -> Poly:
     """A dynamic size: `create_prim_func` makes it a scalar parameter of the function."""
     return poly(Var(name))
@@ -159,11 +90,6 @@ def placeholder(shape: Index | Iterable[Index], dtype: str = "float32", name: st
         name: name of the parameter.
     """
     return Tensor(name, _shape(shape, f"placeholder {name}"), dtype)
-
-
-def default_loops(rank: int) -> list[str]:
-    """The names of the spatial loops of a `compute` that takes `*indices`: i, j, k, l, or i0, i1, ... for more than four."""
-    return list("ijkl"[:rank]) if rank <= 4 else [f"i{d}" for d in range(rank)]
 
 
 def reduce_axis(extent: Index | tuple[Index, Index], name: str = "r") -> Poly:
@@ -206,7 +132,7 @@ def compute(
             `reduce_axis`, an axis that is not reduced is used, or types are mixed.
     """
     extents = _shape(shape, f"compute {name}")
-    variables = tuple([SpatialAxis(n) for n in _axis_names(fcompute, len(extents), name, axes)])
+    variables = tuple([SpatialAxis(n) for n in _axis_names(fcompute, len(extents), f"compute {name}", axes)])
     made = fcompute(*[poly(v) for v in variables])
     if isinstance(made, (int, float)):
         if dtype is None:
@@ -216,7 +142,7 @@ def compute(
         raise ScriptError(f"compute {name}: the function must return an expression, got {type(made).__name__}: {made!r}")
     if dtype is not None and made.dtype != dtype:
         raise ScriptError(f"compute {name}: the element is {made.dtype}, not {dtype}; write an explicit cast")
-    _check_formula(made, variables, name)
+    _check_formula(made, variables, f"compute {name}")
     parts = itertools.count()
 
     def stage(part: Expr) -> Expr:
@@ -226,6 +152,63 @@ def compute(
     reduced = made.axes if isinstance(made, Reduction) else ()
     made = divide_formula(made, name, frozenset(reduced), stage)
     return Tensor(name, extents, made.dtype, variables, made)
+
+
+def scan(
+    shape: Index | Iterable[Index],
+    update: Callable[..., Value],
+    init: Value,
+    *,
+    axis: int = -1,
+    reverse: bool = False,
+    name: str = "scan",
+    dtype: str = "float32",
+) -> Tensor:
+    """The tensor whose element at i, j, ... is update(previous, i, j, ...), where `previous` is the element before it along `axis`.
+
+    The elements along the axis are computed in order, each once: a cumulative sum of n numbers is n additions.  All other axes are
+    independent.  For example,
+
+        C = scan((m, n), lambda previous, i, j: previous + A[i, j], 0.0, axis=1)
+
+    Args:
+        shape: extents, at least one.
+        update: takes the previous element, as an expression, and one index expression for each dimension, and returns the element.
+        init: `previous` of the first element: a number, or an expression without indices of the scan.
+        axis: the dimension, counted from the end if negative.
+        reverse: the first element is the last along the axis, and the element before i is i + 1.
+        name: name of the tensor and its block.
+        dtype: type of the elements, and of `init` if that is a number.
+    Raises:
+        ScriptError: as `compute`; the axis is not one of the shape; `init` or the update is of another type; the update is a reduction,
+            or exceeds the limits of an expression.
+    """
+    extents = _shape(shape, f"scan {name}")
+    if not -len(extents) <= axis < len(extents):
+        raise ScriptError(f"scan {name}: axis={axis} is not an axis of {len(extents)} dimensions")
+    axis %= len(extents)
+    first = const(init, dtype) if isinstance(init, (int, float)) else init
+    if not isinstance(first, Expr) or first.dtype != dtype:
+        got = first.dtype if isinstance(first, Expr) else repr(init)
+        raise ScriptError(f"scan {name}: init is an expression or a number of type {dtype}, got {got}. Pass dtype=, or cast it")
+    variables = tuple([SpatialAxis(n) for n in _axis_names(update, len(extents), f"scan {name}", None, "the previous element")])
+    v = poly(variables[axis])
+    at = [poly(x) for x in variables]
+    at[axis] = extents[axis] - 1 - v if reverse else v
+    made = Tensor(name, extents, dtype, variables)
+    before = (*at[:axis], at[axis] + 1 if reverse else v - 1, *at[axis + 1 :])
+    element = update(select(0 < v, BufferLoad(made, before), first), *at)
+    element = const(element, dtype) if isinstance(element, (int, float)) else element
+    if not isinstance(element, Expr) or element.dtype != dtype:
+        got = element.dtype if isinstance(element, Expr) else f"{type(element).__name__}: {element!r}"
+        raise ScriptError(f"scan {name}: the update must return an expression of type {dtype}, got {got}")
+    if isinstance(element, Reduction):
+        raise ScriptError(f"scan {name}: the update is a reduction; move it to a separate compute and read its result")
+    _check_formula(element, variables, f"scan {name}")
+    if not size_of(element).fits:
+        raise ScriptError(f"scan {name}: the update is too deep or too large an expression; compute parts of it before, in a compute")
+    made.value = Scan(element, axis, reverse)
+    return made
 
 
 def sum(value: Expr, axis: Poly | Sequence[Poly] = ()) -> Expr:
@@ -318,16 +301,21 @@ def _shape(shape: Index | Iterable[Index], what: str) -> tuple[Poly, ...]:
     return extents
 
 
-def _axis_names(fcompute: Callable[..., Value], rank: int, name: str, given: Sequence[str] | None) -> list[str]:
+def _axis_names(formula: Callable[..., Value], rank: int, what: str, given: Sequence[str] | None, *before: str) -> list[str]:
+    """The names of the axes; the formula takes the arguments `before`, and then one index for each axis."""
     kinds = inspect.Parameter
-    takes = list(inspect.signature(fcompute).parameters.values())
+    takes = list(inspect.signature(formula).parameters.values())
     variadic = any(p.kind is kinds.VAR_POSITIONAL for p in takes)
     named = [p.name for p in takes if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD) and p.default is kinds.empty]
+    if len(named) < len(before) and not variadic:
+        raise ScriptError(f"{what}: the function takes {' and '.join(before)}, and then {rank} indices")
+    named = named[len(before) :]
     if len(named) > rank or (len(named) < rank and not variadic):
-        raise ScriptError(f"compute {name}: the shape has {rank} dimensions and the function takes {len(named)} indices")
+        also = f", after {' and '.join(before)}" if before else ""
+        raise ScriptError(f"{what}: the shape has {rank} dimensions and the function takes {len(named)} indices{also}")
     if given is not None:
         if len(given) != rank:
-            raise ScriptError(f"compute {name}: the shape has {rank} dimensions, and axes= has {len(given)} names")
+            raise ScriptError(f"{what}: the shape has {rank} dimensions, and axes= has {len(given)} names")
         return list(given)
     if variadic:
         return default_loops(rank)
@@ -355,32 +343,26 @@ def _reduction(op: str, word: str, value: Expr, axis: Poly | Sequence[Poly]) -> 
     return Reduction(op, value, tuple(axes))
 
 
-def _check_formula(made: Expr, variables: tuple[SpatialAxis, ...], name: str) -> None:
+def _check_formula(made: Expr, variables: tuple[SpatialAxis, ...], what: str) -> None:
     """Refuse nested reductions, variables of other computes and buffers that are not tensors."""
     reduced = made.axes if isinstance(made, Reduction) else ()
     for n in walk_objects(made.value if isinstance(made, Reduction) else made):
         if isinstance(n, Reduction):
             raise ScriptError(
-                f"compute {name}: a reduction over {', '.join(a.name for a in n.axes)} is nested in a formula;"
+                f"{what}: a reduction over {', '.join(a.name for a in n.axes)} is nested in a formula;"
                 " it must be the whole formula, so move it to a separate compute and read its result"
             )
         if isinstance(n, BufferLoad) and not isinstance(n.buffer, Tensor):
-            raise ScriptError(f"compute {name}: {n.buffer.name} is a buffer, not a tensor; make it with placeholder or compute")
+            raise ScriptError(f"{what}: {n.buffer.name} is a buffer, not a tensor; make it with placeholder or compute")
         for v in _variables(n):
             if isinstance(v, ReduceAxis) and v not in reduced:
-                raise ScriptError(f"compute {name}: the formula uses the axis {v}, which is not reduced; add it to axis=")
+                raise ScriptError(f"{what}: the formula uses the axis {v}, which is not reduced; add it to axis=")
             if isinstance(v, SpatialAxis) and v not in variables:
-                raise ScriptError(f"compute {name}: the formula uses the index {v} of another compute")
+                raise ScriptError(f"{what}: the formula uses the index {v} of another compute")
 
 
 def _variables(n: Node) -> list[Var]:
     return sorted(n.vars, key=lambda v: v.key) if isinstance(n, Poly) else []
-
-
-def _sources(t: Tensor) -> list[Tensor]:
-    """The tensors that the formula reads, without duplicates, in the order of the formula."""
-    found = [] if t.value is None else [n.buffer for n in walk(t.value) if isinstance(n, BufferLoad)]
-    return [b for b in dict.fromkeys(found) if isinstance(b, Tensor)]
 
 
 def _producers_first(outputs: Sequence[Tensor], parameters: set[Tensor], name: str) -> list[Tensor]:
@@ -398,7 +380,7 @@ def _producers_first(outputs: Sequence[Tensor], parameters: set[Tensor], name: s
             done[t] = None
         else:
             stack.append((t, True))
-            stack.extend([(s, False) for s in reversed(_sources(t))])
+            stack.extend([(s, False) for s in reversed(t.sources)])
     return list(done)
 
 
@@ -442,12 +424,14 @@ def _stage(t: Tensor, block: str, buffers: Mapping[Buffer, Buffer]) -> Stmt:
     iters = tuple([Iter(Var(f"v_{v.name}"), e, kind) for v, e, kind in axes])
     renamed: dict[Var, Poly] = {v: poly(i.var) for (v, _, _), i in zip(axes, iters, strict=True)}
     target, at = buffers[t], tuple([renamed[v] for v in t.axes])
+    if isinstance(value, Scan) and value.reverse:
+        at = tuple([t.shape[d] - 1 - e if d == value.axis else e for d, e in enumerate(at)])
     init: Stmt | None = None
     if isinstance(value, Reduction):
         init = BufferStore(target, at, _identity(value.op, t.dtype))
         formula: Expr = Binary(value.op, BufferLoad(target, at), substitute(value.value, renamed, buffers))
     else:
-        formula = substitute(value, renamed, buffers)
+        formula = substitute(t.element, renamed, buffers)
     made = Block(block, iters, tuple([poly(v) for v, _ in loops]), (), init, BufferStore(target, at, formula))
     return nest(loops, made)
 

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from tunesmith.graph.ir.operator import BROADCAST, GraphOperator
-from tunesmith.graph.operators import formulas
 from tunesmith.graph.operators.element_types import ALL, BOOLS, NUMBERS, require
 from tunesmith.ir.expr import Expr, compare, select
 from tunesmith.ir.poly import ONE, Poly
+from tunesmith.ops import formulas
 from tunesmith.ops import tensor_expression as te
 from tunesmith.ops.binary import BINARY, element_of
 from tunesmith.ops.tensor_expression import Tensor

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from tunesmith.graph.ir.operator import ELEMENTWISE, GraphOperator
-from tunesmith.graph.operators import formulas
 from tunesmith.graph.operators.element_types import ALL, BOOLS, FLOATS, NUMBERS, int_range, literal, require, scalar_type
 from tunesmith.ir.expr import Expr, Not, call, cast, maximum, minimum, select
 from tunesmith.ir.interpreter.memory import round_bfloat16
+from tunesmith.ops import formulas
 from tunesmith.ops import tensor_expression as te
 from tunesmith.ops.tensor_expression import Tensor
 from tunesmith.ops.unary import UNARY

@@ -9,9 +9,10 @@ import numpy as np
 
 from tunesmith.graph.ir.operator import FUSABLE, GraphOperator
 from tunesmith.graph.operators.axes import axis_of
-from tunesmith.ir.expr import Expr, call, const, select
+from tunesmith.ir.expr import Expr, call
 from tunesmith.ir.poly import Poly
 from tunesmith.ops import tensor_expression as te
+from tunesmith.ops.cumulative import cumulative, cumulative_reference
 from tunesmith.ops.pooling import avg_pool, avg_pool_reference, max_pool, max_pool_reference
 from tunesmith.ops.tensor_expression import Tensor
 from tunesmith.support import dtype as dt
@@ -122,27 +123,11 @@ LRN = GraphOperator(
 
 
 def _cumsum(x: Tensor, *, axis: int, exclusive: bool = False, reverse: bool = False) -> Tensor:
-    a = axis_of(axis, len(x.shape))
-    if x.dtype == "bool":
-        raise ScriptError("bool elements cannot be added; cast them to an integer type")
-    names = te.default_loops(len(x.shape))
-    r = te.reduce_axis(x.shape[a], "r")
-
-    def element(*i: Poly) -> Expr:
-        distance = i[a] - r if reverse else r - i[a]
-        included = distance < 0 if exclusive else distance <= 0
-        return te.sum(select(included, x[(*i[:a], r, *i[a + 1 :])], const(0, x.dtype)), axis=r)
-
-    return te.compute(x.shape, element, "cumsum", axes=names)
+    return cumulative("cumsum", x, axis_of(axis, len(x.shape)), exclusive=exclusive, reverse=reverse)
 
 
 def _cumsum_reference(x: np.ndarray, *, axis: int, exclusive: bool = False, reverse: bool = False) -> np.ndarray:
-    wide = x.astype(np.float64) if x.dtype.kind == "f" else x
-    wide = np.flip(wide, axis) if reverse else wide
-    total = np.cumsum(wide, axis, dtype=wide.dtype)
-    if exclusive:
-        total = total - wide
-    return (np.flip(total, axis) if reverse else total).astype(x.dtype)
+    return cumulative_reference("cumsum", x, axis % x.ndim, exclusive=exclusive, reverse=reverse)
 
 
 CUMSUM = GraphOperator(
@@ -151,8 +136,5 @@ CUMSUM = GraphOperator(
     _cumsum,
     _cumsum_reference,
     wide=True,
-    meaning=(
-        "Cumulative sums along an axis, from its end if `reverse`, without the element itself if `exclusive`. All sums "
-        "are computed independently of each other, so the time is quadratic in the extent."
-    ),
+    meaning="Cumulative sums along an axis, from its end if `reverse`, without the element itself if `exclusive`.",
 )

@@ -11,11 +11,10 @@ from typing import Any
 
 from tunesmith.graph.ir.node import Binding, Call, Operand
 from tunesmith.graph.ir.operator import GRAPH_OPERATORS
-from tunesmith.ir.buffer import Buffer, BufferLoad
+from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.expression_size import LEAF, ExpressionSize, size_of
-from tunesmith.ir.visit import walk_objects
 from tunesmith.ops import tensor_expression as te
-from tunesmith.ops.tensor_expression import Reduction, Tensor
+from tunesmith.ops.tensor import Reduction, Scan, Tensor
 
 MAX_SIZE = ExpressionSize(256, 100)
 """Maximum nodes and depth of an expression of a fused group.  A contraction tile has 32 vectors, and the expression is compiled for
@@ -38,11 +37,10 @@ class FusedSize:
             operands, results, stages = self._of(call)
             inlined: dict[Buffer, ExpressionSize] = {t: made.get(a, LEAF) for t, a in zip(operands, call.args, strict=True)}
             for t in stages:
-                value: Any = t.value
-                size = size_of(value.value if isinstance(value, Reduction) else value, inlined)
+                size = size_of(t.element, inlined)
                 if size.nodes > MAX_SIZE.nodes or size.depth > MAX_SIZE.depth:
                     return False
-                inlined[t] = LEAF if isinstance(value, Reduction) else size
+                inlined[t] = LEAF if isinstance(t.value, (Reduction, Scan)) else size
             made.update(zip(b.results, [inlined.get(t, LEAF) for t in results], strict=True))
         return True
 
@@ -69,5 +67,5 @@ def _stages(results: Sequence[Tensor]) -> tuple[Tensor, ...]:
             done[t] = None
             continue
         stack.append((t, True))
-        stack.extend([(n.buffer, False) for n in walk_objects(t.value) if type(n) is BufferLoad and isinstance(n.buffer, Tensor)])
+        stack.extend([(x, False) for x in t.sources])
     return tuple(done)

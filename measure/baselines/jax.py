@@ -97,6 +97,9 @@ def _functions() -> dict[str, Callable[..., Any]]:
             y = y + bias
         return jax.nn.relu(y) if call.activation == "relu" else jax.nn.gelu(y, approximate=False) if call.activation == "gelu" else y
 
+    def along(function: Any) -> Callable[..., Any]:
+        return lambda call, x: function(x, axis=call.number("axis") % x.ndim)
+
     def total(call: OperatorCall, x: Any) -> Any:
         return jnp.sum(x, axis=call.axes("axis") or None, dtype=x.dtype)
 
@@ -127,6 +130,8 @@ def _functions() -> dict[str, Callable[..., Any]]:
         "sum": total,
         "prod": product,
         "variance": variance,
+        **{name: along(getattr(jax.lax, name)) for name in ("cumsum", "cumprod", "cummax", "cummin")},
+        "logcumsumexp": along(jax.lax.cumlogsumexp),
         "matrix_norm": lambda call, x: jnp.sqrt(jnp.sum(x * x, axis=(1, 2))),
         "layer_norm": layer_norm,
         "rms_norm": rms_norm,

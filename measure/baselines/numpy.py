@@ -60,6 +60,9 @@ def _program(call: OperatorCall) -> Callable[[], np.ndarray] | None:
     if call.name in ("argmax", "argmin"):
         axis, find = call.number("axis"), np.argmax if call.name == "argmax" else np.argmin
         return lambda: find(x[0], axis=axis, out=out)
+    if call.name in ("cumsum", "cumprod"):
+        axis, accumulate = call.number("axis"), np.cumsum if call.name == "cumsum" else np.cumprod
+        return lambda: accumulate(x[0], axis=axis, dtype=out.dtype, out=out)
     if call.name in ("gather", "embedding"):
         table, index = x if call.name == "gather" else x[::-1]
         return lambda: np.take(table, index, axis=0, out=out, mode="clip")

@@ -85,6 +85,9 @@ def _simple(call: OperatorCall) -> _Model | None:
         names.append("axes")
     elif call.name in ("argmax", "argmin"):
         op, attributes = "ArgMax" if call.name == "argmax" else "ArgMin", {"keepdims": 0, "axis": call.number("axis")}
+    elif call.name == "cumsum":
+        op, constants = "CumSum", {"axis": np.array(call.number("axis"), np.int64)}
+        names.append("axis")
     elif call.name in ("gather", "embedding"):
         op, names = "Gather", ["X" if call.name == "gather" else "W", "index"]
     elif call.name == "resize2d":

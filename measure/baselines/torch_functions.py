@@ -96,6 +96,18 @@ def _along(name: str) -> Callable[[OperatorCall], Function]:
     return made
 
 
+def _values_along(name: str) -> Callable[[OperatorCall], Function]:
+    """A function along one axis that returns values and their positions."""
+
+    def made(call: OperatorCall) -> Function:
+        import torch
+
+        function, axis = getattr(torch, name), call.number("axis")
+        return lambda X: function(X, axis).values
+
+    return made
+
+
 def _prod(call: OperatorCall) -> Function | None:
     import torch
 
@@ -174,7 +186,8 @@ _FUNCTIONS: dict[str, Callable[[OperatorCall], Function | None]] = {
     **dict.fromkeys(["conv1d", "conv2d", "conv3d"], _convolution),
     **dict.fromkeys(["conv1d_transpose", "conv2d_transpose", "conv3d_transpose"], _transposed),
     **{f"{kind}_pool{rank}d": _pool for kind in ("max", "avg") for rank in (1, 2, 3)},
-    **{name: _along(name) for name in ("argmax", "argmin", "log_softmax", "softmax")},
+    **{name: _along(name) for name in ("argmax", "argmin", "log_softmax", "softmax", "cumsum", "cumprod", "logcumsumexp")},
+    **{name: _values_along(name) for name in ("cummax", "cummin")},
     "prod": _prod,
     "variance": _variance,
     "rms_norm": _rms_norm,

@@ -17,6 +17,7 @@ from tunesmith.ops.tensor_expression import minimum as minimum
 from tunesmith.ops.tensor_expression import placeholder as placeholder
 from tunesmith.ops.tensor_expression import prod as prod
 from tunesmith.ops.tensor_expression import reduce_axis as reduce_axis
+from tunesmith.ops.tensor_expression import scan as scan
 from tunesmith.ops.tensor_expression import select as select
 from tunesmith.ops.tensor_expression import sum as sum
 from tunesmith.ops.tensor_expression import var as var

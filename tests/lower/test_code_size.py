@@ -7,7 +7,6 @@ import pytest
 
 import tunesmith
 from tunesmith.codegen.llvm.build import emit_text
-from tunesmith.graph.operators.formulas import softplus
 from tunesmith.ir.expr import Expr, call, select
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.script.syntax import T
@@ -18,6 +17,7 @@ from tunesmith.lower.code_size import EMITTED, UNROLLED, code_size
 from tunesmith.lower.passes.bound_unrolling import bound_unrolling
 from tunesmith.lower.pipelines import CPU
 from tunesmith.ops import tensor_expression as te
+from tunesmith.ops.formulas import softplus
 from tunesmith.ops.workload import workload
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.search.analytic_schedule import analytic_schedule

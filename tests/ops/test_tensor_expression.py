@@ -136,6 +136,28 @@ def test_numbers_and_indices_are_values() -> None:
     np.testing.assert_array_equal(odd, [1, 3, 5])
 
 
+@pytest.mark.parametrize(("axis", "reverse"), [(0, False), (-1, True)])
+def test_a_scan_computes_an_axis_in_order(axis: int, reverse: bool) -> None:
+    a = te.placeholder((3, 5), name="A")
+    b = te.compute((3, 5), lambda i, j: a[i, j] * 2.0, "B")
+    c = te.scan((3, 5), lambda previous, i, j: 0.5 * previous + b[i, j], 1.0, axis=axis, reverse=reverse, name="C")
+    func = te.create_prim_func([a, te.compute((3, 5), lambda i, j: c[i, j] + 1.0, "D")])
+    assert [b.name for b in blocks_under(func.body)] == ["B", "C", "D"]
+    data = np.arange(15, dtype=np.float32).reshape(3, 5)
+    want, previous = np.zeros_like(data), np.ones(5 if axis == 0 else 3, np.float32)
+    rows = np.moveaxis(want, axis, 0)
+    for n in reversed(range(len(rows))) if reverse else range(len(rows)):
+        previous = rows[n] = 0.5 * previous + 2 * np.moveaxis(data, axis, 0)[n]
+    np.testing.assert_array_equal(run(func, [data])[1], want + 1)
+
+
+def test_a_scan_may_start_from_an_expression() -> None:
+    first, a = te.placeholder((), name="first"), te.placeholder((4,), "int32", name="A")
+    c = te.scan((4,), lambda previous, *i: te.maximum(previous, a[i]), te.cast("int32", first[()]), name="C", dtype="int32")
+    func = te.create_prim_func([first, a, c])
+    assert run(func, [np.array(5, np.float32), np.array([3, 7, 2, 9], np.int32)])[2].tolist() == [5, 7, 7, 9]
+
+
 def test_symbolic_sizes_become_scalar_parameters() -> None:
     m, shift = te.var("m"), te.var("shift")
     x = te.placeholder((m + 2, 3), name="X")
@@ -204,6 +226,21 @@ te.compute(4, lambda i: (FOREIGN.append(i), X[i, 0])[1], "keep")
         (lambda: te.compute(4, lambda i: 1.0, "Y"), "compute Y: the element is the number 1.0; give its type"),
         (lambda: te.compute(4, lambda i: "x", "Y"), "compute Y: the function must return an expression, got str"),
         (lambda: te.compute(4, lambda i: Buffer("P", (4,))[i], "Y"), "compute Y: P is a buffer, not a tensor"),
+        (lambda: te.scan(4, lambda p, i: p + X[i, 0], 0.0, axis=1, name="Y"), "scan Y: axis=1 is not an axis of 1 dimensions"),
+        (lambda: te.scan((), lambda p: p, 0.0, name="Y"), "scan Y: axis=-1 is not an axis of 0 dimensions"),
+        (lambda: te.scan(4, lambda: 0.0, 0.0, name="Y"), "scan Y: the function takes the previous element, and then 1 indices"),
+        (lambda: te.scan(4, lambda p: p, 0.0, name="Y"), "the function takes 0 indices, after the previous element"),
+        (lambda: te.scan(4, lambda p, i: p + X[i, 0], 0.0, name="Y", dtype="int32"), "operands have different types int32 and float32"),
+        (
+            lambda: te.scan(4, lambda p, i: p, X[0, 0], name="Y", dtype="int32"),
+            "init is .* of type int32, got float32",
+        ),
+        (lambda: te.scan(4, lambda p, i: p, "0", name="Y"), "init is an expression or a number of type float32, got '0'. Pass dtype="),
+        (lambda: te.scan(4, lambda p, i: p < 1.0, 0.0, name="Y"), "the update must return an expression of type float32, got bool"),
+        (lambda: te.scan(4, lambda p, i: None, 0.0, name="Y"), "the update must return an expression of type float32, got NoneType: None"),
+        (lambda: te.scan(4, lambda p, i: te.sum(p * X[i, R], R), 0.0, name="Y"), "scan Y: the update is a reduction; move it"),
+        (lambda: te.scan(4, lambda p, i: p + X[FOREIGN[0], 0], 0.0, name="Y"), "scan Y: the formula uses the index i of another compute"),
+        (lambda: te.scan(4, lambda p, i: sum([p] * 3000), 0.0, name="Y"), "scan Y: the update is too deep or too large an expression"),
         (lambda: te.placeholder((4, 0), name="Z"), "placeholder Z: the extent 0 is not positive"),
         (lambda: te.placeholder((4, R), name="Z"), "placeholder Z: the extent r depends on an axis"),
         (lambda: te.placeholder((4, 1.5), name="Z"), "an index expression was expected"),

@@ -1,31 +1,34 @@
-"""Decide whether a block has a structure, so that it can be tiled, vectorised and computed inside the tiles of another block."""
+"""Decide whether a block has a structure, so that it can be tiled and vectorised, and computed inside the tiles of another block."""
 
 from __future__ import annotations
 
 from tunesmith.ir.analysis.access_regions import accesses, plain_iter, writes
 from tunesmith.ir.stmt import Block, BufferStore
+from tunesmith.search.space.derive.scans import scan_axis
 from tunesmith.search.space.rules.block_classes import is_pointwise, is_reduction
 
 
 def is_regular(b: Block) -> bool:
-    """Whether the block is elementwise, or a reduction into its own variables."""
-    return not irregularity(b)
+    """Whether the block is elementwise, or a reduction into its own variables, and can be computed in the tiles of another block."""
+    return is_pointwise(b) or (is_reduction(b) and type(b.body) is BufferStore and _accumulates_at_variables(b))
 
 
 def irregularity(b: Block) -> str:
     """Why the block has no structure; empty if it has one.  Such a block keeps its loops; independent outer loops run in parallel."""
-    if is_pointwise(b):
+    if is_regular(b) or scan_axis(b) is not None:
         return ""
     if type(b.body) is not BufferStore:
         return "it stores several values in one instance"
     if is_reduction(b):
-        index = [plain_iter(e, b) for e in writes(b)[0].indices]
-        spatial = {n for n, it in enumerate(b.iters) if it.kind == "S" and it.extent.const != 1}
-        if None in index or len(set(index)) < len(index) or not spatial <= set(index):
-            return "it accumulates at indices that are not its spatial iteration variables, each once"
-        return ""
+        return "it accumulates at indices that are not its spatial iteration variables, each once"
     if any(not a.is_write and a.buffer is b.body.buffer and a.indices != b.body.indices for a in accesses(b)):
         return "it reads elements that its other instances write"
     if any(it.kind == "R" for it in b.iters):
         return "it has reduction variables, but no init and update of the form C[...] = C[...] op value"
     return "it does not store at its iteration variables, each once"
+
+
+def _accumulates_at_variables(b: Block) -> bool:
+    index = [plain_iter(e, b) for e in writes(b)[0].indices]
+    spatial = {n for n, it in enumerate(b.iters) if it.kind == "S" and it.extent.const != 1}
+    return None not in index and len(set(index)) == len(index) and spatial <= set(index)

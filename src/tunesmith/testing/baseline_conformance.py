@@ -75,6 +75,7 @@ CASES = (
     "argmax(shape=7x50)",
     "argmin(shape=7x50,axis=0)",
     "prod(shape=7x50,axis=1)",
+    *[f"{f}(shape=7x50,axis=0)" for f in ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp")],
     "variance(shape=7x50,axis=1,correction=1)",
     "rms_norm(m=7,n=50,eps=1e-3)",
     "group_norm(shape=2x5x4x6,groups=3)",

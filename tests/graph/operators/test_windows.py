@@ -109,7 +109,7 @@ WINDOW = {"kernel": (2, 2), "strides": (1, 1)}
         ("avg_pool2d", ((1, 3, 4, 4), "int32"), WINDOW, "a mean requires floats"),
         ("lrn", ((3,), "float32"), {"size": 3, "alpha": 0.1, "beta": 0.5, "bias": 1.0}, "must have batch and channel axes"),
         ("lrn", ((1, 3), "float32"), {"size": 3, "alpha": 0.1, "beta": 0.5, "bias": 0.0}, "must be positive"),
-        ("cumsum", ((3,), "bool"), {"axis": 0}, "bool elements cannot be added"),
+        ("cumsum", ((3,), "bool"), {"axis": 0}, "cumsum of bool elements is not defined; cast them to an integer type"),
         ("cumsum", ((3,), "float32"), {"axis": 1}, "axis 1 is not an axis"),
     ],
 )

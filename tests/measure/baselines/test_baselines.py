@@ -37,7 +37,22 @@ RARE = [
 ]
 """Forms and operators that no baseline supports."""
 
-NUMPY_HAS = {"matmul", "batch_matmul", "dense", "relu", "add", "sum", "prod", "variance", "argmax", "argmin", "gather", "embedding"}
+NUMPY_HAS = {
+    "matmul",
+    "batch_matmul",
+    "dense",
+    "relu",
+    "add",
+    "sum",
+    "prod",
+    "variance",
+    "argmax",
+    "argmin",
+    "cumsum",
+    "cumprod",
+    "gather",
+    "embedding",
+}
 
 
 def _baseline(name: str) -> Baseline:

@@ -12,16 +12,24 @@ from tunesmith import te
 from tunesmith.ir.expr import call
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import floordiv
+from tunesmith.ir.script.parser import parse
 from tunesmith.ir.script.syntax import T
 from tunesmith.ir.stmt import For
+from tunesmith.ir.structural import equal
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import blocks_under, walk
+from tunesmith.lower.pipelines import CPU
+from tunesmith.ops.cumulative import cumulative as ops_cumulative
+from tunesmith.ops.cumulative import cumulative_reference
+from tunesmith.schedule.schedule import replay
 from tunesmith.search.analytic_schedule import analytic_schedule
 from tunesmith.search.space.derive.axes import AxisClasses
 from tunesmith.search.space.derive.plans import plans
 from tunesmith.search.space.derive.regular import irregularity
+from tunesmith.search.space.derive.scans import scan_axis
 from tunesmith.search.space.rules import derived
 from tunesmith.search.space.rules_table import generate
+from tunesmith.support.seeds import stream
 
 TARGET = Target("llvm -mcpu=znver5 -num-cores=2")
 
@@ -136,6 +144,14 @@ def scan(X: T.Buffer((64, 100), "float32"), Z: T.Buffer((64, 100), "float32")):
 
 
 @T.prim_func
+def heap(X: T.Buffer((64,), "float32"), Y: T.Buffer((64,), "float32")):
+    for i in T.serial(64):
+        with T.block("Y"):
+            v_i = T.axis.spatial(64, i)
+            Y[v_i] = X[v_i] + T.select(v_i < 1, T.float32(0.0), Y[v_i // 2])
+
+
+@T.prim_func
 def two_stores(X: T.Buffer((64,), "float32"), Y: T.Buffer((64,), "float32"), Z: T.Buffer((64,), "float32")):
     for i in T.serial(64):
         with T.block("Y"):
@@ -173,7 +189,7 @@ def scattered_sum(X: T.Buffer((64, 100), "float32"), Y: T.Buffer((65,), "float32
 @pytest.mark.parametrize(
     ("func", "why"),
     [
-        (scan, "reads elements that its other instances write"),
+        (heap, "reads elements that its other instances write"),
         (two_stores, "stores several values"),
         (reversed_store, "does not store at its iteration variables"),
         (no_init, "no init and update"),
@@ -197,6 +213,64 @@ def test_other_blocks_of_a_function_with_a_scan_are_vectorised() -> None:
     y = np.full_like(x, np.nan)
     tunesmith.compile(scan)["scan"](x, y)
     np.testing.assert_allclose(y, 2 * np.cumsum(x, 1), rtol=1e-4, atol=1e-4)
+
+
+def cumulative(axis: int, *, reverse: bool = False, exclusive: bool = False, shape: tuple[int, ...] = (6, 17, 20)) -> PrimFunc:
+    x = te.placeholder(shape, name="x")
+    return te.create_prim_func([x, ops_cumulative("cumsum", x, axis, reverse=reverse, exclusive=exclusive)], "cumulative")
+
+
+def test_the_structures_of_a_scan(assert_golden: Callable[..., None]) -> None:
+    """Lanes beside the scan's axis, or rows in turns; the first element is apart, and its successors have the last in a register."""
+    for axis in (1, 2):
+        space = generate(cumulative(axis), TARGET)
+        assert not space.plain
+        assert_golden(str(space.sketches[0].func), f"search/rules/scan_along_{axis}")
+    lowered = str(CPU(analytic_schedule(cumulative(1, shape=(8, 17, 64)), TARGET), TARGET))
+    assert "_last.vstore" in lowered and "if " not in lowered
+
+
+@pytest.mark.parametrize("shape", [(6, 17, 20), (3, 1, 5), (1, 9, 1)], ids=str)
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("options", [{}, {"reverse": True}, {"exclusive": True}, {"reverse": True, "exclusive": True}], ids=str)
+def test_all_sketches_of_a_scan_compute_it(shape: tuple[int, ...], axis: int, options: dict[str, bool]) -> None:
+    f = cumulative(axis, shape=shape, **options)
+    x = stream(3, "scan").standard_normal(shape).astype(np.float32)
+    want = cumulative_reference("cumsum", x, axis, **options)
+    for sketch in generate(f, Target.detect()).sketches:
+        for row in sketch.space.sample(3, stream(4, "scan")):
+            values = tuple(map(int, row))
+            f_row = sketch.concretize(values)
+            assert equal(f_row, replay(sketch.trace_of(values), f).func)
+            y = np.full_like(x, np.nan)
+            tunesmith.build(f_row)["cumulative"](x, y)
+            np.testing.assert_allclose(y, want, rtol=1e-5, atol=1e-5, err_msg=sketch.name)
+
+
+@pytest.mark.parametrize(
+    ("stored", "loaded", "axis"),
+    [
+        ("v_i, v_j", "v_i, v_j - 1", 1),
+        ("v_i, v_j", "v_i - 2, v_j", 0),
+        ("v_i, 63 - v_j", "v_i, 64 - v_j", 1),
+        ("v_i, v_j", "v_i, v_j + 1", None),
+        ("v_i, v_j", "v_i - 1, v_j - 1", None),
+        ("v_i, v_j", "v_j, v_i", None),
+        ("v_i, v_i", "v_i, v_i - 1", None),
+        ("v_i, v_j", "v_i, v_j", None),
+        ("v_i, v_j", "v_i, v_j // 2", None),
+    ],
+)
+def test_which_blocks_are_scans(stored: str, loaded: str, axis: int | None) -> None:
+    f = parse(f"""
+@T.prim_func
+def f(X: T.Buffer((64, 64), "float32"), Y: T.Buffer((64, 64), "float32")):
+    for i, j in T.grid(64, 64):
+        with T.block("Y"):
+            v_i, v_j = T.axis.remap("SS", [i, j])
+            Y[{stored}] = X[v_i, v_j] + T.select(X[v_i, v_j] < 0.0, Y[{loaded}], T.float32(0))
+""")
+    assert scan_axis(blocks_under(f.body)[0]) == axis
 
 
 def test_a_product_of_a_matrix_and_its_transpose_packs_one_of_the_reads() -> None:
