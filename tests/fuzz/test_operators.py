@@ -44,6 +44,8 @@ WORKLOADS = (
     *[f"{name}(shape=5x13,axis=1)" for name in ("sum", "prod", "mean", "max", "min", "variance")],
     "argmax(shape=3x17)",
     "argmin(shape=3x4x5,axis=1)",
+    *[f"{name}(shape=3x5x7,axis=1)" for name in ("cumsum", "cumprod", "cummax", "cummin")],
+    "logcumsumexp(shape=5x13)",
     "softmax(m=7,n=5,axis=0)",
     "log_softmax(m=3,n=17)",
     "layer_norm(m=3,n=11)",
