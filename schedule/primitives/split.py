@@ -63,8 +63,11 @@ def split(s: ScheduleState, loop: LoopRV, factors: Sequence[IntRV | int | None])
     return [s.new_loop(v) for v in split_loop(s, target, extents)]
 
 
-def split_loop(s: ScheduleState, target: For, extents: Sequence[Poly]) -> list[Var]:
-    """Replace `target` by a nest of loops with these extents, which cover it.  Returns their variables, outermost first."""
+def split_loop(s: ScheduleState, target: For, extents: Sequence[Poly], *, guarded: bool = True) -> list[Var]:
+    """Replace `target` by a nest of loops with these extents, which cover it.  Returns their variables, outermost first.
+
+    Without `guarded` the product of the extents is that of the loop, so that every iteration is one of the loop.
+    """
     new = [Var(f"{target.var.name}_{i}") for i in range(len(extents))]
     index = ZERO
     for v, e in zip(new, extents, strict=True):
@@ -79,7 +82,7 @@ def split_loop(s: ScheduleState, target: For, extents: Sequence[Poly]) -> list[V
         is_exact = target.extent.const is not None and product(extents) == target.extent
         if acts_outside_of_blocks(body) and not is_exact:
             body = If(IsNegative(guard), body)
-        else:
+        elif guarded:
             body = transform(body, {Block: add_guard})
         for n, (v, e) in reversed(list(enumerate(zip(new, extents, strict=True)))):
             body = For(v, poly(e), body, old.kind if n in marked else "serial")

@@ -43,20 +43,23 @@ def transform_block_layout(s: ScheduleState, block: BlockRV, index_map: Layout) 
             updates of a reduction that can be reassociated.
         block-exists: the block is still in the program.
     Keeps: the set of executed block instances; reductions are reassociated (source: TVM's transform_block_layout, whose index_map is a
-        function that may also fuse variables; here the factor need not divide the extent).
+        function that may also fuse variables; here the factor need not divide the extent).  An int that divides it needs no guard.
     """
     b = s.block(block)
     check_unconditional(s, b, "nest")
     loops = _own_loops(s, b)
     extents = [it.extent for it in b.iters]
     spec = checked_layout(s, index_map, len(b.iters), f"the iterations of block {b.name}")
+    literal = {part[0] for part in index_map if not isinstance(part, int) and isinstance(part[2], int)}
     parts: dict[tuple[int, str], Var] = {(d, ""): f.var for d, f in enumerate(loops)}
     for d, factor in sorted(split_dimensions(spec).items()):
         if loops[d].kind != "serial" or loops[d].annotations:
             raise s.refuse("serial", f"loop {loops[d].var.name} is {loops[d].kind} or annotated; transform before marking loops", loops[d])
         s.require_at_most(factor, MAX_INTEGER, "bounded", f"a factor must be at most {MAX_INTEGER}")
         outer, inner = [extent_of(extents, (d, op, factor)) for op in "/%"]
-        parts[d, "/"], parts[d, "%"] = split_loop(s, loops[d], [outer, inner])
+        # A sampled factor divides some extents for some of its values only, and all have the same program.
+        divides = d in literal and outer * inner == extents[d]
+        parts[d, "/"], parts[d, "%"] = split_loop(s, loops[d], [outer, inner], guarded=not divides)
     new_loops = [parts[d, op] for d, op, _ in spec]
     reorder(s, [LoopRV("", s.number, v) for v in new_loops])
     names = {"": "", "/": "_0", "%": "_1"}

@@ -218,6 +218,12 @@ def test_a_transformed_block_can_be_scheduled(apply: Apply) -> None:
     assert "C[vj_0 + vj_1 // 4, vi, vj_1 % 4]" in str(apply(sums, steps).func)
 
 
+@pytest.mark.parametrize(("factor", "guarded"), [(2, False), (3, False), (4, True), (8, True)])
+def test_an_int_that_divides_the_extent_needs_no_guard(apply: Apply, factor: int, guarded: bool) -> None:
+    f = apply(scan, lambda s: s.transform_block_layout(s.get_block("C"), [1, [0, "/", factor], [0, "%", factor]])).func
+    assert ("T.where" in str(f)) == guarded
+
+
 # ---- storage_align
 
 

@@ -18,7 +18,7 @@ from tunesmith.ir.arith.simplify import simplify
 from tunesmith.ir.buffer import BufferLoad
 from tunesmith.ir.expr import IsNegative
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.poly import Param, Var, evaluate, minimum, poly, product, substitute
+from tunesmith.ir.poly import Op, Param, Poly, Var, evaluate, minimum, poly, product, substitute
 from tunesmith.ir.stmt import Block, BufferStore
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import blocks_under, walk
@@ -146,13 +146,31 @@ def epilogue_size(func: PrimFunc, blocks: list[Block]) -> int:
 
 def _axes_across(main: Block, last: int) -> list[int]:
     """Other candidates for the vector axis: spatial axes that are the only spatial variable of an operand, so that packing it makes the
-    axis contiguous (for example, the output channels of a convolution in NCHW)."""
+    axis contiguous (for example, the output channels of a convolution in NCHW).  Others may occur in remainders, as in a transposed
+    convolution, whose operand is as small."""
     spatial = [n for n, it in enumerate(main.iters) if it.kind == "S" and n != last and (it.extent.const or 0) > 1]
     if len(spatial) < 2:
         return []  # a matrix product: this would be its transpose, without any gain
     reduced = {it.var for it in main.iters if it.kind == "R"}
     kinds = {it.var for it in main.iters if it.kind == "S"}
-    return [n for n in spatial if any(o.iters & kinds == {main.iters[n].var} and o.iters & reduced for o in operands(main))]
+    strided = [frozenset(v for e in a.indices for v in _outside_of_remainders(e)) for a in reads(main)]
+    return [
+        n
+        for n in spatial
+        if any(own & kinds == {main.iters[n].var} and o.iters & reduced for own, o in zip(strided, operands(main), strict=True))
+    ]
+
+
+def _outside_of_remainders(e: Poly) -> set[Var]:
+    """The variables of an index that are not only in remainders by a number."""
+    out: set[Var] = set()
+    for monomial, _ in e.terms:
+        for atom in monomial:
+            if not isinstance(atom, Op):
+                out.add(atom)
+            elif atom.op != "mod" or atom.args[1].const is None:
+                out |= set(atom.vars)
+    return out
 
 
 def _plans(func: PrimFunc, main: Block, target: Target, axis: int, across: bool, padded: bool, followed: bool) -> list[Plan]:
