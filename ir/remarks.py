@@ -17,7 +17,7 @@ from tunesmith.ir.expr import Select
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.indirect_index import IndirectIndex
 from tunesmith.ir.poly import Param, Poly, Var
-from tunesmith.ir.stmt import Allocate, Block, BufferStore, For, If
+from tunesmith.ir.stmt import Allocate, BindIndex, Block, BufferStore, For, If
 from tunesmith.ir.visit import walk_objects
 from tunesmith.support.caller import stacklevel
 from tunesmith.support.errors import ScriptError
@@ -70,7 +70,7 @@ def refuse_undetermined(func: PrimFunc) -> None:
         kind = type(n)
         if kind is Poly:
             used |= n.vars
-        elif kind is For or kind is IndirectIndex:
+        elif kind is For or kind is IndirectIndex or kind is BindIndex:
             known.add(n.var)
         elif kind is Block:
             known.update(i.var for i in n.iters)

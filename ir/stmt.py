@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.expr import Call, Expr
+from tunesmith.ir.indirect_index import IndirectVar
 from tunesmith.ir.node import Node, node
 from tunesmith.ir.poly import Index, Poly, Var, poly
 from tunesmith.support.errors import ScriptError
@@ -104,6 +105,25 @@ class Allocate(Stmt):
     """Allocate `buffer` for the duration of `body`; its initial contents are undefined."""
 
     buffer: Buffer
+    body: Stmt
+
+
+@node
+class BindIndex(Stmt):
+    """`body` with `var` bound to `value`, an indirect index of stores (scatter): see `IndirectIndex`.
+
+    0 <= value < extent must hold; the interpreter checks it, compiled code does not.
+
+    Attributes:
+        var: the variable, bound in `body` only.
+        extent: exclusive upper bound of the value.
+        value: an int64 scalar, computed once before the body.
+        body: stores, in terms of `var`.
+    """
+
+    var: IndirectVar
+    extent: Poly
+    value: Expr
     body: Stmt
 
 

@@ -18,7 +18,7 @@ from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.indirect_index import IndirectIndex
 from tunesmith.ir.node import Node
 from tunesmith.ir.poly import Atom, Monomial, Op, Param, Poly, Var, poly, substitute
-from tunesmith.ir.stmt import Allocate, Block, BufferStore, For, Seq
+from tunesmith.ir.stmt import Allocate, BindIndex, Block, BufferStore, For, Seq
 from tunesmith.ir.structural_digest import STRUCTURES, constant_positions, digest, literal
 
 __all__ = ["difference", "digest", "equal"]
@@ -223,7 +223,7 @@ class _BinderMatch:
 
     # programs
 
-    def _indirect_index(self, x: IndirectIndex, y: IndirectIndex) -> None:
+    def _indirect_index(self, x: IndirectIndex | BindIndex, y: IndirectIndex | BindIndex) -> None:
         self._field(x, y, "extent")
         self._field(x, y, "value")
         self._bind(x.var, y.var)
@@ -380,6 +380,7 @@ class _BinderMatch:
         Binary: _binary,
         Const: _const,
         IndirectIndex: _indirect_index,
+        BindIndex: _indirect_index,
     }
 
 

@@ -17,7 +17,7 @@ from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.indirect_index import IndirectIndex
 from tunesmith.ir.node import Node
 from tunesmith.ir.poly import Atom, Op, Param, Poly, Var
-from tunesmith.ir.stmt import Allocate, Block, For
+from tunesmith.ir.stmt import Allocate, BindIndex, Block, For
 from tunesmith.support.errors import InternalError
 from tunesmith.support.registry import Registry, instance_of
 
@@ -198,7 +198,7 @@ class Writer:
         self.bind(x.var)
         return head + self.value(x.body)
 
-    def _indirect_index(self, x: IndirectIndex) -> str:
+    def _indirect_index(self, x: IndirectIndex | BindIndex) -> str:
         head = f"lookup {self._poly(x.extent)} {self.value(x.value)}"
         self.bind(x.var)
         return f"({head} in {self.value(x.body)})"
@@ -235,6 +235,7 @@ class Writer:
         Buffer: _buffer,
         Const: _const,
         IndirectIndex: _indirect_index,
+        BindIndex: _indirect_index,
     }
 
 

@@ -21,7 +21,8 @@ from tunesmith.ir.intrinsics import INTRINSICS, PREFETCHES
 from tunesmith.ir.node import Node
 from tunesmith.ir.poly import Param, Poly, Var
 from tunesmith.ir.remarks import refuse_uninitialised
-from tunesmith.ir.stmt import FOR_KINDS, Allocate, Block, BufferStore, Evaluate, For, If, Iter, Seq
+from tunesmith.ir.stmt import FOR_KINDS, Allocate, BindIndex, Block, BufferStore, Evaluate, For, If, Iter, Seq
+from tunesmith.ir.visit import walk_objects
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import ScriptError
 
@@ -411,7 +412,23 @@ class _Verifier:
         self.index(e.stride, "the stride of a Ramp")
         return dt.vector(dt.INDEX, self.lanes(e.lanes, "Ramp"))
 
+    def _bind_index(self, s: BindIndex) -> None:
+        if any(type(n) is Block for n in walk_objects(s.body)):
+            raise self.fail(f"the indirect index {s.var} of stores contains a block: bind it inside the block")
+        outer = self.scope
+        self._bound_index(s)
+        self.stmt(s.body)
+        self.scope = outer
+
     def _indirect_index(self, e: IndirectIndex) -> str:
+        outer = self.scope
+        self._bound_index(e)
+        dtype = self.value(e.body)
+        self.scope = outer
+        return dtype
+
+    def _bound_index(self, e: IndirectIndex | BindIndex) -> None:
+        """Check an indirect index, and bring its variable into scope."""
         self.index(e.extent, "the extent of an indirect index")
         if not isinstance(e.var, IndirectVar):
             raise self.fail(f"an indirect index binds an IndirectVar, got {_kind(e.var)}")
@@ -419,11 +436,8 @@ class _Verifier:
             raise self.fail(f"the variable {e.var} of an indirect index is already bound outside of it")
         if self.value(e.value) != dt.INDEX:
             raise self.fail(f"the value of an indirect index must be {dt.INDEX}, got {self.value(e.value)}")
-        outer, self.scope = self.scope, self.scope | {e.var}
+        self.scope = self.scope | {e.var}
         self.bound.add(e.var)
-        dtype = self.value(e.body)
-        self.scope = outer
-        return dtype
 
     def _load(self, e: BufferLoad) -> str:
         what = f"the load of {_name(e.buffer)}"
@@ -438,6 +452,7 @@ class _Verifier:
         If: _if,
         Allocate: _allocate,
         Evaluate: _evaluate,
+        BindIndex: _bind_index,
         BufferStore: _store,
     }
     _VALUES: Mapping[type, Callable[[Any, Any], str]] = {

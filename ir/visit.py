@@ -11,7 +11,7 @@ from tunesmith.ir.indirect_index import IndirectIndex, IndirectVar
 from tunesmith.ir.node import Node
 from tunesmith.ir.poly import Poly, Var, poly
 from tunesmith.ir.poly import substitute as substitute_poly
-from tunesmith.ir.stmt import Allocate, Annotations, Block, BufferStore, For, Seq, Stmt
+from tunesmith.ir.stmt import Allocate, Annotations, BindIndex, Block, BufferStore, For, Seq, Stmt
 
 N = TypeVar("N", bound=Node)
 Handler = Callable[[Any, Callable[[Any], Any]], Any]
@@ -116,13 +116,13 @@ def fresh_copy(root: N) -> N:
         init = None if n.init is None else recurse(n.init)
         return n.with_(iters=iters, bindings=bindings, predicate=predicate, init=init, body=recurse(n.body))
 
-    def on_indirect_index(n: IndirectIndex, recurse: Any) -> IndirectIndex:
+    def on_indirect_index(n: IndirectIndex | BindIndex, recurse: Any) -> IndirectIndex | BindIndex:
         extent, value = recurse(n.extent), recurse(n.value)
         var = IndirectVar(n.var.name)
         values[n.var] = poly(var)
         return n.with_(var=var, extent=extent, value=value, body=recurse(n.body))
 
-    return transform(root, {Poly: on_poly, For: on_for, Block: on_block, IndirectIndex: on_indirect_index})
+    return transform(root, {Poly: on_poly, For: on_for, Block: on_block, IndirectIndex: on_indirect_index, BindIndex: on_indirect_index})
 
 
 def blocks_under(root: Stmt) -> list[Block]:

@@ -15,7 +15,7 @@ from tunesmith.ir.expr import Binary, Broadcast, Const, Expr, IsNegative, Not, S
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.indirect_index import IndirectIndex
 from tunesmith.ir.poly import ZERO, Op, Param, Poly, Var, minimum, poly
-from tunesmith.ir.stmt import Allocate, Block, BufferStore, For, If, Seq, Stmt, seq
+from tunesmith.ir.stmt import Allocate, BindIndex, Block, BufferStore, For, If, Seq, Stmt, seq
 from tunesmith.ir.visit import substitute, transform
 from tunesmith.support import dtype as dt
 
@@ -42,6 +42,7 @@ class Simplifier:
             Seq: self._seq,
             Allocate: self._allocate,
             IndirectIndex: self._indirect_index,
+            BindIndex: self._bind_index,
         }
 
     def __call__(self, n: Any) -> Any:
@@ -176,6 +177,15 @@ class Simplifier:
         out: Expr = n.map_children(recurse)
         del self.ranges[n.var]
         return out
+
+    def _bind_index(self, n: BindIndex, recurse: Any) -> Stmt | None:
+        extent, value = recurse(n.extent), recurse(n.value)
+        self.ranges[n.var] = (0, max(self.bounds(extent)[1] - 1, 0))
+        body = recurse(n.body)
+        del self.ranges[n.var]
+        if body is None or (body is n.body and extent is n.extent and value is n.value):
+            return None if body is None else n
+        return BindIndex(n.var, extent, value, body)
 
     def _allocate(self, n: Allocate, recurse: Any) -> Stmt | None:
         body = recurse(n.body)

@@ -57,11 +57,14 @@ def is_at(index: Expr, extent: Poly, position: Poly) -> Expr:
     return equal(wrapped(index, extent), position)
 
 
+def _clamped(index: Expr, extent: Poly) -> Expr:
+    """The non-negative index, clamped to the range because code must not access memory outside the buffer; unchanged if reported."""
+    found = wrapped(index, extent)
+    return found if _REPORTED.get() else maximum(minimum(found, number(extent, dt.INDEX) - 1), 0)
+
+
 def _at(index: Expr, extent: Poly, body: Callable[[Poly], Expr]) -> Expr:
-    """body(v) for the non-negative index v, clamped to the range because code must not read outside the buffer."""
-    if _REPORTED.get():
-        return te.lookup(wrapped(index, extent), extent, body, "index")
-    return te.lookup(maximum(minimum(wrapped(index, extent), number(extent, dt.INDEX) - 1), 0), extent, body)
+    return te.lookup(_clamped(index, extent), extent, body, "index" if _REPORTED.get() else "at")
 
 
 def looked_up(x: Tensor, loaded: Sequence[Expr], extents: Sequence[Poly], at: Callable[[list[Poly]], tuple[Poly, ...]]) -> Expr:
@@ -80,6 +83,27 @@ def looked_up(x: Tensor, loaded: Sequence[Expr], extents: Sequence[Poly], at: Ca
         return _at(loaded[len(found)], extents[len(found)], lambda v: inner([*found, v]))
 
     return inner([])
+
+
+def updated(x: Tensor, extents: Sequence[Poly], at: Callable[..., Sequence[Expr]], update: Callable[..., Expr], name: str = "Y") -> Tensor:
+    """`x` with updates of elements at loaded indices, one after the other; updates out of range are skipped.
+
+    Args:
+        x: the tensor before the updates.
+        extents: extents of the updates.
+        at: maps the variables of an update to an index for each dimension of `x`: an index expression, or a loaded index.
+        update: maps the old element and the variables to the new element.
+        name: name of the tensor.
+    """
+
+    def places(*i: Poly) -> list[Expr]:
+        return [e if isinstance(e, Poly) else _clamped(e, n) for e, n in zip(at(*i), x.shape, strict=True)]
+
+    def inside(*i: Poly) -> Expr:
+        found = [(wrapped(e, n), number(n, dt.INDEX)) for e, n in zip(at(*i), x.shape, strict=True) if not isinstance(e, Poly)]
+        return te.all(*[c for e, n in found for c in (e >= 0, e < n)])
+
+    return te.scatter(x, extents, places, update, where=None if _REPORTED.get() else inside, name=name)
 
 
 def take(x: Tensor, indices: Tensor, axis: int, name: str = "Y") -> Tensor:

@@ -7,7 +7,8 @@ from typing import NoReturn
 
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import Expr
-from tunesmith.ir.node import node
+from tunesmith.ir.indirect_index import IndirectVar
+from tunesmith.ir.node import Node, node
 from tunesmith.ir.poly import Index, Poly, Var
 from tunesmith.ir.visit import walk_objects
 from tunesmith.support.errors import ScriptError
@@ -64,6 +65,39 @@ class Scan(Expr):
         return self.value.dtype
 
 
+@node
+class Scatter(Expr):
+    """Elements of a tensor that are `initial` first, and then updated in the order of `axes`; allowed only as the whole formula.
+
+    For each value of the axes where `condition` holds, the element at `at` becomes `update`.
+
+    Attributes:
+        initial: formula of an element before the updates, in terms of the tensor's own axes.
+        axes: the variables of the updates.
+        extents: their extents.
+        bound: indirect indices: variables, in order, that `at`, `condition` and `update` may use.
+        values: their values.
+        sizes: their extents.
+        at: the indices of the updated element.
+        condition: None if each update is made.
+        update: the new element; it may load the tensor itself at `at`.
+    """
+
+    initial: Expr
+    axes: tuple[SpatialAxis, ...]
+    extents: tuple[Poly, ...]
+    bound: tuple[IndirectVar, ...]
+    values: tuple[Expr, ...]
+    sizes: tuple[Poly, ...]
+    at: tuple[Poly, ...]
+    condition: Expr | None
+    update: Expr
+
+    @property
+    def dtype(self) -> str:  # type: ignore[override]
+        return self.update.dtype
+
+
 def _on_elements(symbol: str) -> tuple[Callable[..., NoReturn], Callable[..., NoReturn]]:
     """An operator of whole tensors and its reflection, which refuse with their spelling on elements."""
 
@@ -99,9 +133,22 @@ class Tensor(Buffer):
 
     @property
     def element(self) -> Expr:
-        """The formula of a computed tensor, without the reduction or scan around it."""
+        """The formula of a computed tensor that is no scatter, without the reduction or scan around it."""
         assert self.value is not None, f"the placeholder {self.name} has no formula"
         return self.value.value if isinstance(self.value, (Reduction, Scan)) else self.value
+
+    @property
+    def formulas(self) -> tuple[Expr, ...]:
+        """All expressions that a computed tensor evaluates, without the reduction, scan or scatter around them."""
+        if isinstance(self.value, Scatter):
+            v = self.value
+            return (v.initial, *v.values, v.update) if v.condition is None else (v.initial, *v.values, v.condition, v.update)
+        return (self.element,)
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether elements depend on the order of the computation or on several values, so that no consumer can compute them itself."""
+        return isinstance(self.value, (Reduction, Scan, Scatter))
 
     @property
     def sources(self) -> list[Tensor]:
@@ -119,3 +166,8 @@ class Tensor(Buffer):
     __pow__, __rpow__ = _on_elements("**")
     __lt__, __gt__ = _on_elements("<")[0], _on_elements(">")[0]
     __le__, __ge__ = _on_elements("<=")[0], _on_elements(">=")[0]
+
+
+def variables_of(n: Node) -> list[Var]:
+    """The variables of an index in a fixed order; none for other nodes."""
+    return sorted(n.vars, key=lambda v: v.key) if isinstance(n, Poly) else []

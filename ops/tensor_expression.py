@@ -17,24 +17,19 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from numbers import Integral
-from typing import Any
 
-from tunesmith.ir.buffer import Buffer, BufferLoad
-from tunesmith.ir.expr import Binary, Const, Expr, Value, call, cast, conjunction, const, maximum, minimum, select
+from tunesmith.ir.buffer import BufferLoad
+from tunesmith.ir.expr import Const, Expr, Value, call, cast, conjunction, const, maximum, minimum, select
 from tunesmith.ir.expression_size import size_of
-from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.indirect_index import IndirectIndex, IndirectVar
 from tunesmith.ir.intrinsics import INTRINSICS
-from tunesmith.ir.node import Node
-from tunesmith.ir.poly import Index, Param, Poly, Var, poly
-from tunesmith.ir.stmt import Block, BufferStore, Iter, Stmt, nest, seq
-from tunesmith.ir.verify import verify
-from tunesmith.ir.visit import substitute, walk, walk_objects
+from tunesmith.ir.poly import Index, Poly, Var, poly
+from tunesmith.ir.visit import walk_objects
+from tunesmith.ops.create_prim_func import create_prim_func
 from tunesmith.ops.divide_formula import divide_formula
-from tunesmith.ops.tensor import ReduceAxis, Reduction, Scan, SpatialAxis, Tensor
+from tunesmith.ops.tensor import ReduceAxis, Reduction, Scan, Scatter, SpatialAxis, Tensor, variables_of
 from tunesmith.ops.tensor import default_loops as default_loops
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import ScriptError
@@ -57,6 +52,7 @@ __all__ = [
     "prod",
     "reduce_axis",
     "scan",
+    "scatter",
     "select",
     "sum",
     "var",
@@ -211,6 +207,88 @@ def scan(
     return made
 
 
+def scatter(
+    initial: Callable[..., Value] | Tensor,
+    extents: Index | Iterable[Index],
+    at: Callable[..., Sequence[Index | Expr]],
+    update: Callable[..., Value],
+    *,
+    shape: Index | Iterable[Index] | None = None,
+    where: Callable[..., Expr] | None = None,
+    name: str = "scatter",
+    dtype: str | None = None,
+) -> Tensor:
+    """A tensor whose elements are updated one after the other, at places that may be data (histogram, scatter, index_put).
+
+    For each i, j, ... in `extents`, in row-major order, the element at at(i, j, ...) becomes update(old, i, j, ...).  For example, the
+    number of occurrences of each value of an int64 tensor X below 64:
+
+        Y = scatter(lambda b: te.const(0, "int32"), n, lambda i: (X[i],), lambda old, i: old + 1, shape=64)
+
+    Args:
+        initial: the formula of an element before all updates, or a tensor to copy.
+        extents: extents of the updates.
+        at: takes one index expression for each extent, and returns an index for each dimension of the result: an index expression, or
+            a value of type int64.  A value must be at least 0 and less than the dimension, even where `where` is false: clamp it if it
+            may not be.
+        update: takes the old element and the index expressions, and returns the new element.
+        shape: extents of the result; by default those of the tensor `initial`.
+        where: takes the index expressions, and returns the condition of an update; by default each is made.
+        name: name of the tensor and of the block of the updates; the block of the first values is `<name>_initial`.
+        dtype: type of the elements, if `initial` returns a number.
+    Raises:
+        ScriptError: as `compute`; the number of indices is not the number of dimensions, a formula is a reduction or exceeds the limits
+            of an expression, or the types of `initial` and `update` differ.
+    """
+    what = f"scatter {name}"
+    if isinstance(initial, Tensor):
+        given, shape = initial, initial.shape if shape is None else shape
+        first = compute(shape, lambda *i: given[i], f"{name}_initial")
+    elif shape is None:
+        raise ScriptError(f"{what}: the shape is not known. Pass shape=, or a tensor as the initial value")
+    else:
+        first = compute(shape, initial, f"{name}_initial", dtype=dtype)
+    if first.is_ordered:
+        raise ScriptError(f"{what}: the initial value must be a formula without reduction; compute it before, and pass the tensor")
+    sizes = _shape(extents, what)
+    axes = tuple([SpatialAxis(n) for n in _axis_names(at, len(sizes), what, None)])
+    made = Tensor(name, first.shape, first.dtype, first.axes)
+    found = at(*[poly(v) for v in axes])
+    if not isinstance(found, (tuple, list)) or len(found) != len(made.shape):
+        raise ScriptError(f"{what}: at must return a tuple of {len(made.shape)} indices, got {found!r}")
+    bound: list[IndirectVar] = []
+    values: list[Expr] = []
+    limits: list[Poly] = []
+    indices: list[Poly] = []
+    for d, e in enumerate(found):
+        if isinstance(e, Expr) and not isinstance(e, Poly):
+            if e.dtype != dt.INDEX:
+                raise ScriptError(f"{what}: index {d} is a value of type {e.dtype}; cast it to {dt.INDEX}")
+            bound.append(IndirectVar("index"))
+            values.append(e)
+            limits.append(made.shape[d])
+            indices.append(poly(bound[-1]))
+        else:
+            indices.append(poly(e))
+    condition = None if where is None else where(*[poly(v) for v in axes])
+    element = update(BufferLoad(made, tuple(indices)), *[poly(v) for v in axes])
+    element = const(element, made.dtype) if isinstance(element, (int, float)) else element
+    if not isinstance(element, Expr) or element.dtype != made.dtype:
+        got = element.dtype if isinstance(element, Expr) else f"{type(element).__name__}: {element!r}"
+        raise ScriptError(f"{what}: the update must return an expression of type {made.dtype}, got {got}")
+    if condition is not None and (not isinstance(condition, Expr) or condition.dtype != "bool"):
+        raise ScriptError(f"{what}: where must return a condition, got {condition!r}")
+    for e in (*values, BufferLoad(made, tuple(indices)), element, *([condition] if condition is not None else [])):
+        if isinstance(e, Reduction):
+            raise ScriptError(f"{what}: a formula is a reduction; move it to a separate compute and read its result")
+        _check_formula(e, axes, what)
+        if not size_of(e).fits:
+            raise ScriptError(f"{what}: a formula is too deep or too large an expression; compute parts of it before, in a compute")
+    assert first.value is not None
+    made.value = Scatter(first.value, axes, sizes, tuple(bound), tuple(values), tuple(limits), tuple(indices), condition, element)
+    return made
+
+
 def sum(value: Expr, axis: Poly | Sequence[Poly] = ()) -> Expr:
     """The sum of `value` over `axis`, one or several results of `reduce_axis`, in the type of `value`."""
     return _reduction("add", "sum", value, axis)
@@ -260,37 +338,6 @@ def lookup(value: Expr, extent: Index, body: Callable[[Poly], Expr], name: str =
     return IndirectIndex(var, _shape(extent, f"lookup {name}")[0], value, body(poly(var)))
 
 
-def create_prim_func(tensors: Sequence[Tensor], name: str = "main") -> PrimFunc:
-    """The function that computes the output tensors from the inputs.
-
-    Args:
-        tensors: the parameters in order, inputs and then outputs.  Intermediate tensors become allocations of the function.
-        name: name of the function.
-    Returns:
-        A function with one loop nest and one block for each computed tensor, producers first.  Each call makes new buffers and
-        variables.  Sizes made by `var` become scalar parameters after the buffers.
-    Raises:
-        ScriptError: nothing is computed, a required placeholder is not a parameter, or a tensor is listed twice.
-    """
-    for t in tensors:
-        if not isinstance(t, Tensor):
-            raise ScriptError(f"create_prim_func {name}: a parameter is a tensor, got {type(t).__name__}: {t!r}")
-    if len(set(tensors)) != len(tensors):
-        twice = next(t for t in tensors if tensors.count(t) > 1)
-        raise ScriptError(f"create_prim_func {name}: the tensor {twice.name} is listed twice")
-    stages = _producers_first([t for t in tensors if not t.is_input], set(tensors), name)
-    if not stages:
-        raise ScriptError(f"create_prim_func {name}: no tensor is computed; list the results of compute after the inputs")
-    inner = [t for t in stages if t not in tensors]
-    buffers: dict[Buffer, Buffer] = {
-        t: Buffer(n, t.shape, t.dtype) for t, n in zip((*tensors, *inner), _unique([*tensors, *inner]), strict=True)
-    }
-    body = seq([_stage(t, block, buffers) for t, block in zip(stages, _unique(stages), strict=True)])
-    func = PrimFunc(name, (*[buffers[t] for t in tensors], *_sizes([*tensors, *inner])), tuple([buffers[t] for t in inner]), body)
-    verify(func)
-    return func
-
-
 def _shape(shape: Index | Iterable[Index], what: str) -> tuple[Poly, ...]:
     extents = tuple([poly(e) for e in ((shape,) if isinstance(shape, (int, Integral, Poly, Var)) else shape)])
     for e in extents:
@@ -301,7 +348,7 @@ def _shape(shape: Index | Iterable[Index], what: str) -> tuple[Poly, ...]:
     return extents
 
 
-def _axis_names(formula: Callable[..., Value], rank: int, what: str, given: Sequence[str] | None, *before: str) -> list[str]:
+def _axis_names(formula: Callable[..., object], rank: int, what: str, given: Sequence[str] | None, *before: str) -> list[str]:
     """The names of the axes; the formula takes the arguments `before`, and then one index for each axis."""
     kinds = inspect.Parameter
     takes = list(inspect.signature(formula).parameters.values())
@@ -354,95 +401,8 @@ def _check_formula(made: Expr, variables: tuple[SpatialAxis, ...], what: str) ->
             )
         if isinstance(n, BufferLoad) and not isinstance(n.buffer, Tensor):
             raise ScriptError(f"{what}: {n.buffer.name} is a buffer, not a tensor; make it with placeholder or compute")
-        for v in _variables(n):
+        for v in variables_of(n):
             if isinstance(v, ReduceAxis) and v not in reduced:
                 raise ScriptError(f"{what}: the formula uses the axis {v}, which is not reduced; add it to axis=")
             if isinstance(v, SpatialAxis) and v not in variables:
                 raise ScriptError(f"{what}: the formula uses the index {v} of another compute")
-
-
-def _variables(n: Node) -> list[Var]:
-    return sorted(n.vars, key=lambda v: v.key) if isinstance(n, Poly) else []
-
-
-def _producers_first(outputs: Sequence[Tensor], parameters: set[Tensor], name: str) -> list[Tensor]:
-    """All computed tensors that the outputs need, each after its producers."""
-    done: dict[Tensor, None] = {}
-    stack: list[tuple[Tensor, bool]] = [(t, False) for t in reversed(outputs)]
-    while stack:
-        t, ready = stack.pop()
-        if t in done:
-            continue
-        if t.is_input:
-            if t not in parameters:
-                raise ScriptError(f"create_prim_func {name}: the input {t.name} is read, but it is not in the list of parameters")
-        elif ready:
-            done[t] = None
-        else:
-            stack.append((t, True))
-            stack.extend([(s, False) for s in reversed(t.sources)])
-    return list(done)
-
-
-def _unique(tensors: Sequence[Tensor]) -> list[str]:
-    """The names of the tensors, with numbers added to duplicates; the first of a name keeps it."""
-    taken = {t.name for t in tensors}
-    used: set[str] = set()
-    out: list[str] = []
-    for t in tensors:
-        name, count = t.name, 0
-        while name in used or (count and name in taken):
-            count += 1
-            name = f"{t.name}_{count}"
-        used.add(name)
-        out.append(name)
-    return out
-
-
-def _sizes(tensors: Sequence[Tensor]) -> list[Var]:
-    """The dynamic sizes: variables of shapes, extents and formulas that are neither axes nor Params."""
-    parts: list[Node] = []
-    for t in tensors:
-        parts += t.shape
-        if isinstance(t.value, Reduction):
-            parts += [a.extent for a in t.value.axes]
-        parts += [] if t.value is None else walk(t.value)
-    used = dict.fromkeys([v for n in parts for v in _variables(n)])
-    return [v for v in used if not isinstance(v, (Param, SpatialAxis, ReduceAxis, IndirectVar))]
-
-
-def _stage(t: Tensor, block: str, buffers: Mapping[Buffer, Buffer]) -> Stmt:
-    """The loops and the block of one computed tensor.
-
-    A reduction accumulates as `C[...] = C[...] op value`, with the old value first, because rfactor and the vectorizer match this form.
-    """
-    value: Any = t.value
-    axes: list[tuple[Var, Poly, str]] = [(v, e, "S") for v, e in zip(t.axes, t.shape, strict=True)]
-    if isinstance(value, Reduction):
-        axes += [(v, v.extent, "R") for v in value.axes]
-    loops = [(Var(v.name), e) for v, e, _ in axes]
-    iters = tuple([Iter(Var(f"v_{v.name}"), e, kind) for v, e, kind in axes])
-    renamed: dict[Var, Poly] = {v: poly(i.var) for (v, _, _), i in zip(axes, iters, strict=True)}
-    target, at = buffers[t], tuple([renamed[v] for v in t.axes])
-    if isinstance(value, Scan) and value.reverse:
-        at = tuple([t.shape[d] - 1 - e if d == value.axis else e for d, e in enumerate(at)])
-    init: Stmt | None = None
-    if isinstance(value, Reduction):
-        init = BufferStore(target, at, _identity(value.op, t.dtype))
-        formula: Expr = Binary(value.op, BufferLoad(target, at), substitute(value.value, renamed, buffers))
-    else:
-        formula = substitute(t.element, renamed, buffers)
-    made = Block(block, iters, tuple([poly(v) for v, _ in loops]), (), init, BufferStore(target, at, formula))
-    return nest(loops, made)
-
-
-def _identity(op: str, dtype: str) -> Const:
-    """The identity element of a reduction: 0, 1, or the smallest or largest value of the type."""
-    if op in ("add", "mul"):
-        return const(0 if op == "add" else 1, dtype)
-    if dt.is_float(dtype):
-        return const(-math.inf if op == "max" else math.inf, dtype)
-    bits, low = dt.bits(dtype), 0
-    if not dt.is_unsigned(dtype):
-        bits, low = bits - 1, -(2 ** (bits - 1))
-    return const(low if op == "max" else 2**bits - 1, dtype)

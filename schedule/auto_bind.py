@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tunesmith.ir.stmt import Block, For
 from tunesmith.schedule.handles import BlockRV, IntRV
+from tunesmith.schedule.independence import is_independent
 from tunesmith.schedule.schedule import Schedule
 
 THREADS = 256
@@ -20,11 +21,15 @@ def bind_rest(s: Schedule, threads: IntRV | int = THREADS) -> None:
 
 
 def bind_spatial(s: Schedule, block: BlockRV, threads: IntRV | int) -> None:
-    """Fuse the spatial loops of a block and bind them to thread blocks of `threads` threads; without spatial loops nothing is bound."""
+    """Fuse the spatial loops of a block and bind them to thread blocks of `threads` threads; without spatial loops nothing is bound.
+
+    Loops whose iterations depend on each other, as those of scans and scatters, are inside: each thread runs them in order.
+    """
     b: Block = s.block(block)
     reducing = {v for it, e in zip(b.iters, b.bindings, strict=True) if it.kind == "R" for v in e.vars}
     handles = s.get_loops(block)
     own: list[For] = [s.loop(x) for x in handles]
+    reducing |= {f.var for f in own if f.var not in reducing and not is_independent(s, f)}
     # Loops with one iteration are left out, because they only make the fused indices harder to analyse.
     wide = [f for f in own if f.var not in reducing and f.extent != 1] or [f for f in own if f.var not in reducing]
     spatial = [x for x, f in zip(handles, own, strict=True) if f in wide]

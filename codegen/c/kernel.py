@@ -19,7 +19,7 @@ from tunesmith.ir.expr import Call, IsNegative
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.gpu import BLOCK_AXES, SHARED_SCOPES, THREAD_AXES
 from tunesmith.ir.intrinsics import PREFETCHES
-from tunesmith.ir.stmt import Allocate, BufferStore, Evaluate, For, If, Seq, Stmt
+from tunesmith.ir.stmt import Allocate, BindIndex, BufferStore, Evaluate, For, If, Seq, Stmt
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import walk_objects
 from tunesmith.lower.kernels import kernels
@@ -211,6 +211,8 @@ class _Kernel(CExpr):
             self._allocate(n)
         elif isinstance(n, Evaluate):
             self._evaluate(n)
+        elif isinstance(n, BindIndex):
+            self._bind_index(n)
         else:
             raise BuildError(f"{self.name}: cannot print a {t.__name__} in device code; run the lowering pipeline first")
 
@@ -245,6 +247,18 @@ class _Kernel(CExpr):
             raise BuildError(f"{self.name}: the buffer {b.name} of scope {b.scope} and {b.shape[0]} elements is not thread-local")
         self.line(f"{self.dialect.types[b.dtype]} {self.name_of(b)}[{max(b.shape[0].const, 1)}];")
         self.statement(n.body)
+
+    def _bind_index(self, n: BindIndex) -> None:
+        last, name = max(self.bounds(n.extent)[1] - 1, 0), self.name_of(n.var)
+        value = self.scalar(n.value)
+        self.bind(n.var, 0, last)
+        self.line("{")
+        self.indent += 1
+        self.line(f"const {self.counter(last)} {name} = ({self.counter(last)}){value};")
+        self.statement(n.body)
+        self.indent -= 1
+        self.line("}")
+        self.taken.discard(name)
 
     def _evaluate(self, n: Evaluate) -> None:
         if type(n.value) is Call and n.value.name == "barrier":

@@ -2,8 +2,8 @@
 
 Indices are looked up as in `ops.gather`, in compiled code without errors for indices out of range: reads are clamped, writes are skipped.
 
-A scatter compares every element of the result with every update.  `index_put_rows` with few indices, as in text generation, takes linear
-time.
+A scatter copies the tensor and makes one update after the other.  `index_put_rows` with few indices, as in text generation, is a selection
+between the old and the new rows, which consumers can inline.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from tunesmith.graph.operators.axes import axis_of
 from tunesmith.ir.expr import Expr, const, equal, maximum, minimum, select
 from tunesmith.ir.poly import Index, Poly, poly
 from tunesmith.ops import tensor_expression as te
-from tunesmith.ops.gather import check_integers, is_at, looked_up, take, wrapped
+from tunesmith.ops.gather import check_integers, is_at, looked_up, take, updated, wrapped
 from tunesmith.ops.tensor_expression import Tensor
-from tunesmith.support import dtype as dt
 from tunesmith.support.errors import ScriptError
 
 FEW_ROWS = 8
@@ -110,18 +109,23 @@ GATHER_ND = GraphOperator(
 REDUCTIONS = ("none", "add", "mul", "max", "min")
 
 
-def _scattered(
-    x: Tensor, updates: Tensor, extents: Sequence[Poly], reduction: str, matching: Callable[..., tuple[Expr, tuple[Poly, ...]]]
-) -> Tensor:
-    """`x` with updates written to it, or combined with it.
+_COMBINE: dict[str, Callable[[Expr, Expr], Expr]] = {
+    "none": lambda _, new: new,
+    "add": lambda old, new: old + new,
+    "mul": lambda old, new: old * new,
+    "max": maximum,
+    "min": minimum,
+}
+
+
+def _scattered(x: Tensor, updates: Tensor, reduction: str, at: Callable[..., Sequence[Expr]]) -> Tensor:
+    """`x` with updates written to it in order, or combined with it.
 
     Args:
         x: the tensor to update.
         updates: the values to write.
-        extents: extents of the axes of the updates that are searched for each element.
-        reduction: one of `REDUCTIONS`; for `none` the last update in the order of these axes is used.
-        matching: maps a position in `x` and the variables of `extents` to whether the update applies there, and to the position of the
-            update.
+        reduction: one of `REDUCTIONS`.
+        at: maps a position in the updates to an index for each dimension of `x`, see `ops.gather.updated`.
     """
     if reduction not in REDUCTIONS:
         raise ScriptError(f"unknown reduction {reduction!r}; reductions are {', '.join(REDUCTIONS)}")
@@ -129,63 +133,10 @@ def _scattered(
         raise ScriptError(f"{x!r} and {updates!r} have different element types")
     if x.dtype == "bool" and reduction != "none":
         raise ScriptError(f"bool elements cannot be combined by {reduction!r}")
-    loops = te.default_loops(len(x.shape))
-    axes = [te.reduce_axis(e, f"r{d}" if len(extents) > 1 else "r") for d, e in enumerate(extents)]
-    if reduction == "none":
-        return _overwritten(x, updates, axes, matching, loops)
-    combine, start = _COMBINE[reduction]
-
-    def contribution(*i: Poly) -> Expr:
-        here, at = matching(i, axes)
-        return combine[0](select(here, updates[at], const(start(x.dtype), x.dtype)), axes)
-
-    made = te.compute(x.shape, contribution, "S", axes=loops)
-    return te.compute(x.shape, lambda *i: combine[1](x[i], made[i]), "Y", axes=loops)
+    combine = _COMBINE[reduction]
+    return updated(x, updates.shape, at, lambda old, *i: combine(old, updates[i]))
 
 
-def _overwritten(
-    x: Tensor, updates: Tensor, axes: list[Poly], matching: Callable[..., tuple[Expr, tuple[Poly, ...]]], loops: list[str]
-) -> Tensor:
-    """`x` overwritten by updates: one stage finds the number of the last update of each element, another one reads it."""
-    order = poly(0)
-    for r in axes:
-        order = order * r.as_var().extent + r  # type: ignore[union-attr]
-
-    def last(*i: Poly) -> Expr:
-        return te.max(select(matching(i, axes)[0], te.cast(dt.INDEX, order), const(-1, dt.INDEX)), axes)
-
-    storage = "uint8" if x.dtype == "bool" else x.dtype
-    number_of = te.compute(x.shape, last, "L", axes=loops)
-
-    def picked(*i: Poly) -> Expr:
-        here, at = matching(i, axes)
-        # `here` also guards the load, whose position may be outside the updates.
-        zero = const(0, storage)
-        return te.sum(select(here, select(equal(number_of[i], order), te.cast(storage, updates[at]), zero), zero), axes)
-
-    value = te.compute(x.shape, picked, "S", axes=loops)
-
-    def element(*i: Poly) -> Expr:
-        new = value[i] > 0 if x.dtype == "bool" else value[i]
-        return select(number_of[i] < 0, x[i], new)
-
-    return te.compute(x.shape, element, "Y", axes=loops)
-
-
-def _lowest(dtype: str) -> float:
-    return -np.inf if dt.is_float(dtype) else int(np.iinfo(dt.to_numpy(dtype)).min)
-
-
-def _highest(dtype: str) -> float:
-    return np.inf if dt.is_float(dtype) else int(np.iinfo(dt.to_numpy(dtype)).max)
-
-
-_COMBINE: dict[str, tuple[tuple[Callable[..., Expr], Callable[..., Expr]], Callable[[str], float]]] = {
-    "add": ((te.sum, lambda a, b: a + b), lambda _: 0),
-    "mul": ((te.prod, lambda a, b: a * b), lambda _: 1),
-    "max": ((te.max, maximum), _lowest),
-    "min": ((te.min, minimum), _highest),
-}
 _COMBINE_NUMPY = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
@@ -206,14 +157,7 @@ def _scatter_elements(x: Tensor, indices: Tensor, updates: Tensor, *, axis: int,
     _check_extents(x, indices, a)
     if indices.shape != updates.shape:
         raise ScriptError(f"{indices!r} and {updates!r} must have the same shape")
-    partial = [d for d in range(len(x.shape)) if d != a and indices.shape[d] != x.shape[d]]
-
-    def matching(i: tuple[Poly, ...], axes: list[Poly]) -> tuple[Expr, tuple[Poly, ...]]:
-        at = (*i[:a], axes[0], *i[a + 1 :])
-        here = is_at(indices[at], x.shape[a], i[a])
-        return (select(te.all(*[i[d] < indices.shape[d] for d in partial]), here, const(False, "bool")) if partial else here), at
-
-    return _scattered(x, updates, [indices.shape[a]], reduction, matching)
+    return _scattered(x, updates, reduction, lambda *i: (*i[:a], indices[i], *i[a + 1 :]))
 
 
 def _scatter_elements_reference(
@@ -241,15 +185,8 @@ def _scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, *, reduction: str =
         raise ScriptError(f"the last axis of {indices!r} must have 1 to {len(x.shape)} indices of {x!r}")
     if updates.shape != (*indices.shape[:-1], *x.shape[depth:]):
         raise ScriptError(f"{updates!r} must have an element or a slice of {x!r} for each of the vectors of {indices!r}")
-    if len(indices.shape) == 1:
-        return _scatter_nd(
-            x, *[te.compute((1, *t.shape), lambda *i, t=t: t[i[1:]], "one") for t in (indices, updates)], reduction=reduction
-        )
-
-    def matching(i: tuple[Poly, ...], axes: list[Poly]) -> tuple[Expr, tuple[Poly, ...]]:
-        return te.all(*[is_at(indices[(*axes, c)], x.shape[c], i[c]) for c in range(depth)]), (*axes, *i[depth:])
-
-    return _scattered(x, updates, indices.shape[:-1], reduction, matching)
+    many = len(indices.shape) - 1
+    return _scattered(x, updates, reduction, lambda *i: (*[indices[(*i[:many], c)] for c in range(depth)], *i[many:]))
 
 
 def _scatter_nd_reference(x: np.ndarray, indices: np.ndarray, updates: np.ndarray, *, reduction: str = "none") -> np.ndarray:
@@ -272,11 +209,7 @@ def _index_put_rows(x: Tensor, indices: Tensor, values: Tensor, *, axis: int) ->
         raise ScriptError(f"{indices!r} must be a vector, and {values!r} must have a slice of axis {a} of {x!r} for each index")
     count = indices.shape[0].const
     if count is None or count > FEW_ROWS:
-
-        def matching(i: tuple[Poly, ...], axes: list[Poly]) -> tuple[Expr, tuple[Poly, ...]]:
-            return is_at(indices[axes[0]], x.shape[a], i[a]), (*i[:a], axes[0], *i[a + 1 :])
-
-        return _scattered(x, values, indices.shape, "none", matching)
+        return _scattered(x, values, "none", lambda *i: (*i[:a], indices[i[a]], *i[a + 1 :]))
 
     def element(*i: Poly) -> Expr:
         made: Expr = x[i]

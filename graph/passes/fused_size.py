@@ -14,7 +14,7 @@ from tunesmith.graph.ir.operator import GRAPH_OPERATORS
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.expression_size import LEAF, ExpressionSize, size_of
 from tunesmith.ops import tensor_expression as te
-from tunesmith.ops.tensor import Reduction, Scan, Tensor
+from tunesmith.ops.tensor import Tensor
 
 MAX_SIZE = ExpressionSize(256, 100)
 """Maximum nodes and depth of an expression of a fused group.  A contraction tile has 32 vectors, and the expression is compiled for
@@ -37,10 +37,10 @@ class FusedSize:
             operands, results, stages = self._of(call)
             inlined: dict[Buffer, ExpressionSize] = {t: made.get(a, LEAF) for t, a in zip(operands, call.args, strict=True)}
             for t in stages:
-                size = size_of(t.element, inlined)
-                if size.nodes > MAX_SIZE.nodes or size.depth > MAX_SIZE.depth:
+                sizes = [size_of(f, inlined) for f in t.formulas]
+                if any(size.nodes > MAX_SIZE.nodes or size.depth > MAX_SIZE.depth for size in sizes):
                     return False
-                inlined[t] = LEAF if isinstance(t.value, (Reduction, Scan)) else size
+                inlined[t] = LEAF if t.is_ordered else sizes[0]
             made.update(zip(b.results, [inlined.get(t, LEAF) for t in results], strict=True))
         return True
 

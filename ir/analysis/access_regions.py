@@ -14,7 +14,7 @@ from tunesmith.ir.arith.interval import interval
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.indirect_index import IndirectIndex, IndirectVar
 from tunesmith.ir.poly import Poly, Var, maximum, minimum, poly, substitute
-from tunesmith.ir.stmt import Block, BufferStore, Stmt
+from tunesmith.ir.stmt import BindIndex, Block, BufferStore, Stmt
 from tunesmith.ir.visit import walk
 
 
@@ -115,7 +115,8 @@ def region(block: Block, indices: tuple[Poly, ...], ranges: Mapping[Var, Poly]) 
 
 def indirect_index_ranges(block: Block) -> dict[Var, Poly]:
     """The variables of indirect indices in a block, with their extents; each may take any value in its range."""
-    return {n.var: n.extent for part in (block.init, block.body) if part is not None for n in walk(part) if type(n) is IndirectIndex}
+    parts = [part for part in (block.init, block.body) if part is not None]
+    return {n.var: n.extent for part in parts for n in walk(part) if isinstance(n, (IndirectIndex, BindIndex))}
 
 
 def union(footprints: list[Footprint]) -> Footprint:

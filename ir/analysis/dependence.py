@@ -15,7 +15,7 @@ from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.indirect_index import IndirectIndex
 from tunesmith.ir.node import Node
 from tunesmith.ir.poly import ONE, ZERO, Atom, Monomial, Op, Param, Poly, Var, divide_terms, minimum, substitute
-from tunesmith.ir.stmt import Block, BufferStore, For
+from tunesmith.ir.stmt import BindIndex, Block, BufferStore, For
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def loop_accesses(root: Node) -> list[LoopAccess]:
         if type(n) is For:
             go(n.body, {**ranges, n.var: substitute(n.extent, values) - 1}, (*loops, n.var), values, block)
             return
-        if type(n) is IndirectIndex:
+        if type(n) is IndirectIndex or type(n) is BindIndex:
             go(n.value, ranges, loops, values, block)
             go(n.body, {**ranges, n.var: substitute(n.extent, values) - 1}, loops, values, block)
             return

@@ -11,7 +11,7 @@ from tunesmith.ir.expr import IsNegative, Select
 from tunesmith.ir.indirect_index import IndirectIndex
 from tunesmith.ir.node import Node
 from tunesmith.ir.poly import Poly, Var
-from tunesmith.ir.stmt import BufferStore, For, If
+from tunesmith.ir.stmt import BindIndex, BufferStore, For, If
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def guarded_accesses(root: Node, buffer: Buffer, outer: Mapping[Var, Poly] | Non
             return
         if kind is For:
             visit(n.body, (*loops, n), {**ranges, n.var: n.extent - 1}, guards, exact)
-        elif kind is IndirectIndex:
+        elif kind is IndirectIndex or kind is BindIndex:
             visit(n.value, loops, ranges, guards, exact)
             visit(n.body, loops, {**ranges, n.var: n.extent - 1}, guards, False)
         elif kind is If:

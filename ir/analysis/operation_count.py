@@ -14,7 +14,7 @@ from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.indirect_index import IndirectIndex
 from tunesmith.ir.intrinsics import intrinsic
 from tunesmith.ir.poly import ZERO, Poly, poly, product
-from tunesmith.ir.stmt import Allocate, Block, BufferStore, Evaluate, For, If, Seq, Stmt
+from tunesmith.ir.stmt import Allocate, BindIndex, Block, BufferStore, Evaluate, For, If, Seq, Stmt
 
 
 def operation_count(func: PrimFunc) -> int | None:
@@ -37,7 +37,7 @@ def _of_statement(s: Stmt | None, times: Poly, in_block: bool) -> Poly:
         return _of_statement(s.init, spatial, True) + _of_statement(s.body, product([once, *[it.extent for it in s.iters]]), True)
     if isinstance(s, If):
         return times * _of_expression(s.cond) + _of_statement(s.then, times, in_block) + _of_statement(s.orelse, times, in_block)
-    if isinstance(s, Allocate):
+    if isinstance(s, Allocate | BindIndex):
         return _of_statement(s.body, times, in_block)
     return sum([_of_statement(part, times, in_block) for part in s.stmts], ZERO) if isinstance(s, Seq) else ZERO
 

@@ -15,7 +15,7 @@ from tunesmith.ir.indirect_index import IndirectIndex
 from tunesmith.ir.interpreter.memory import InterpretError, ProgramPoint, poisoned, round_bfloat16, runtime
 from tunesmith.ir.intrinsics import intrinsic
 from tunesmith.ir.poly import Atom, Op, Param, Poly, Var, evaluate
-from tunesmith.ir.stmt import Allocate, Block, BufferStore, Evaluate, For, If, Seq, Stmt
+from tunesmith.ir.stmt import Allocate, BindIndex, Block, BufferStore, Evaluate, For, If, Seq, Stmt
 from tunesmith.ir.visit import walk
 from tunesmith.support import dtype as dt
 
@@ -39,12 +39,8 @@ _INFIX = {
     "eq": "==",
     "ne": "!=",
 }
-_PRIVATE = {
-    "parallel": ("workspace", "register", "shared", "shared.dyn", "local"),
-    "blockIdx": ("workspace", "register", "shared", "shared.dyn", "local"),
-    "vthread": ("register", "local"),
-    "vectorized": (),
-}
+_OWN = ("workspace", "register", "shared", "shared.dyn", "local")
+_PRIVATE = {"parallel": _OWN, "blockIdx": _OWN, "vthread": ("register", "local"), "vectorized": ()}
 """Storage scopes private to each iteration of a loop, by loop kind."""
 
 
@@ -445,16 +441,25 @@ class Compiler:
         self.line(f"{name}[{at}[1]] = {array}[{at}[0]]")
         return name
 
+    def _bind_index(self, s: BindIndex) -> None:
+        mark = len(self.locals)
+        self._bound_index(s, None)
+        self.stmt(s.body)
+        del self.locals[mark:], self.vars[s.var]
+
     def _indirect_index(self, e: IndirectIndex, active: str | None) -> str:
-        name = self.local(e.var.name)
-        extent = self.index(e.extent)
-        self.line(f"{name} = int({self.value(e.value, active)})")
-        self.line(f"if not 0 <= {name} < {extent}: {self.point()}.indirect_index({name}, {extent})")
-        self.vars[e.var] = name
+        name = self._bound_index(e, active)
         out = self.indirect_body(e, active)
         self.locals.remove(name)
         del self.vars[e.var]
         return out
+
+    def _bound_index(self, e: IndirectIndex | BindIndex, active: str | None) -> str:
+        name, extent = self.local(e.var.name), self.index(e.extent)
+        self.line(f"{name} = int({self.value(e.value, active)})")
+        self.line(f"if not 0 <= {name} < {extent}: {self.point()}.indirect_index({name}, {extent})")
+        self.vars[e.var] = name
+        return name
 
     def indirect_body(self, e: IndirectIndex, active: str | None) -> str:
         """The body of an indirect index.  Its subexpressions are not reused outside, where another one may share its parts and variable."""
@@ -470,6 +475,7 @@ class Compiler:
         If: _if,
         Allocate: _allocate,
         Evaluate: _evaluate,
+        BindIndex: _bind_index,
         BufferStore: _store,
     }
     _VALUES: Mapping[type, Callable[[Any, Any, str | None], str]] = {

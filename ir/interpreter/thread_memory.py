@@ -17,7 +17,7 @@ from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.interpreter.memory import Indices, InterpretError, ProgramPoint, poison, poisoned
 from tunesmith.ir.poly import Poly, Var, evaluate
 from tunesmith.ir.script.printer import script
-from tunesmith.ir.stmt import For, If, Stmt
+from tunesmith.ir.stmt import BindIndex, For, If, Stmt
 from tunesmith.support import dtype as dt
 
 Threads = np.ndarray | None
@@ -85,7 +85,7 @@ class Clock:
     def statement(self, stamp: int) -> str:
         """The text of the statement of a stamp; only the first line of a compound statement."""
         s = self.statements[stamp & (MAX_STATEMENTS - 1)]
-        return script(s).partition("\n")[0] if isinstance(s, (If, For)) else script(s)
+        return script(s).partition("\n")[0] if isinstance(s, (If, For, BindIndex)) else script(s)
 
 
 def thread_of(stamp: int) -> int:
@@ -153,8 +153,9 @@ class ThreadPoint(ProgramPoint):
         t = _first_true(bad if threads is None else bad & threads)
         if t is not None:
             self.fail(f"the indirect index {pick(value, t)} is out of range: its extent is {pick(extent, t)}", t)
-        found = np.asarray(value, np.int64) if threads is None else np.where(threads, value, np.int64(0))
-        return found if found.ndim else int(found)
+        if np.ndim(value) == 0:
+            return int(value)
+        return np.asarray(value, np.int64) if threads is None else np.where(threads, value, np.int64(0))
 
     def together(self, what: str, threads: Threads, warp: int = 0) -> None:
         """Raise unless all threads are active, or with `warp` all or none of each `warp` consecutive threads."""

@@ -23,7 +23,7 @@ from tunesmith.ir.intrinsics import intrinsic
 from tunesmith.ir.node import Node
 from tunesmith.ir.poly import ZERO, Var, evaluate
 from tunesmith.ir.poly import substitute as substitute_poly
-from tunesmith.ir.stmt import Allocate, Block, BufferStore, Evaluate, For, If, Stmt
+from tunesmith.ir.stmt import Allocate, BindIndex, Block, BufferStore, Evaluate, For, If, Stmt
 from tunesmith.ir.visit import walk_objects
 from tunesmith.support import dtype as dt
 
@@ -251,6 +251,20 @@ class ThreadCompiler(ThreadValues):
             strides.insert(0, stride)
         self.held[b] = held._replace(data=data, written=written, dims=names, strides=strides)
 
+    def _bind_index(self, s: BindIndex) -> None:
+        mark = len(self.locals)
+        name = self.local(s.var.name)
+        value, extent = self.value(s.value, None), self.index(s.extent)
+        self.line(f"{name} = {self.point()}.indirect_indices({value}, {extent}, {self.masks(None).threads})")
+        if value in self.varying:
+            self.varying.add(name)
+            self.varying_vars.add(s.var)
+        self.vars[s.var] = name
+        self.stmt(s.body)
+        self.varying_vars.discard(s.var)
+        self.varying.discard(name)
+        del self.locals[mark:], self.vars[s.var]
+
     def _evaluate(self, s: Evaluate) -> None:
         self.line("pass")
         if type(s.value) is Call and s.value.name == "barrier":
@@ -299,6 +313,7 @@ class ThreadCompiler(ThreadValues):
         If: _if,
         Allocate: _allocate,
         Evaluate: _evaluate,
+        BindIndex: _bind_index,
         BufferStore: _store,
     }
 

@@ -10,7 +10,7 @@ from typing import Any
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.indirect_index import IndirectIndex
 from tunesmith.ir.poly import Poly, Var
-from tunesmith.ir.stmt import Allocate, Annotations, Block, BufferStore, For
+from tunesmith.ir.stmt import Allocate, Annotations, BindIndex, Block, BufferStore, For
 
 MAX_NAME = 256
 """Maximum length of a name in the parser."""
@@ -97,7 +97,7 @@ def free_names(root: Any, declared: Iterable[Var | Buffer], first: Iterable[Poly
                 index(p)
             seen.update([i.var for i in n.iters])
             notes(n.annotations)
-        elif t is IndirectIndex:
+        elif t is IndirectIndex or t is BindIndex:
             seen.add(n.var)
         elif t is BufferLoad or t is BufferStore:
             use(n.buffer)

@@ -129,9 +129,7 @@ class CallParser(ExprParser):
         args = body.args.args if isinstance(body, ast.Lambda) else []
         if not isinstance(body, ast.Lambda) or len(args) != 1 or ast.unparse(body.args) != args[0].arg:
             self.fail(body, "the last argument of T.lookup is a lambda of one variable", "T.lookup(value, extent, lambda v: X[v])")
-        value, extent, name = self.value(a["value"], dt.INDEX), self.index(a["extent"]), args[0].arg
-        if value.dtype != dt.INDEX:
-            self.fail(a["value"], f"the value of T.lookup must be {dt.INDEX}, got {value.dtype}", f'Write T.cast("{dt.INDEX}", ...).')
+        value, extent, name = self.index_value(a["value"]), self.index(a["extent"]), args[0].arg
         if name in self.scope or name in self.hidden:
             self.fail(body, f"the name `{shorten(name)}` is already in use")
         if len(name) > MAX_NAME:
@@ -143,6 +141,13 @@ class CallParser(ExprParser):
         self.leave()
         del self.scope[name]
         return IndirectIndex(var, extent, value, made)
+
+    def index_value(self, e: ast.expr) -> Expr:
+        """Parse the value of an indirect index."""
+        value = self.value(e, dt.INDEX)
+        if value.dtype != dt.INDEX:
+            self.fail(e, f"the value of T.lookup must be {dt.INDEX}, got {value.dtype}", f'Write T.cast("{dt.INDEX}", ...).')
+        return value
 
     def _extremum(self, e: ast.Call) -> Parsed:
         op = e.func.attr  # type: ignore[attr-defined]

@@ -10,13 +10,14 @@ from typing import Any
 from tunesmith.ir.buffer import SCOPES, Buffer
 from tunesmith.ir.expr import Expr
 from tunesmith.ir.gpu import AXES
+from tunesmith.ir.indirect_index import IndirectVar
 from tunesmith.ir.intrinsics import INTRINSICS
 from tunesmith.ir.poly import Poly, Var, poly
 from tunesmith.ir.script.diagnostics import shorten
 from tunesmith.ir.script.naming import MAX_NAME
 from tunesmith.ir.script.parser_calls import CallParser
 from tunesmith.ir.script.parser_expr import OPERATORS, Parsed
-from tunesmith.ir.stmt import Allocate, Annotations, BufferStore, Evaluate, For, If, Seq, Stmt, store
+from tunesmith.ir.stmt import Allocate, Annotations, BindIndex, BufferStore, Evaluate, For, If, Seq, Stmt, store
 from tunesmith.support import dtype as dt
 
 LOOPS = {
@@ -285,9 +286,11 @@ class StmtParser(CallParser):
     def _with(self, s: ast.With) -> Stmt:
         item = s.items[0]
         t = self.t_call(item.context_expr)
-        if len(s.items) != 1 or t is None or t[0] not in ("block", "allocate", "init", "seq"):
-            self.fail(s, "unsupported `with`", "Write with T.block(name), T.init(), T.allocate(...) as x, or T.seq().")
+        if len(s.items) != 1 or t is None or t[0] not in ("block", "allocate", "init", "seq", "lookup"):
+            self.fail(s, "unsupported `with`", "Write with T.block(name), T.init(), T.allocate(...) as x, T.lookup(...) as v, or T.seq().")
         word, call = t
+        if word == "lookup":
+            return self._bind_index(s, call, item.optional_vars)
         if word == "allocate":
             if item.optional_vars is None:
                 self.fail(s, "this buffer has no name", "Write `with T.allocate(...) as x:`.")
@@ -303,6 +306,22 @@ class StmtParser(CallParser):
             self.arguments(call, (), 0)
             return Seq(tuple(self.statements(s.body)))
         return self.block(s, call)
+
+    def _bind_index(self, s: ast.With, call: ast.Call, target: ast.expr | None) -> Stmt:
+        """Parse `with T.lookup(value, extent) as v:`."""
+        names = [] if target is None else self.targets(target)
+        if len(names) != 1:
+            self.fail(s, "this index has no name, or several", "Write `with T.lookup(value, extent) as v:`.")
+        a = self.arguments(call, ("value", "extent"), 2)
+        value, extent = self.index_value(a["value"]), self.index(a["extent"])
+        var = IndirectVar(names[0])
+        assert target is not None
+        self.declare(target, names[0], poly(var))
+        self.enter(s)
+        inner = self.body(s.body, s)
+        self.leave()
+        self.release(names)
+        return BindIndex(var, extent, value, inner)
 
     def block(self, s: ast.With, call: ast.Call) -> Stmt:
         """Parse `with T.block(name):`; implemented in parser_block.py."""

@@ -15,7 +15,7 @@ from tunesmith.ir.poly import Param, Poly, Var
 from tunesmith.ir.script.diagnostics import CLOSE, OPEN, underlined
 from tunesmith.ir.script.naming import MAX_NAME, free_names, identifier
 from tunesmith.ir.script.printer_expr import ExprPrinter
-from tunesmith.ir.stmt import Allocate, Annotations, Block, BufferStore, Evaluate, For, If, Iter, Seq, Stmt
+from tunesmith.ir.stmt import Allocate, Annotations, BindIndex, Block, BufferStore, Evaluate, For, If, Iter, Seq, Stmt
 from tunesmith.support.errors import ScriptError
 
 if TYPE_CHECKING:
@@ -287,6 +287,12 @@ class Printer(ExprPrinter):
             self._body(s.body, depth + 1)
         self.names.release([s.buffer])
 
+    def _bind_index(self, s: BindIndex, depth: int, last: bool) -> None:
+        value, extent = self.value(s.value), self.index(s.extent)
+        self._line(depth, f"with T.lookup({value}, {extent}) as {self.bind_var(s.var)}:", s)
+        self._body(s.body, depth + 1)
+        self.names.release([s.var])
+
     def _evaluate(self, s: Evaluate, depth: int, last: bool) -> None:
         self._line(depth, f"T.evaluate({self.value(s.value)})", s)
 
@@ -299,4 +305,5 @@ _STMT: dict[type, Callable[[Printer, Any, int, bool], None]] = {
     Seq: Printer._seq,
     Allocate: Printer._allocate,
     Evaluate: Printer._evaluate,
+    BindIndex: Printer._bind_index,
 }

@@ -200,9 +200,10 @@ lt0: Any = Word(
 index: Any = Word("index", "(value: Index) -> Poly", "T.index(3)", "A number as an index expression, in a value position.")
 lookup: Any = Word(
     "lookup",
-    "(value: Expr, extent: Index, body: Callable[[Poly], Value]) -> Expr",
+    "(value: Expr, extent: Index, body: Callable[[Poly], Value] = ...) -> Any",
     "T.lookup(I[i], 64, lambda v: X[v])",
-    "An indirect index `v`: the int64 value, its extent, with 0 <= v < extent, and the expression that uses it.",
+    "An indirect index `v`: the int64 value, its extent, with 0 <= v < extent, and the expression that uses it; for stores "
+    "`with T.lookup(I[i], 64) as v:`.",
 )
 const: Any = Word("const", "(value: float | str, dtype: str) -> Expr", 'T.const(0.0, "float32x4")', "A literal of any dtype.")
 binary: Any = Word("binary", "(op: str, a: Value, b: Value) -> Expr", 'T.binary("add", a, b)', "Index arithmetic that is not folded.")

@@ -31,7 +31,7 @@ from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.indirect_index import IndirectIndex
 from tunesmith.ir.intrinsics import INTRINSICS, PREFETCHES
 from tunesmith.ir.poly import ZERO, Poly, Var, less_than, poly
-from tunesmith.ir.stmt import Allocate, Block, BufferStore, Evaluate, For, If, Seq, Stmt, seq, store
+from tunesmith.ir.stmt import Allocate, BindIndex, Block, BufferStore, Evaluate, For, If, Seq, Stmt, seq, store
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import substitute
 from tunesmith.lower.pass_infra import function_pass
@@ -97,6 +97,11 @@ class _Checker:
         if type(s) is Allocate:
             body = self.stmt(s.body)
             return None if body is None else Allocate(s.buffer, body)
+        if type(s) is BindIndex:
+            site = f"the value of the indirect index {s.var}{self.where}"
+            body = self.stmt(s.body)
+            checks = [*self.of(s.value, set()), self.inside(s.value, s.extent, site)]
+            return seq([*checks, None if body is None else self.unless_failed(s.with_(body=body))])
         if type(s) is BufferStore:
             if s.stride is not None or s.mask is not None:
                 raise self.refusal(f"the store to {s.buffer.name} is a vector")

@@ -8,9 +8,9 @@ from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.indirect_index import IndirectIndex
 from tunesmith.ir.poly import ZERO, Poly, Var
-from tunesmith.ir.stmt import Allocate, BufferStore, For
+from tunesmith.ir.stmt import Allocate, BindIndex, BufferStore, For
 from tunesmith.ir.target.target import Target
-from tunesmith.ir.visit import transform
+from tunesmith.ir.visit import Handler, transform
 from tunesmith.lower.pass_infra import function_pass
 from tunesmith.lower.simplifier import Simplifier, symbol_ranges
 
@@ -39,9 +39,9 @@ def flatten_buffers(func: PrimFunc, target: Target) -> PrimFunc:
         body = recurse(n.body)
         return n if body is n.body and flat[n.buffer] is n.buffer else Allocate(flat[n.buffer], body)
 
-    def on_indirect_index(n: IndirectIndex, recurse: Any) -> IndirectIndex:
+    def on_indirect_index(n: IndirectIndex | BindIndex, recurse: Any) -> IndirectIndex | BindIndex:
         s.ranges[n.var] = (0, max(s.bounds(n.extent)[1] - 1, 0))
-        out: IndirectIndex = n.map_children(recurse)
+        out: IndirectIndex | BindIndex = n.map_children(recurse)
         del s.ranges[n.var]
         return out
 
@@ -51,9 +51,9 @@ def flatten_buffers(func: PrimFunc, target: Target) -> PrimFunc:
         del s.ranges[n.var]
         return out
 
-    body = transform(
-        func.body, {BufferLoad: on_access, BufferStore: on_access, Allocate: on_allocate, For: on_for, IndirectIndex: on_indirect_index}
-    )
+    bound: Handler = on_indirect_index
+    accesses: dict[type, Handler] = {BufferLoad: on_access, BufferStore: on_access, IndirectIndex: bound, BindIndex: bound}
+    body = transform(func.body, {**accesses, Allocate: on_allocate, For: on_for})
     if body is func.body and all(b is f for b, f in flat.items()):
         return func
     params: tuple[Buffer | Var, ...] = tuple([flat[p] if isinstance(p, Buffer) else p for p in func.params])

@@ -21,7 +21,7 @@ from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.indirect_index import IndirectIndex, IndirectVar
 from tunesmith.ir.intrinsics import PREFETCHES
 from tunesmith.ir.poly import ONE, Poly, Var, maximum, minimum, poly
-from tunesmith.ir.stmt import BufferStore, Evaluate, For, If, Seq, Stmt, seq
+from tunesmith.ir.stmt import BindIndex, BufferStore, Evaluate, For, If, Seq, Stmt, seq
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import substitute, transform, walk, with_body
 from tunesmith.lower.pass_infra import function_pass
@@ -66,7 +66,7 @@ def _vectorize(n: For, s: Simplifier, sizes: Collection[Var], target: Target, ex
     extent = n.extent.const
     if extent is None:
         return n.with_(kind="serial")
-    widest = max([dt.bits(x.buffer.dtype) for x in walk(n.body) if type(x) in (BufferLoad, BufferStore)], default=32)
+    widest = max([dt.bits(x.buffer.dtype) for x in _lane_accesses(n.body, n.var)], default=32)
     lanes = max(target.vector_lanes("float32") * 32 // widest, 1)
     if target.is_gpu:
         lanes = gcd(lanes, extent)  # GPUs have no masked vector loads
@@ -78,6 +78,13 @@ def _vectorize(n: For, s: Simplifier, sizes: Collection[Var], target: Target, ex
         return divide.versions(lambda: _as_vectors(n, extent, lanes, s, sizes, divide))
     except NotVectorizable:
         return scalar
+
+
+def _lane_accesses(root: Stmt, lane: Var) -> list[BufferLoad | BufferStore]:
+    """The accesses below a loop, without those that compute indirect indices of stores which all lanes share."""
+    shared = [n.value for n in walk(root) if type(n) is BindIndex and all(lane not in p.vars for p in walk(n.value) if type(p) is Poly)]
+    omitted = {id(x) for value in shared for x in walk(value)}
+    return [x for x in walk(root) if isinstance(x, (BufferLoad, BufferStore)) and id(x) not in omitted]
 
 
 def _as_vectors(n: For, extent: int, lanes: int, s: Simplifier, sizes: Collection[Var], divide: UniformDivision) -> Stmt:
@@ -230,6 +237,13 @@ class _LaneVectorizer:
             then = self.stmt(n.then, self._and(mask, count))
             self.guards.pop()
             return If(IsNegative(-count), then) if self.requires_active_lane(n.then, count) else then
+        if type(n) is BindIndex:
+            if self._depends(n.value) or self._depends(n.extent):
+                raise NotVectorizable
+            self.s.ranges[n.var] = (0, max(self.s.bounds(n.extent)[1] - 1, 0))
+            body = self.stmt(n.body, mask)
+            del self.s.ranges[n.var]
+            return n.with_(body=body)
         if type(n) is Evaluate and type(n.value) is Call and n.value.name in PREFETCHES:
             # One cache line per vector: that of the first lane.
             return substitute(n, {self.lane: poly(0)})

@@ -50,7 +50,7 @@ def transform_block_layout(s: ScheduleState, block: BlockRV, index_map: Layout) 
     loops = _own_loops(s, b)
     extents = [it.extent for it in b.iters]
     spec = checked_layout(s, index_map, len(b.iters), f"the iterations of block {b.name}")
-    literal = {part[0] for part in index_map if not isinstance(part, int) and isinstance(part[2], int)}
+    literal = {part[0] for part in index_map or () if not isinstance(part, int) and isinstance(part[2], int)}
     parts: dict[tuple[int, str], Var] = {(d, ""): f.var for d, f in enumerate(loops)}
     for d, factor in sorted(split_dimensions(spec).items()):
         if loops[d].kind != "serial" or loops[d].annotations:

@@ -132,8 +132,8 @@ def lt0(index: Index, lanes: int = 1, stride: Index = ...) -> Expr:
 def index(value: Index) -> Poly:
     """T.index(3): A number as an index expression, in a value position."""
 
-def lookup(value: Expr, extent: Index, body: Callable[[Poly], Value]) -> Expr:
-    """T.lookup(I[i], 64, lambda v: X[v]): An indirect index `v`: the int64 value, its extent, with 0 <= v < extent, and the expression that uses it."""
+def lookup(value: Expr, extent: Index, body: Callable[[Poly], Value] = ...) -> Any:
+    """T.lookup(I[i], 64, lambda v: X[v]): An indirect index `v`: the int64 value, its extent, with 0 <= v < extent, and the expression that uses it; for stores `with T.lookup(I[i], 64) as v:`."""
 
 def const(value: float | str, dtype: str) -> Expr:
     """T.const(0.0, "float32x4"): A literal of any dtype."""

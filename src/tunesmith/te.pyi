@@ -18,6 +18,7 @@ from tunesmith.ops.tensor_expression import placeholder as placeholder
 from tunesmith.ops.tensor_expression import prod as prod
 from tunesmith.ops.tensor_expression import reduce_axis as reduce_axis
 from tunesmith.ops.tensor_expression import scan as scan
+from tunesmith.ops.tensor_expression import scatter as scatter
 from tunesmith.ops.tensor_expression import select as select
 from tunesmith.ops.tensor_expression import sum as sum
 from tunesmith.ops.tensor_expression import var as var

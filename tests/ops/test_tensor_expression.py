@@ -158,6 +158,33 @@ def test_a_scan_may_start_from_an_expression() -> None:
     assert run(func, [np.array(5, np.float32), np.array([3, 7, 2, 9], np.int32)])[2].tolist() == [5, 7, 7, 9]
 
 
+def test_a_scatter_updates_elements_in_order() -> None:
+    x, at, v = te.placeholder((4, 3), "int32", name="X"), te.placeholder((5,), "int64", name="I"), te.placeholder((5, 3), "int32", name="V")
+    y = te.scatter(x, (5, 3), lambda k, c: (at[k], c), lambda old, k, c: 2 * old + v[k, c], where=lambda k, c: v[k, c] > 0, name="Y")
+    func = te.create_prim_func([x, at, v, te.compute((4, 3), lambda i, j: y[i, j] + 1, "Z")])
+    assert [b.name for b in blocks_under(func.body)] == ["Y_initial", "Y", "Z"]
+    assert loops(func, "Y") == ["k", "c"]
+    a, i, b = np.arange(12, dtype=np.int32).reshape(4, 3), np.array([1, 3, 1, 0, 1]), np.arange(-7, 8, dtype=np.int32).reshape(5, 3)
+    want = a.copy()
+    for k in range(5):
+        want[i[k]] = np.where(b[k] > 0, 2 * want[i[k]] + b[k], want[i[k]])
+    np.testing.assert_array_equal(run(func, [a, i, b])[3], want + 1)
+
+
+def test_a_histogram_counts() -> None:
+    x = te.placeholder((9,), "int64", name="X")
+    y = te.scatter(lambda b: 0, 9, lambda i: (x[i],), lambda old, i: old + 1, shape=4, name="Y", dtype="int32")
+    data = np.array([3, 1, 1, 0, 3, 3, 1, 3, 0])
+    assert run(te.create_prim_func([x, y]), [data])[1].tolist() == [2, 3, 0, 4]
+
+
+def test_a_scatter_of_one_element() -> None:
+    x, at = te.placeholder((2, 3), name="X"), te.placeholder((2,), "int64", name="I")
+    y = te.scatter(x, (), lambda: (at[0], at[1]), lambda old: old + 10.0, name="Y")
+    got = run(te.create_prim_func([x, at, y]), [np.zeros((2, 3), np.float32), np.array([1, 2])])[2]
+    assert got.tolist() == [[0, 0, 0], [0, 0, 10]]
+
+
 def test_symbolic_sizes_become_scalar_parameters() -> None:
     m, shift = te.var("m"), te.var("shift")
     x = te.placeholder((m + 2, 3), name="X")
@@ -241,6 +268,17 @@ te.compute(4, lambda i: (FOREIGN.append(i), X[i, 0])[1], "keep")
         (lambda: te.scan(4, lambda p, i: te.sum(p * X[i, R], R), 0.0, name="Y"), "scan Y: the update is a reduction; move it"),
         (lambda: te.scan(4, lambda p, i: p + X[FOREIGN[0], 0], 0.0, name="Y"), "scan Y: the formula uses the index i of another compute"),
         (lambda: te.scan(4, lambda p, i: sum([p] * 3000), 0.0, name="Y"), "scan Y: the update is too deep or too large an expression"),
+        (lambda: te.scatter(X, 3, lambda k: (k,), lambda old, k: old, name="Y"), "scatter Y: at must return a tuple of 2 indices"),
+        (lambda: te.scatter(X, 3, lambda k: k, lambda old, k: old, name="Y"), "scatter Y: at must return a tuple of 2 indices"),
+        (lambda: te.scatter(X, 3, lambda k: (X[k, 0], k), lambda old, k: old, name="Y"), "index 0 is a value of type float32; cast it"),
+        (lambda: te.scatter(X, 3, lambda k: (k, k), lambda old, k: old < 1.0, name="Y"), "an expression of type float32, got bool"),
+        (lambda: te.scatter(X, 3, lambda k: (k, k), lambda old, k: "x", name="Y"), "an expression of type float32, got str: 'x'"),
+        (lambda: te.scatter(X, 3, lambda k: (k, k), lambda old, k: te.sum(X[k, R], R), name="Y"), "a formula is a reduction; move it"),
+        (lambda: te.scatter(X, 3, lambda k: (k, k), lambda old, k: sum([old] * 3000), name="Y"), "a formula is too deep or too large"),
+        (lambda: te.scatter(X, 3, lambda k: (k, k), lambda old, k: old, where=lambda k: 1, name="Y"), "where must return a condition"),
+        (lambda: te.scatter(X, 3, lambda k: (FOREIGN[0], k), lambda old, k: 1.0, name="Y"), "uses the index i of another compute"),
+        (lambda: te.scatter(lambda i: 0.0, 3, lambda k: (k,), lambda old, k: old, name="Y"), "the shape is not known. Pass shape="),
+        (lambda: te.scatter(lambda i: te.sum(X[i, R], R), 3, lambda k: (k,), lambda o, k: o, shape=4, name="Y"), "without reduction"),
         (lambda: te.placeholder((4, 0), name="Z"), "placeholder Z: the extent 0 is not positive"),
         (lambda: te.placeholder((4, R), name="Z"), "placeholder Z: the extent r depends on an axis"),
         (lambda: te.placeholder((4, 1.5), name="Z"), "an index expression was expected"),

@@ -18,6 +18,7 @@ from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, IsNegative, Not, Ramp, Select
 from tunesmith.ir.indirect_index import IndirectIndex, IndirectVar
 from tunesmith.ir.poly import ONE, Op, Poly, Var, poly, split_constant
+from tunesmith.ir.stmt import BindIndex
 from tunesmith.ir.visit import substitute
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import BuildError, InternalError
@@ -473,17 +474,19 @@ class ExprEmitter:
         return v
 
     def _indirect_index(self, e: IndirectIndex) -> str:
-        """Emit the body with a fresh variable: addresses are memoised by index, and copies of an indirect index share its variable."""
+        return self.value(substitute(e.body, {e.var: poly(self.indirect_var(e))}))
+
+    def indirect_var(self, e: IndirectIndex | BindIndex) -> IndirectVar:
+        """A fresh variable with the value of an index: addresses are memoised by index, and copies of an index share its variable."""
         var = IndirectVar(e.var.name)
         self.env[var] = self.value(e.value)
         self.ranges[var] = (0, max(bounds(e.extent, self.ranges)[1] - 1, 0))
-        return self.value(substitute(e.body, {e.var: poly(var)}))
+        return var
 
 
 _NOWHERE = Buffer("nowhere", (1,))
 """Key of values that may depend on loads of any buffer."""
 _NONE: dict[Any, str] = {}
-
 
 _EMIT: dict[type, Callable[[ExprEmitter, Any], str]] = {
     Binary: ExprEmitter._binary,

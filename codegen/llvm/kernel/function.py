@@ -24,9 +24,10 @@ from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.expr import Call, Expr
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.intrinsics import PREFETCHES
-from tunesmith.ir.poly import ONE, ZERO, Param, Poly, Var, maximum, substitute
-from tunesmith.ir.stmt import GRAIN, Allocate, BufferStore, Evaluate, For, If, Seq, Stmt, annotation
+from tunesmith.ir.poly import ONE, ZERO, Param, Poly, Var, maximum, poly, substitute
+from tunesmith.ir.stmt import GRAIN, Allocate, BindIndex, BufferStore, Evaluate, For, If, Seq, Stmt, annotation
 from tunesmith.ir.target.target import Target
+from tunesmith.ir.visit import substitute as substitute_statement
 from tunesmith.ir.visit import walk, walk_objects
 from tunesmith.lower.code_size import EMITTED
 from tunesmith.lower.simplifier import symbol_ranges
@@ -177,6 +178,8 @@ class _Function(ExprEmitter):
             self._allocate(n)
         elif isinstance(n, Evaluate):
             self._evaluate(n)
+        elif isinstance(n, BindIndex):
+            self._bind_index(n)
         else:
             raise BuildError(f"the LLVM backend does not support {t.__name__}; run the lowering pipeline first")
 
@@ -261,6 +264,10 @@ class _Function(ExprEmitter):
                 args = [(ty, rows[lane]), ("ptr", at), ("i32", str(size)), (f"<{lanes} x i1>", self.mask(ONE * wide, lanes))]
                 self.call("void", f"llvm.masked.store.{suffix(tile.stores[0].value.dtype)}.p0", args)
         self.forget(tile.buffer)
+
+    def _bind_index(self, n: BindIndex) -> None:
+        """Emit the body with a fresh variable: addresses are memoised by index, and copies of a statement share its variable."""
+        self.statement(substitute_statement(n.body, {n.var: poly(self.indirect_var(n))}))
 
     def _evaluate(self, n: Evaluate) -> None:
         e: Any = n.value

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from tunesmith import te
 from tunesmith.experiments.functions.formulas import clamped, mean, square
 from tunesmith.experiments.functions.function import Shapes, function
-from tunesmith.ir.expr import equal
 from tunesmith.ops.tensor_expression import Tensor
 
 BINS = 64
@@ -42,9 +41,8 @@ def gather_rows(rows: int = 5000, length: int = 1000, width: int = 128) -> Seque
     tolerance=0.0,
 )
 def histogram(n: int = 20000) -> Sequence[Tensor]:
-    x, k = te.placeholder((n,), "int64", name="x"), te.reduce_axis(n, "k")
-    one, zero = te.const(1, "int32"), te.const(0, "int32")
-    return [x, te.compute((BINS,), lambda b: te.sum(te.select(equal(x[k], b), one, zero), axis=k), "Y")]
+    x = te.placeholder((n,), "int64", name="x")
+    return [x, te.scatter(lambda b: 0, n, lambda k: (x[k],), lambda count, k: count + 1, shape=BINS, name="Y", dtype="int32")]
 
 
 @function(lambda x: x.cumsum(1), small=(3, 7))

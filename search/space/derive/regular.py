@@ -5,6 +5,7 @@ from __future__ import annotations
 from tunesmith.ir.analysis.access_regions import accesses, plain_iter, writes
 from tunesmith.ir.stmt import Block, BufferStore
 from tunesmith.search.space.derive.scans import scan_axis
+from tunesmith.search.space.derive.scatters import is_scatter
 from tunesmith.search.space.rules.block_classes import is_pointwise, is_reduction
 
 
@@ -15,7 +16,7 @@ def is_regular(b: Block) -> bool:
 
 def irregularity(b: Block) -> str:
     """Why the block has no structure; empty if it has one.  Such a block keeps its loops; independent outer loops run in parallel."""
-    if is_regular(b) or scan_axis(b) is not None:
+    if is_regular(b) or scan_axis(b) is not None or is_scatter(b):
         return ""
     if type(b.body) is not BufferStore:
         return "it stores several values in one instance"

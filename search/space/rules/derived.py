@@ -15,7 +15,7 @@ from tunesmith.ir.visit import blocks_under
 from tunesmith.lower.code_size import UNROLLED
 from tunesmith.lower.fallback.default_schedule import is_unscheduled
 from tunesmith.schedule.schedule import Schedule
-from tunesmith.search.space.derive import scans
+from tunesmith.search.space.derive import scans, scatters
 from tunesmith.search.space.derive.axes import AxisClasses
 from tunesmith.search.space.derive.nest import Nest
 from tunesmith.search.space.derive.packing import packed_operand
@@ -96,6 +96,8 @@ def alone(s: Schedule, name: str, plan: Plan, target: Target) -> None:
         reductions.in_ranges(s, loops, target, plan.threads)
     elif scans.scan_axis(b) is not None:
         scans.nest(s, name, target, plan.threads)
+    elif scatters.is_scatter(b):
+        scatters.nest(s, name, target, plan.threads)
     elif is_regular(b):
         Nest(s, [name], plan, target).build()
     else:

@@ -247,6 +247,36 @@ def test_all_sketches_of_a_scan_compute_it(shape: tuple[int, ...], axis: int, op
             np.testing.assert_allclose(y, want, rtol=1e-5, atol=1e-5, err_msg=sketch.name)
 
 
+def index_add(rows: int = 9, columns: int = 20, updates: int = 31) -> PrimFunc:
+    x, v = te.placeholder((rows, columns), name="x"), te.placeholder((updates, columns), name="v")
+    at = te.placeholder((updates,), "int64", name="at")
+    return te.create_prim_func(
+        [x, at, v, te.scatter(x, v.shape, lambda k, c: (at[k], c), lambda old, *i: old + v[i], name="Y")], "index_add"
+    )
+
+
+def test_columns_of_a_scatter_are_vectors_and_parallel(assert_golden: Callable[..., None]) -> None:
+    space = generate(index_add(), TARGET)
+    assert not space.plain and not space.refused
+    assert_golden(str(space.sketches[0].func), "search/rules/scatter")
+
+
+@pytest.mark.parametrize("shape", [(9, 20, 31), (4, 1, 7), (1, 33, 2)], ids=str)
+def test_all_sketches_of_a_scatter_compute_it(shape: tuple[int, int, int]) -> None:
+    f = index_add(*shape)
+    rng = stream(5, "scatter")
+    x, at, v = rng.random(shape[:2], "float32"), rng.integers(0, shape[0], shape[2]), rng.random((shape[2], shape[1]), "float32")
+    want = x.copy()
+    np.add.at(want, at, v)
+    for sketch in generate(f, Target.detect()).sketches:
+        for row in sketch.space.sample(3, rng):
+            values = tuple(map(int, row))
+            assert equal(sketch.concretize(values), replay(sketch.trace_of(values), f).func)
+            y = np.full_like(x, np.nan)
+            tunesmith.build(sketch.concretize(values))["index_add"](x, at, v, y)
+            np.testing.assert_allclose(y, want, rtol=1e-6, err_msg=sketch.name)
+
+
 @pytest.mark.parametrize(
     ("stored", "loaded", "axis"),
     [
