@@ -271,7 +271,10 @@ _LIBRARY: dict[str, tuple[str, ...]] = {
         "tan",
     ),
     "bitwise": ("bitwise_and", "bitwise_or", "bitwise_xor", "reinterpret", "shift_left", "shift_right"),
-    "windows": ("avg_pool2d", "cumsum", "lrn", "max_pool2d"),
+    "cumulative": ("cummax", "cummin", "cumprod", "logcumsumexp"),
+    "sorting": ("argsort", "searchsorted"),
+    "volumes": ("avg_pool3d", "conv3d", "conv3d_transpose", "max_pool3d"),
+    "windows": ("avg_pool2d", "cumsum", "lrn", "max_pool2d", "unfold"),
 }
 """Module of `graph.operators` -> its operators; each is a constant with the upper-case name of the operator."""
 

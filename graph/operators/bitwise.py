@@ -60,7 +60,10 @@ BITWISE_AND = _operator("bitwise_and", _bits("bitand"), np.bitwise_and, "The bit
 BITWISE_OR = _operator("bitwise_or", _bits("bitor"), np.bitwise_or, "The bits that are set in at least one of two integers.")
 BITWISE_XOR = _operator("bitwise_xor", _bits("bitxor"), np.bitwise_xor, "The bits that are set in exactly one of two integers.")
 SHIFT_LEFT = _operator(
-    "shift_left", _shifted("shl"), _np_shifted(np.left_shift, False), "a * 2**b modulo the range of the type; 0 for b < 0 or b >= its width."
+    "shift_left",
+    _shifted("shl"),
+    _np_shifted(np.left_shift, False),
+    "a * 2**b modulo the range of the type; 0 for b < 0 or b >= its width.",
 )
 SHIFT_RIGHT = _operator(
     "shift_right",

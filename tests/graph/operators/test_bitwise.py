@@ -32,7 +32,9 @@ def test_shift_right_keeps_the_sign() -> None:
     assert made.tolist() == [-3, 2, -1]
 
 
-@pytest.mark.parametrize(("old", "new"), [("float32", "int32"), ("int32", "float32"), ("float64", "uint64"), ("int8", "uint8"), ("int16", "int16")])
+@pytest.mark.parametrize(
+    ("old", "new"), [("float32", "int32"), ("int32", "float32"), ("float64", "uint64"), ("int8", "uint8"), ("int16", "int16")]
+)
 def test_reinterpret(old: str, new: str) -> None:
     check_operator("reinterpret", [(RNG.standard_normal((3, 4)) * 50).astype(old)], dtype=new)
 

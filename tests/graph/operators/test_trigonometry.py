@@ -13,7 +13,9 @@ from tunesmith.support.errors import ScriptError
 from tunesmith.testing.graph_operator_conformance import check_operator
 
 INF, NAN = math.inf, math.nan
-EDGES = np.float64([0.0, -0.0, 1e-300, -1e-12, 1e-5, 0.3, -0.66, 0.67, 0.999999, 1.0, -1.0, 1.5, -2.5, 19.0, 40.0, -88.5, 1e9, INF, -INF, NAN])
+EDGES = np.float64(
+    [0.0, -0.0, 1e-300, -1e-12, 1e-5, 0.3, -0.66, 0.67, 0.999999, 1.0, -1.0, 1.5, -2.5, 19.0, 40.0, -88.5, 1e9, INF, -INF, NAN]
+)
 ANY = ("asinh", "atan", "cosh", "erfc", "sinh", "tan", "acos", "asin", "atanh", "acosh")
 
 
@@ -35,7 +37,12 @@ def test_functions_of_one_number(name: str) -> None:
 
 def test_values_without_cancellation() -> None:
     """A difference such as 1 - erf(5) has no correct digit in float32."""
-    for name, at, expected in (("erfc", 5.0, 1.5374597944280347e-12), ("sinh", 1e-6, 1e-6), ("atanh", 1e-7, 1e-7), ("acos", 0.9999999, 4.8828122e-4)):
+    for name, at, expected in (
+        ("erfc", 5.0, 1.5374597944280347e-12),
+        ("sinh", 1e-6, 1e-6),
+        ("atanh", 1e-7, 1e-7),
+        ("acos", 0.9999999, 4.8828122e-4),
+    ):
         operator = GRAPH_OPERATORS.get(name)
         x = np.float32([at])
         assert operator.evaluate([x])[0][0] == pytest.approx(expected, rel=2e-6)
