@@ -43,6 +43,9 @@ __all__ = ["TORCH_OPERATORS", "from_torch"]
 CONVERTERS = (_creation, _elementwise, _images, _indexing, _nn, _ordering, _pooling, _reductions, _shapes)
 """Modules that register converters in TORCH_OPERATORS when they are imported."""
 
+DECOMPOSED = ("addmv", "diagonal_scatter", "grid_sampler_2d")
+"""Operators that are composed of others by torch's own definitions, which torch.export does not apply by itself."""
+
 
 def from_torch(model: Any, example_inputs: Any = None, dynamic_shapes: Any = None, name: str = "main") -> IRModule:
     """Import a torch model as a module with one graph function.
@@ -106,6 +109,7 @@ def _decomposed(torch: Any, program: Any) -> Any:
 def _decompositions(torch: Any) -> Any:
     """Torch's decompositions, except those of operators with a converter."""
     table = torch.export.default_decompositions()
+    table.update(torch._decomp.get_decompositions([getattr(torch.ops.aten, name) for name in DECOMPOSED]))
     for operator in [op for op in table if str(op) in TORCH_OPERATORS]:
         table.pop(operator)
     return table

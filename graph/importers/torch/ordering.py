@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 from tunesmith.graph.importers.torch.call import TORCH_OPERATORS, Converter, TorchCall, converts
+from tunesmith.graph.importers.torch.reductions import norm_of
 from tunesmith.graph.ir.node import Operand
 from tunesmith.ir.poly import product
 from tunesmith.support import dtype as dt
@@ -150,22 +150,6 @@ for _operator in ("cummax", "cummin"):
 
 
 # ---- distances --------------------------------------------------------------------------------------------------------------------------
-
-
-def norm_of(call: TorchCall, difference: Operand, order: float, axes: tuple[int, ...], keepdims: bool = False) -> Operand:
-    """The norm of order 0, 1, 2, infinity or any positive number over axes."""
-    size = call.emit("abs", difference)
-    if order == 0:
-        nonzero = call.emit("not_equal", size, call.number(0, size.type.dtype))
-        return call.emit("sum", call.cast(nonzero, size.type.dtype), axes=axes, keepdims=keepdims)
-    if order in (math.inf, -math.inf):
-        return call.emit("max" if order > 0 else "min", size, axes=axes, keepdims=keepdims)
-    if order == 1:
-        return call.emit("sum", size, axes=axes, keepdims=keepdims)
-    if order == 2:
-        return call.emit("sqrt", call.emit("sum", call.emit("square", size), axes=axes, keepdims=keepdims))
-    total = call.emit("sum", call.emit("power", size, call.number(float(order), size.type.dtype)), axes=axes, keepdims=keepdims)
-    return call.emit("power", total, call.number(1 / order, size.type.dtype))
 
 
 @converts("aten._cdist_forward.default")

@@ -113,18 +113,27 @@ TORCH_OPERATORS.register(
 )
 
 
+def norm_of(call: TorchCall, difference: Operand, order: float, axes: tuple[int, ...], keepdims: bool = False) -> Operand:
+    """The norm of order 0, 1, 2, infinity or any positive number over axes."""
+    size = call.emit("abs", difference)
+    if order == 0:
+        nonzero = call.emit("not_equal", size, call.number(0, size.type.dtype))
+        return call.emit("sum", call.cast(nonzero, size.type.dtype), axes=axes, keepdims=keepdims)
+    if order in (math.inf, -math.inf):
+        return call.emit("max" if order > 0 else "min", size, axes=axes, keepdims=keepdims)
+    if order == 1:
+        return call.emit("sum", size, axes=axes, keepdims=keepdims)
+    if order == 2:
+        return call.emit("sqrt", call.emit("sum", call.emit("square", size), axes=axes, keepdims=keepdims))
+    total = call.emit("sum", call.emit("power", size, call.number(float(order), size.type.dtype)), axes=axes, keepdims=keepdims)
+    return call.emit("power", total, call.number(1 / order, size.type.dtype))
+
+
 @converts("aten.linalg_vector_norm.default")
 def vector_norm(call: TorchCall, x: Operand, order: Any, dims: Any, keepdim: bool, *_: Any) -> Operand:
-    """Vector norm of order 1, 2 or infinity."""
+    """Vector norm of any order."""
     made = call.operand(x, _wide(call))
-    if order == 2:
-        norm = call.emit("sqrt", reduced(call, "sum", call.emit("square", made), dims, keepdim))
-    elif order in (1, math.inf, -math.inf):
-        name = {1: "sum", math.inf: "max", -math.inf: "min"}[order]
-        norm = reduced(call, name, call.emit("abs", made), dims, keepdim)
-    else:
-        call.refuse(f"only norms of order 1, 2 and infinity are supported, not {order}")
-    return call.cast(norm, call.dtype)
+    return call.cast(norm_of(call, made, order, _axes(call, x, dims) if x.type.shape else (), keepdim), call.dtype)
 
 
 @converts("aten.cumsum.default")
