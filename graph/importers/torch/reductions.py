@@ -141,3 +141,21 @@ def cumsum(call: TorchCall, x: Operand, dim: int, *_: Any) -> Operand:
     """Inclusive cumulative sum."""
     made = call.operand(x)
     return call.emit("cumsum", made, axis=call.axis(dim, len(x.type.shape))) if x.type.shape else made
+
+
+@converts("aten.histc.default")
+def histc(call: TorchCall, x: Operand, bins: int, least: Any, most: Any) -> Operand:
+    """The number of elements in each of `bins` equal intervals; elements outside are not counted, the upper end is in the last one."""
+    if least == most:
+        call.refuse("its range is that of the data; give min and max")
+    wide = call.reshaped(call.operand(x, _wide(call)), (product(x.type.shape), 1))
+    kind = wide.type.dtype
+    inside = call.emit(
+        "logical_and", call.emit("greater_equal", wide, call.number(least, kind)), call.emit("less_equal", wide, call.number(most, kind))
+    )
+    offset = call.emit("multiply", call.emit("subtract", wide, call.number(least, kind)), call.number(bins, kind))
+    interval = call.emit("floor", call.emit("divide", offset, call.number(most - least, kind)))
+    interval = call.emit("minimum", interval, call.number(bins - 1, kind))
+    hit = call.emit("equal", interval, call.emit("arange", start=0, stop=bins, step=1, dtype=kind))
+    counted = call.cast(call.emit("logical_and", hit, inside), kind)
+    return call.operand(call.emit("sum", counted, axes=(0,), keepdims=False))

@@ -224,6 +224,24 @@ def diagonal(call: TorchCall, x: Operand, offset: int = 0, dim1: int = 0, dim2: 
     return call.emit("strided_slice", flat, axes=(rank - 2,), begin=(0,), end=(count * count,), strides=(step,))
 
 
+@converts("aten.diagonal_scatter.default")
+def diagonal_scatter(call: TorchCall, x: Operand, source: Operand, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Operand:
+    """Matrices along two axes with a diagonal replaced: each row takes the element of its number."""
+    rank = len(x.type.shape)
+    a, b = call.axis(dim1, rank), call.axis(dim2, rank)
+    rows, columns, count = x.type.shape[a], x.type.shape[b], source.type.shape[-1]
+    if rows.const is None or columns.const is None or count.const is None:
+        call.refuse("writing the diagonal of a matrix of dynamic size is not supported; use torch.where with torch.eye")
+    at = np.clip(np.arange(rows.as_int()) - max(-offset, 0), 0, count.as_int() - 1)
+    wide = call.emit("expand_dims", call.emit("take", call.operand(source), call.constant(at, "int64"), axis=rank - 2), axes=(rank - 1,))
+    mask = call.constant(np.eye(rows.as_int(), columns.as_int(), offset), "bool")
+    order = (*[d for d in range(rank) if d not in (a, b)], a, b)
+    made = x if order == tuple(range(rank)) else call.emit("permute_dims", x, axes=order)
+    made = call.emit("where", mask, wide, made)
+    back = tuple([order.index(d) for d in range(rank)])
+    return made if back == tuple(range(rank)) else call.emit("permute_dims", made, axes=back)
+
+
 def _triangle_indices(upper: bool) -> Any:
     """The rows and columns of a triangle, which are constants."""
 
