@@ -213,7 +213,9 @@ def scatter_reduce(call: TorchCall, x: Operand, dim: int, index: Operand, source
     if reduce == "mean" and include_self:
         return _scattered_mean(call, x, dim, index, source)
     if reduction is None or not include_self:
-        call.refuse(f"only sum, prod, mean, amax and amin with include_self=True are supported, not {reduce} with include_self={include_self}")
+        call.refuse(
+            f"only sum, prod, mean, amax and amin with include_self=True are supported, not {reduce} with include_self={include_self}"
+        )
     return _scattered(call, x, dim, index, source, reduction)
 
 

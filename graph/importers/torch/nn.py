@@ -60,7 +60,9 @@ def trilinear(
     call: TorchCall, a: Operand, b: Operand, c: Operand, expand_a: Any, expand_b: Any, expand_c: Any, summed: Any, *_: Any
 ) -> Operand:
     """The sum over some axes of a product of three tensors with inserted axes; the first two are combined first."""
-    tensors = [call.emit("expand_dims", t, axes=tuple(e)) if e else t for t, e in zip((a, b, c), (expand_a, expand_b, expand_c), strict=True)]
+    tensors = [
+        call.emit("expand_dims", t, axes=tuple(e)) if e else t for t, e in zip((a, b, c), (expand_a, expand_b, expand_c), strict=True)
+    ]
     total = call.emit("multiply", call.emit("multiply", tensors[0], tensors[1]), tensors[2])
     return call.emit("sum", total, axes=tuple(summed), keepdims=False) if summed else total
 

@@ -56,7 +56,9 @@ def _avg_pool(dims: int) -> Any:
         if divisor is None:
             return _pool(call, "avg_pool", x, kernel, stride, padding, dims, ceil_mode=ceil_mode, count_include_pad=count_padding)
         if ceil_mode:
-            call.refuse("divisor_override with ceil_mode is not supported, because windows beyond the padding differ in size; pad the input")
+            call.refuse(
+                "divisor_override with ceil_mode is not supported, because windows beyond the padding differ in size; pad the input"
+            )
         made = _pool(call, "avg_pool", x, kernel, stride, padding, dims, count_include_pad=True)
         return call.emit("multiply", made, call.operand(math.prod(each_axis(kernel, dims)) / divisor))
 
@@ -220,15 +222,11 @@ def col2im(call: TorchCall, x: Operand, size: Any, kernel: Any, dilation: Any, p
     if any(e.const is None for e in (height, width, columns.type.shape[1])):
         call.refuse("a fold to an image of dynamic shape is not supported; fix its sizes")
     reach = [d * (k - 1) + 1 for d, k in zip(dilations, kernels, strict=True)]
-    counts = [
-        (e.as_int() + 2 * p - r) // s + 1 for e, p, r, s in zip((height, width), pads, reach, strides, strict=True)
-    ]
+    counts = [(e.as_int() + 2 * p - r) // s + 1 for e, p, r, s in zip((height, width), pads, reach, strides, strict=True)]
     channels = columns.type.shape[1].as_int() // taps
     blocks = call.reshaped(columns, (columns.type.shape[0], channels * taps, *counts))
     places = np.tile(np.eye(taps).reshape(taps, 1, *kernels), (channels, 1, 1, 1)).astype(dt.to_numpy(x.type.dtype))
-    rest = [
-        e.as_int() - ((n - 1) * s - 2 * p + r) for e, n, s, p, r in zip((height, width), counts, strides, pads, reach, strict=True)
-    ]
+    rest = [e.as_int() - ((n - 1) * s - 2 * p + r) for e, n, s, p, r in zip((height, width), counts, strides, pads, reach, strict=True)]
     made = call.emit(
         "conv2d_transpose",
         blocks,
