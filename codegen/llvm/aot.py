@@ -123,7 +123,7 @@ class _Run:
         self._values = 0
         self._pointers: dict[tuple[str, int], str] = {}
         self.lines = [f'define i32 @"{name}{RUN_WITH}"(ptr %parameters, ptr %inputs, ptr %outputs, ptr %workspace) #0 {{', "start:"]
-        self._check(bool(constants))
+        self._check(any(a.nbytes for _, a in constants))
         self._acquire()
         last = "run"
         for i, call in enumerate(program["calls"]):

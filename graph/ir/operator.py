@@ -255,7 +255,26 @@ _LIBRARY: dict[str, tuple[str, ...]] = {
     "image": ("depth_to_space", "resize2d", "space_to_depth"),
     "nn": ("conv2d", "conv2d_transpose", "einsum", "matmul"),
     "norms": ("batch_norm", "group_norm", "instance_norm", "layer_norm", "log_softmax", "rms_norm", "softmax"),
-    "windows": ("avg_pool2d", "cumsum", "lrn", "max_pool2d"),
+    "trigonometry": (
+        "acos",
+        "acosh",
+        "asin",
+        "asinh",
+        "atan",
+        "atan2",
+        "atanh",
+        "copysign",
+        "cosh",
+        "erfc",
+        "hypot",
+        "sinh",
+        "tan",
+    ),
+    "bitwise": ("bitwise_and", "bitwise_or", "bitwise_xor", "reinterpret", "shift_left", "shift_right"),
+    "cumulative": ("cummax", "cummin", "cumprod", "logcumsumexp"),
+    "sorting": ("argsort", "searchsorted"),
+    "volumes": ("avg_pool3d", "conv3d", "conv3d_transpose", "max_pool3d"),
+    "windows": ("avg_pool2d", "cumsum", "lrn", "max_pool2d", "unfold"),
 }
 """Module of `graph.operators` -> its operators; each is a constant with the upper-case name of the operator."""
 

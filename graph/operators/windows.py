@@ -1,4 +1,4 @@
-"""Define operators over windows of elements: pooling, local response normalisation, cumulative sums."""
+"""Define operators over windows of elements: pooling, local response normalisation, cumulative sums, unfold."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tunesmith.graph.ir.operator import FUSABLE, GraphOperator
+from tunesmith.graph.ir.operator import FUSABLE, INJECTIVE, GraphOperator
 from tunesmith.graph.operators.axes import axis_of
 from tunesmith.ir.expr import Expr, call
 from tunesmith.ir.poly import Poly
@@ -137,4 +137,29 @@ CUMSUM = GraphOperator(
     _cumsum_reference,
     wide=True,
     meaning="Cumulative sums along an axis, from its end if `reverse`, without the element itself if `exclusive`.",
+)
+
+
+def _unfold(x: Tensor, *, axis: int, size: int, step: int = 1, dilation: int = 1) -> Tensor:
+    a = axis_of(axis, len(x.shape))
+    if min(size, step, dilation) < 1:
+        raise ScriptError(f"size {size}, step {step} and dilation {dilation} must be positive")
+    reach = dilation * (size - 1) + 1
+    if x.shape[a].const is not None and x.shape[a].const < reach:
+        raise ScriptError(f"a window of {reach} elements does not fit in axis {a} of {x!r}")
+    shape = [(e - reach) // step + 1 if d == a else e for d, e in enumerate(x.shape)]
+    return te.compute((*shape, size), lambda *i: x[(*i[:a], i[a] * step + i[-1] * dilation, *i[a + 1 : -1])], "unfold")
+
+
+def _unfold_reference(x: np.ndarray, *, axis: int, size: int, step: int = 1, dilation: int = 1) -> np.ndarray:
+    views = np.lib.stride_tricks.sliding_window_view(x, dilation * (size - 1) + 1, axis)[..., ::dilation]
+    return views[(slice(None),) * (axis % x.ndim) + (slice(None, None, step),)]
+
+
+UNFOLD = GraphOperator(
+    "unfold",
+    INJECTIVE,
+    _unfold,
+    _unfold_reference,
+    meaning="The windows of `size` elements along an axis, at distances of `step`, as a new last axis; torch.Tensor.unfold.",
 )

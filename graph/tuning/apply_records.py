@@ -15,11 +15,9 @@ from typing import ClassVar
 
 from tunesmith.ir import structural
 from tunesmith.ir.function import IRModule, PrimFunc
-from tunesmith.ir.indirect_index import IndirectIndex
 from tunesmith.ir.poly import Var
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.verify import verify
-from tunesmith.ir.visit import walk
 from tunesmith.lower.fallback.default_schedule import default_schedule
 from tunesmith.measure.records.database import Database
 from tunesmith.measure.records.record import Record, target_key
@@ -190,8 +188,6 @@ def why_not_tunable(func: PrimFunc) -> str:
     """Why a function is not tunable; empty if it is tunable."""
     if any(isinstance(p, Var) for p in func.params):
         return "it has dynamic shapes, and one schedule is used for all sizes"
-    if any(type(n) is IndirectIndex for n in walk(func.body)):
-        return "it has indirect indices, and the default schedule is used"
     return ""
 
 

@@ -71,7 +71,7 @@ def generate(func: PrimFunc, target: Target, rules: Sequence[Rule] | None = None
     are tried.
 
     Raises:
-        BuildError: no rule applies to the function, or it has indirect indices, whose cost no model can predict.
+        BuildError: no rule applies to the function.
         UserError: a rule raises an exception, or does not return named functions of a Schedule.
     """
     if rules is None and not has_loop_for_each_variable(func):

@@ -212,6 +212,24 @@ def test_compilation_uses_the_records_of_a_search(tuned: Path) -> None:
     check(tunesmith.compile(model(), TARGET, tuned, strict=True))
 
 
+def test_functions_with_indirect_indices_are_tuned(tmp_path: Path) -> None:
+    """x[i, j]: the whole model is one function whose reads have loaded indices."""
+    b = GraphBuilder("main")
+    x, indices = b.input("x", (6, 5, 16)), b.input("i", (9, 2), "int64")
+    module = IRModule({"main": b.finish(b.gather_nd(x, indices))})
+    log = tmp_path / "log.jsonl"
+    policy = MeasurePolicy(RacePolicy(min_repeat_ms=0.01, repeats=2, quiet_fraction=1e9))
+    report = tunesmith.tune(
+        module, **grouped(target=TARGET, trials=3, log=log, sampler="random", workers=0, leaders=0, progress=False, policy=policy)
+    )
+    assert report.ok
+    made = compile_model(module, TARGET, Database.from_log(log), strict=True)
+    assert [c.status for c in made.coverage] == ["used"]
+    rng = np.random.default_rng(3)
+    given = rng.standard_normal((6, 5, 16)).astype(np.float32), np.stack([rng.integers(-6, 6, 9), rng.integers(-5, 5, 9)], 1)
+    np.testing.assert_array_equal(made(*given), run(module["main"], given)[0])
+
+
 def test_layers_of_a_model_are_timed_with_cold_weights_and_operators_with_warm_ones(tmp_path: Path) -> None:
     found = {}
     for name, what in (("model", model()), ("operator", "dense(m=4,n=8,k=8)")):

@@ -6,20 +6,26 @@ Reference: the ONNX operator documents, https://onnx.ai/onnx/operators/.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
 from tunesmith.graph.importers.onnx.node import Converted, Converter, OnnxNode, cast_to, dtype_of, is_float, shape_of
-from tunesmith.graph.importers.onnx.values import Datum
 from tunesmith.graph.ir.node import Constant
 from tunesmith.ir.poly import Poly
 from tunesmith.support import dtype as dt
 
 _UNARY = {
     "Abs": "abs",
+    "Acos": "acos",
+    "Acosh": "acosh",
+    "Asin": "asin",
+    "Asinh": "asinh",
+    "Atan": "atan",
+    "Atanh": "atanh",
     "Ceil": "ceil",
     "Cos": "cos",
+    "Cosh": "cosh",
     "Erf": "erf",
     "Exp": "exp",
     "Floor": "floor",
@@ -33,13 +39,18 @@ _UNARY = {
     "Sigmoid": "sigmoid",
     "Sign": "sign",
     "Sin": "sin",
+    "Sinh": "sinh",
     "Sqrt": "sqrt",
+    "Tan": "tan",
     "Tanh": "tanh",
 }
 
 _BINARY = {
     "Add": "add",
     "And": "logical_and",
+    "BitwiseAnd": "bitwise_and",
+    "BitwiseOr": "bitwise_or",
+    "BitwiseXor": "bitwise_xor",
     "Div": "divide",
     "Equal": "equal",
     "Greater": "greater",
@@ -133,12 +144,9 @@ def _cast_like(node: OnnxNode) -> Converted:
 
 def _bit_cast(node: OnnxNode) -> Converted:
     x, dtype = node.input(0), dtype_of(node.attr("to"))
-    if isinstance(x, Constant):
-        return node.b.constant(x.data.view(dt.to_numpy(dtype)))
-    whole = all(dt.is_int(t) or t == "bool" for t in (dtype, x.type.dtype))
-    if whole and dtype != "bool" and dt.nbytes(dtype) == dt.nbytes(x.type.dtype):
-        return cast_to(node.b, x, dtype)
-    raise node.refuse(f"reinterpreting the bits of {x.type.dtype} as {dtype}; the operand must be constant")
+    if x.type.dtype == "bool":  # a byte, 0 or 1
+        x = node.b.cast(x, dtype="uint8")
+    return x if dtype == x.type.dtype else node.b.reinterpret(x, dtype=dtype)
 
 
 def _is_inf(node: OnnxNode) -> Converted:
@@ -152,146 +160,15 @@ def _is_inf(node: OnnxNode) -> Converted:
 
 
 def _bit_shift(node: OnnxNode) -> Converted:
-    """Shift with a table of powers of two, since amounts are tensors.  Shifts by the width or more give 0, or the sign to the right."""
-    x, b = node.input(0), node.b
-    dtype = x.type.dtype
-    signed, left = not dt.is_unsigned(dtype), node.attr("direction") == "LEFT"
-    amount = cast_to(b, node.input(1), "int64")
-    count = dt.bits(dtype) - (signed and not left)  # 2**(width - 1) overflows a signed type; to the left its negative is equivalent
-    wide = np.dtype(f"uint{dt.bits(dtype)}")
-    table = b.constant(np.array([1 << i for i in range(count)], dtype=wide).view(dt.to_numpy(dtype)))
-    factor = b.take(table, b.clip(amount, min=0, max=count - 1), axis=0)
-    shifted = b.multiply(x, factor) if left else b.floor_divide(x, factor)
-    inside = b.logical_and(b.greater_equal(amount, node.like(0, amount)), b.less(amount, node.like(count, amount)))
-    rest = b.minimum(b.sign(x), node.like(0, x)) if signed and not left else node.like(0, x)
-    return b.where(inside, shifted, rest)
+    """Shift by amounts of the type of the operand."""
+    operator = "shift_left" if node.attr("direction") == "LEFT" else "shift_right"
+    return node.b.call(operator, node.input(0), cast_to(node.b, node.input(1), node.input(0).type.dtype))
 
 
 def _bitwise_not(node: OnnxNode) -> Converted:
     x = node.input(0)
     ones = np.invert(np.zeros((), dtype=dt.to_numpy(x.type.dtype)))
     return node.b.subtract(node.b.constant(ones), x)
-
-
-def _bitwise(combine: Callable[[OnnxNode, Datum, Datum], Datum]) -> Converter:
-    """Bitwise operation as sums of powers of two: the graph IR has no bitwise operators, which models use on masks."""
-
-    def convert(node: OnnxNode) -> Converted:
-        x, y, b = node.input(0), node.input(1), node.b
-        dtype = x.type.dtype
-        wide = "uint" + dtype.removeprefix("u").removeprefix("int")
-        left, right = cast_to(b, x, wide), cast_to(b, y, wide)
-        total: Datum | None = None
-        for i in range(dt.bits(dtype)):
-            power = b.constant(1 << i, wide)
-            bits = [b.mod(b.floor_divide(v, power), b.constant(2, wide)) for v in (left, right)]
-            part = b.multiply(combine(node, bits[0], bits[1]), power)
-            total = part if total is None else b.add(total, part)
-        assert total is not None
-        return cast_to(b, total, dtype)
-
-    return convert
-
-
-# ---- composed trigonometry ----
-
-
-def _tan(node: OnnxNode) -> Converted:
-    return node.b.divide(node.b.sin(node.input(0)), node.b.cos(node.input(0)))
-
-
-_LARGE = {"float16": 1e2, "float64": 1e8}
-"""Bound from which (1e4 for other types) x**2 + 1 equals x**2 up to the last digits; x**2 does not overflow below it."""
-_POWER_IS_ALL = {"float16": 9.0, "float64": 40.0}
-"""Bound from which (20 for other types) exp(x) - exp(-x) equals exp(x)."""
-
-
-def _sinh(node: OnnxNode) -> Converted:
-    """(m + m / (m + 1)) / 2 for m = expm1(|x|), which is accurate near 0; exp(|x|) / 2 where m / (m + 1) is 1."""
-    x, b = node.input(0), node.b
-    size, half = b.abs(x), node.like(0.5, x)
-    limit = node.like(_POWER_IS_ALL.get(x.type.dtype, 20.0), x)
-    m = b.expm1(b.minimum(size, limit))
-    near = b.multiply(half, b.add(m, b.divide(m, b.add(m, node.like(1, x)))))
-    return b.multiply(b.sign(x), b.where(b.greater(size, limit), _half_power(node, size), near))
-
-
-def _cosh(node: OnnxNode) -> Converted:
-    x, b = node.input(0), node.b
-    size = b.abs(x)
-    return b.add(_half_power(node, size), b.multiply(b.exp(b.neg(size)), node.like(0.5, x)))
-
-
-def _half_power(node: OnnxNode, x: Datum) -> Datum:
-    """exp(x) / 2 without overflow where exp(x) / 2 is finite but exp(x) is not."""
-    root = node.b.exp(node.b.multiply(x, node.like(0.5, x)))
-    return node.b.multiply(node.b.multiply(root, node.like(0.5, x)), root)
-
-
-def _asinh(node: OnnxNode) -> Converted:
-    """log(1 + (|x| + x**2 / (1 + sqrt(x**2 + 1)))), or log |x| + log 2 for large |x|."""
-    x, b = node.input(0), node.b
-    one, size, limit = node.like(1, x), b.abs(x), node.like(_LARGE.get(x.type.dtype, 1e4), x)
-    small = b.minimum(size, limit)
-    square = b.multiply(small, small)
-    near = b.log1p(b.add(small, b.divide(square, b.add(one, b.sqrt(b.add(square, one))))))
-    return b.multiply(b.sign(x), b.where(b.greater(size, limit), _log_of_twice(node, size), near))
-
-
-def _acosh(node: OnnxNode) -> Converted:
-    """log(1 + (y + sqrt(y (y + 2)))) for y = x - 1, or log x + log 2 for large x."""
-    x, b = node.input(0), node.b
-    limit = node.like(_LARGE.get(x.type.dtype, 1e4), x)
-    y = b.subtract(b.minimum(x, limit), node.like(1, x))
-    near = b.log1p(b.add(y, b.sqrt(b.multiply(y, b.add(y, node.like(2, x))))))
-    return b.where(b.greater(x, limit), _log_of_twice(node, x), near)
-
-
-def _log_of_twice(node: OnnxNode, x: Datum) -> Datum:
-    return node.b.add(node.b.log(x), node.like(math.log(2), x))
-
-
-def _atanh(node: OnnxNode) -> Converted:
-    """log(1 + 2x / (1 - x)) / 2 for |x|, with the sign of x."""
-    x, b = node.input(0), node.b
-    size = b.abs(x)
-    made = b.log1p(b.divide(b.multiply(size, node.like(2, x)), b.subtract(node.like(1, x), size)))
-    return b.multiply(b.sign(x), b.multiply(made, node.like(0.5, x)))
-
-
-_ATAN_TERMS = (8.05374449538e-2, -1.38776856032e-1, 1.99777106478e-1, -3.33329491539e-1)
-
-
-def arc_tangent(node: OnnxNode, x: Datum) -> Datum:
-    """Single-precision atan: Cephes' atanf with two range reductions and a polynomial of four terms."""
-    b = node.b
-
-    def number(v: float) -> Datum:
-        return node.like(v, x)
-
-    size = b.abs(x)
-    large = b.greater(size, number(math.tan(3 * math.pi / 8)))
-    middle = b.logical_and(b.greater(size, number(math.tan(math.pi / 8))), b.logical_not(large))
-    reduced = b.where(middle, b.divide(b.subtract(size, number(1)), b.add(size, number(1))), size)
-    reduced = b.where(large, b.neg(b.reciprocal(b.maximum(size, number(1)))), reduced)
-    start = b.where(large, number(math.pi / 2), b.where(middle, number(math.pi / 4), number(0)))
-    square = b.multiply(reduced, reduced)
-    series: Datum = number(_ATAN_TERMS[0])
-    for term in _ATAN_TERMS[1:]:
-        series = b.add(b.multiply(series, square), number(term))
-    made = b.add(b.multiply(b.multiply(series, square), reduced), reduced)
-    return b.multiply(b.sign(x), b.add(start, made))
-
-
-def _arc_sine(node: OnnxNode) -> Datum:
-    x, b = node.input(0), node.b
-    one = node.like(1, x)
-    cosine = b.sqrt(b.multiply(b.subtract(one, x), b.add(one, x)))
-    return arc_tangent(node, b.divide(x, cosine))
-
-
-def _acos(node: OnnxNode) -> Converted:
-    return node.b.subtract(node.like(math.pi / 2, node.input(0)), _arc_sine(node))
 
 
 def _dropout(node: OnnxNode) -> Converted:
@@ -314,28 +191,16 @@ CONVERTERS: Mapping[str, Converter] = {
     **{name: _unary(operator) for name, operator in _UNARY.items()},
     **{name: _binary(operator) for name, operator in _BINARY.items()},
     **{name: _variadic(operator) for name, operator in _VARIADIC.items()},
-    "Acos": _acos,
-    "Acosh": _acosh,
-    "Asin": _arc_sine,
-    "Asinh": _asinh,
-    "Atan": lambda node: arc_tangent(node, node.input(0)),
-    "Atanh": _atanh,
     "BitCast": _bit_cast,
     "BitShift": _bit_shift,
-    "BitwiseAnd": _bitwise(lambda node, x, y: node.b.multiply(x, y)),
     "BitwiseNot": _bitwise_not,
-    "BitwiseOr": _bitwise(lambda node, x, y: node.b.maximum(x, y)),
-    "BitwiseXor": _bitwise(lambda node, x, y: node.b.mod(node.b.add(x, y), node.like(2, x))),
     "Cast": _cast,
     "CastLike": _cast_like,
     "Clip": _clip,
-    "Cosh": _cosh,
     "Dropout": _dropout,
     "IsInf": _is_inf,
     "Mean": _mean,
     "Mod": _mod,
     "Pow": _pow,
-    "Sinh": _sinh,
-    "Tan": _tan,
     "Where": _where,
 }

@@ -15,6 +15,7 @@ import numpy as np
 
 from tunesmith.graph.importers.onnx import activations as onnx_import_activations
 from tunesmith.graph.importers.onnx import elementwise as onnx_import_elementwise
+from tunesmith.graph.importers.onnx import features as onnx_import_features
 from tunesmith.graph.importers.onnx import indexing as onnx_import_indexing
 from tunesmith.graph.importers.onnx import nn as onnx_import_nn
 from tunesmith.graph.importers.onnx import norms as onnx_import_norms
@@ -25,7 +26,6 @@ from tunesmith.graph.importers.onnx import reductions as onnx_import_reductions
 from tunesmith.graph.importers.onnx import resize as onnx_import_resize
 from tunesmith.graph.importers.onnx import sampling as onnx_import_sampling
 from tunesmith.graph.importers.onnx import shapes as onnx_import_shapes
-from tunesmith.graph.importers.onnx import signal as onnx_import_signal
 from tunesmith.graph.importers.onnx.control import CONTROL, MISSING, Scope
 from tunesmith.graph.importers.onnx.errors import OnnxImportError, Unsupported
 from tunesmith.graph.importers.onnx.file import initializer, load_onnx, model_inputs, onnx_package
@@ -37,11 +37,12 @@ from tunesmith.ir.function import IRModule
 from tunesmith.support.errors import ModelImportError, ScriptError
 
 OLDEST = 7
-"""Oldest supported operator set; older ones use attributes for broadcasting."""
+"""Oldest supported operator set, in which broadcasting became implicit; older ones are supported for operators that are the same there."""
 
 _TABLES: Sequence[Mapping[str, Converter]] = (
     onnx_import_activations.CONVERTERS,
     onnx_import_elementwise.CONVERTERS,
+    onnx_import_features.CONVERTERS,
     onnx_import_indexing.CONVERTERS,
     onnx_import_nn.CONVERTERS,
     onnx_import_norms.CONVERTERS,
@@ -52,7 +53,6 @@ _TABLES: Sequence[Mapping[str, Converter]] = (
     onnx_import_resize.CONVERTERS,
     onnx_import_sampling.CONVERTERS,
     onnx_import_shapes.CONVERTERS,
-    onnx_import_signal.CONVERTERS,
 )
 for _table in _TABLES:
     for _name, _converter in _table.items():
@@ -101,9 +101,11 @@ class _Importer:
         """The model's graph as a graph function."""
         graph = self.proto.graph
         opsets = {_domain(o.domain): o.version for o in self.proto.opset_import}
-        if opsets.get("", OLDEST) < OLDEST:
+        changed = self._changed(graph, opsets.get("", OLDEST))
+        if changed:
             raise ModelImportError(
-                f"the ONNX graph {graph.name!r} uses operator set {opsets['']}; {OLDEST} is the oldest supported one. "
+                f"the ONNX graph {graph.name!r} uses operator set {opsets['']}, and {', '.join(changed)} changed since then; {OLDEST} is "
+                "the oldest one that is supported completely. "
                 f"Convert it: onnx.version_converter.convert_version(model, {OLDEST})"
             )
         builder = GraphBuilder(name)
@@ -121,6 +123,25 @@ class _Importer:
             sizes = dict.fromkeys(str(v) for p in builder.params for e in p.type.shape for v in sorted(e.vars, key=lambda v: v.key))
             raise OnnxImportError(graph.name, self.unsupported, list(sizes)) from next((u.cause for u in self.unsupported if u.cause), None)
         return builder.finish(*results)
+
+    def _changed(self, graph: Any, version: int) -> list[str]:
+        """The operators of a graph whose definition changed between an operator set and `OLDEST`; none for a newer set."""
+        if version >= OLDEST:
+            return []
+        found: dict[str, None] = {}
+        for node in graph.node:
+            for a in node.attribute:
+                inner = [*a.graphs, *([a.g] if a.HasField("g") else [])]
+                found.update(dict.fromkeys(operator for g in inner for operator in self._changed(g, version)))
+            if _domain(node.domain):
+                continue
+            try:
+                since = [self.onnx.defs.get_schema(node.op_type, max(v, 1)).since_version for v in (version, OLDEST)]
+            except self.onnx.defs.SchemaError:
+                continue  # reported as an operator without a converter
+            if since[0] != since[1]:
+                found[node.op_type] = None
+        return list(found)
 
     # ---- graphs ----
 
@@ -147,7 +168,7 @@ class _Importer:
             datum = self.lookup(output.name, scope, f"output {output.name} of the graph {graph.name!r}")
             if datum is MISSING:
                 continue
-            if any(e.const == 0 for e in datum.type.shape):
+            if any(e.const == 0 for e in datum.type.shape) and not isinstance(datum, Constant):
                 self._refuse("Output", "", 0, UnsupportedNode(f"{output.name} is empty: {datum.type}"), output.name)
                 continue
             results.append(b.operand(datum))
@@ -191,7 +212,7 @@ class _Importer:
         """Refuse an unknown operator even if its operands are missing."""
         known = (not domain and node.op_type in CONTROL) or _registered(domain, node.op_type) in ONNX_OPERATORS
         if not known and (domain, node.op_type, node.overload) not in self.functions and not self._schema(node, domain, version):
-            raise UnsupportedNode(_NO_CONVERTER)
+            raise UnsupportedNode(_no_converter(node.op_type))
 
     def _convert(
         self, node: Any, domain: str, version: int, inputs: list[Datum | None], scope: Scope, b: FoldingBuilder, place: str
@@ -263,7 +284,7 @@ class _Importer:
         if function is None:
             schema = self._schema(node, domain, version)
             if schema is None:
-                raise UnsupportedNode(_NO_CONVERTER)
+                raise UnsupportedNode(_no_converter(node.op_type))
             given = {k: a.default_value for k, a in schema.attributes.items() if a.default_value.name}
             function = self._body(schema, node, version, attributes, inputs)
         given.update({a.name: a for a in function.attribute_proto})
@@ -322,7 +343,18 @@ def _misfit(node: Any, inputs: Sequence[Any], error: Exception) -> UnsupportedNo
     )
 
 
-_NO_CONVERTER = "there is no converter"
+_DATA_DEPENDENT = "the shape of its result depends on data; end the model before it, and compute it from the model's results"
+_RANDOM = "it draws random numbers; pass them to the model as an input"
+_REASONS = {
+    "ImageDecoder": "it decodes files of images; decode them before the model is called",
+    "NonMaxSuppression": _DATA_DEPENDENT,
+    **dict.fromkeys(("Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"), _RANDOM),
+}
+"""Operators that have no converter, and why."""
+
+
+def _no_converter(operator: str) -> str:
+    return _REASONS.get(operator, "there is no converter")
 
 
 def _domain(name: str) -> str:

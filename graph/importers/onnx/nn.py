@@ -1,4 +1,4 @@
-"""Convert ONNX products and convolutions; 1-D ones as 2-D of height 1, 3-D ones as sums of 2-D convolutions."""
+"""Convert ONNX products and convolutions over one to three dimensions; 1-D ones are 2-D of height 1."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ class Window:
         return Window(*[tuple([default if d < 0 else values[d] for d in dims]) for values, default in fields])
 
     @property
-    def padding(self) -> tuple[int, int, int, int]:
-        """Padding of a 2-D window as (top, left, bottom, right)."""
-        return (*self.before, *self.after)  # type: ignore[return-value]
+    def padding(self) -> tuple[int, ...]:
+        """Padding as all low sides and then all high sides: (top, left, bottom, right) in two dimensions."""
+        return (*self.before, *self.after)
 
 
 def _same(extent: Index, kernel: int, stride: int, dilation: int) -> int:
@@ -158,33 +158,12 @@ def convolve(node: OnnxNode, x: Datum, w: Datum) -> Datum:
     if n == 2:
         return _plane(node, x, w, window, groups)
     if n == 3:
-        return _volume(node, x, w, window, groups)
+        return b.conv3d(x, w, strides=window.strides, padding=window.padding, dilation=window.dilations, groups=groups, layout="NCDHW")
     raise node.refuse(f"a convolution over {n} dimensions")
 
 
 def _plane(node: OnnxNode, x: Datum, w: Datum, window: Window, groups: int) -> Datum:
     return node.b.conv2d(x, w, strides=window.strides, padding=window.padding, dilation=window.dilations, groups=groups, layout="NCHW")
-
-
-def _volume(node: OnnxNode, x: Datum, w: Datum, window: Window, groups: int) -> Datum:
-    """3-D convolution as a sum over kernel depth of 2-D convolutions, with depth planes folded into the batch."""
-    b = node.b
-    x = padded(node, x, (0, 0, window.before[0], 0, 0), (0, 0, window.after[0], 0, 0))
-    n, channels, depth, height, width = extents(x)
-    reach = (window.kernel[0] - 1) * window.dilations[0]
-    planes = (depth - reach - 1) // window.strides[0] + 1
-    total: Datum | None = None
-    for k in range(window.kernel[0]):
-        first = k * window.dilations[0]
-        last = first + (planes - 1) * window.strides[0] + 1
-        met = b.strided_slice(x, axes=(2,), begin=(first,), end=(last,), strides=(window.strides[0],))
-        met = b.reshape(b.permute_dims(met, axes=(0, 2, 1, 3, 4)), shape=(n * planes, channels, height, width))
-        kernel = b.squeeze(b.strided_slice(w, axes=(2,), begin=(k,), end=(k + 1,)), axes=(2,))
-        part = _plane(node, met, kernel, window.part(1, 2), groups)
-        total = part if total is None else b.add(total, part)
-    assert total is not None
-    _, out, rows, columns = shape_of(total)
-    return b.permute_dims(b.reshape(total, shape=(n, planes, out, rows, columns)), axes=(0, 2, 1, 3, 4))
 
 
 def _conv(node: OnnxNode) -> Converted:
@@ -194,7 +173,7 @@ def _conv(node: OnnxNode) -> Converted:
 def _conv_transpose(node: OnnxNode) -> Converted:
     x, w, b = node.input(0), node.input(1), node.b
     n = rank(x) - 2
-    if n not in (1, 2):
+    if n not in (1, 2, 3):
         raise node.refuse(f"a transposed convolution over {n} dimensions")
     kernel, spatial = extents(w, "the kernel")[2:], shape_of(x)[2:]
     strides, dilations = tuple(node.attr("strides", [1] * n)), tuple(node.attr("dilations", [1] * n))
@@ -215,7 +194,8 @@ def _conv_transpose(node: OnnxNode) -> Converted:
         strides, dilations, extra, pads = (1, *strides), (1, *dilations), [0, *extra], [0, pads[0], 0, pads[1]]
     # Extra rows are padding that is not cropped; output_shape may request more than output_padding allows.
     cut = [max(e - max(s, d) + 1, 0) for e, s, d in zip(extra, strides, dilations, strict=True)]
-    made = b.conv2d_transpose(
+    made = b.call(
+        "conv3d_transpose" if n == 3 else "conv2d_transpose",
         x,
         w,
         strides=strides,
@@ -223,9 +203,9 @@ def _conv_transpose(node: OnnxNode) -> Converted:
         output_padding=tuple([e - c for e, c in zip(extra, cut, strict=True)]),
         dilation=dilations,
         groups=node.attr("group", 1),
-        layout="NCHW",
+        layout="NCDHW" if n == 3 else "NCHW",
     )
-    made = padded(node, made, (0, 0, 0, 0), (0, 0, *cut))
+    made = padded(node, made, (0,) * (2 + len(cut)), (0, 0, *cut))
     return add_bias(node, b.squeeze(made, axes=(2,)) if n == 1 else made, node.get(2))
 
 

@@ -1,4 +1,4 @@
-"""Convert ONNX pooling.  Maximum and mean are separable, so 3-D pooling is 2-D pooling of planes followed by 1-D pooling."""
+"""Convert ONNX pooling over one to three dimensions; over one dimension as images of height 1."""
 
 from __future__ import annotations
 
@@ -13,39 +13,30 @@ from tunesmith.graph.importers.onnx.values import Datum, UnsupportedNode
 
 
 def _pool(node: OnnxNode, operator: str, x: Datum, **attrs: Any) -> Datum:
+    """The operator `max_pool` or `avg_pool` over one to three dimensions."""
     b, n = node.b, rank(x) - 2
     window = Window.of(node, node.each("kernel_shape", n), shape_of(x)[2:])
-    ceil = bool(node.attr("ceil_mode", 0))
-
-    def planes(v: Datum, w: Window) -> Datum:
-        return b.call(
-            operator,
-            v,
-            kernel=w.kernel,
-            strides=w.strides,
-            padding=w.padding,
-            dilation=w.dilations,
-            ceil_mode=ceil,
-            layout="NCHW",
-            **attrs,
-        )
-
-    if n == 1:
-        return b.squeeze(planes(b.expand_dims(x, axes=(2,)), window.part(-1, 0)), axes=(2,))
-    if n == 2:
-        return planes(x, window)
-    if n != 3:
+    if n not in (1, 2, 3):
         raise UnsupportedNode(f"pooling over {n} dimensions")
-    batch, channels, depth, height, width = extents(x)
-    flat = planes(b.reshape(x, shape=(batch, channels * depth, height, width)), window.part(1, 2))
-    _, _, rows, columns = extents(flat)
-    lines = planes(b.reshape(flat, shape=(batch, channels, depth, rows * columns)), window.part(0, -1))
-    return b.reshape(lines, shape=(batch, channels, extents(lines)[2], rows, columns))
+    if n == 1:
+        x, window = b.expand_dims(x, axes=(2,)), window.part(-1, 0)
+    made = b.call(
+        f"{operator}{max(n, 2)}d",
+        x,
+        kernel=window.kernel,
+        strides=window.strides,
+        padding=window.padding,
+        dilation=window.dilations,
+        ceil_mode=bool(node.attr("ceil_mode", 0)),
+        layout="NCDHW" if n == 3 else "NCHW",
+        **attrs,
+    )
+    return b.squeeze(made, axes=(2,)) if n == 1 else made
 
 
 def _max_pool(node: OnnxNode) -> Converted:
     x = node.input(0)
-    made = _pool(node, "max_pool2d", x)
+    made = _pool(node, "max_pool", x)
     return (made, _indices(node, x, made)) if node.wants(1) else made
 
 
@@ -87,14 +78,14 @@ def _indices(node: OnnxNode, x: Datum, pooled: Datum) -> Datum:
 
 
 def _average_pool(node: OnnxNode) -> Converted:
-    return _pool(node, "avg_pool2d", node.input(0), count_include_pad=bool(node.attr("count_include_pad", 0)))
+    return _pool(node, "avg_pool", node.input(0), count_include_pad=bool(node.attr("count_include_pad", 0)))
 
 
 def _lp_pool(node: OnnxNode) -> Converted:
     """p-norm pooling: the mean of powers, with padding counted, times the window size."""
     x, b, p = node.input(0), node.b, node.attr("p", 2)
     power = b.multiply(x, x) if p == 2 else b.power(b.abs(x), node.like(p, x))
-    mean = _pool(node, "avg_pool2d", power, count_include_pad=True)
+    mean = _pool(node, "avg_pool", power, count_include_pad=True)
     total = b.multiply(mean, node.like(int(np.prod(node.attr("kernel_shape"))), mean))
     return b.sqrt(total) if p == 2 else b.power(total, node.like(1 / p, total))
 

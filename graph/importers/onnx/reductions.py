@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from tunesmith.graph.importers.onnx.node import Converted, Converter, OnnxNode, cast_to, extents, normalised, rank
+from tunesmith.graph.importers.onnx.node import Converted, Converter, OnnxNode, normalised, rank, shape_of
 from tunesmith.graph.importers.onnx.values import Datum, UnsupportedNode
+from tunesmith.graph.operators.element_types import int_range
+from tunesmith.support import dtype as dt
 
 _Reduce = Callable[[OnnxNode, Datum, tuple[int, ...], bool], Datum]
 
@@ -19,7 +21,24 @@ def _plain(operator: str) -> _Reduce:
 
 
 def _extreme(operator: str, logical: str) -> _Reduce:
-    return lambda node, x, axes, keep: node.b.call(logical if x.type.dtype == "bool" else operator, x, axes=axes, keepdims=keep)
+    def make(node: OnnxNode, x: Datum, axes: tuple[int, ...], keep: bool) -> Datum:
+        if x.type.dtype == "bool":
+            return node.b.call(logical, x, axes=axes, keepdims=keep)
+        if any(x.type.shape[a].const == 0 for a in axes):
+            return _without_elements(node, x, axes, keep, operator == "min")
+        return node.b.call(operator, x, axes=axes, keepdims=keep)
+
+    return make
+
+
+def _without_elements(node: OnnxNode, x: Datum, axes: tuple[int, ...], keep: bool, highest: bool) -> Datum:
+    """The extreme of no elements: an infinity, or the outermost number of an integer type."""
+    shape = [1 if a in axes else e for a, e in enumerate(shape_of(x)) if keep or a not in axes]
+    if dt.is_float(x.type.dtype):
+        value: float = math.inf if highest else -math.inf
+    else:
+        value = int_range(x.type.dtype)[highest]
+    return node.b.full(shape=tuple(shape), value=value, dtype=x.type.dtype)
 
 
 def _sum_of(inner: str) -> _Reduce:
@@ -41,7 +60,7 @@ def _log_sum(node: OnnxNode, x: Datum, axes: tuple[int, ...], keep: bool) -> Dat
 def _log_sum_exp(node: OnnxNode, x: Datum, axes: tuple[int, ...], keep: bool) -> Datum:
     """log(sum(exp(x))) with the maximum subtracted to avoid overflow, unless it is infinite."""
     b = node.b
-    top = b.max(x, axes=axes, keepdims=True)
+    top = _extreme("max", "any")(node, x, axes, True)
     top = b.where(b.equal(b.abs(top), node.like(math.inf, x)), node.like(0, x), top)
     inner = b.log(b.sum(b.exp(b.subtract(x, top)), axes=axes, keepdims=True))
     made = b.add(inner, top)
@@ -107,58 +126,21 @@ def _cumsum(node: OnnxNode) -> Converted:
     return node.b.cumsum(x, axis=axis, exclusive=bool(node.attr("exclusive", 0)), reverse=bool(node.attr("reverse", 0)))
 
 
-_MOST_UNROLLED = 256
-
-
 def _cumprod(node: OnnxNode) -> Converted:
-    """Cumulative product, unrolled because there is no product scan operator."""
-    x, b = node.input(0), node.b
+    x = node.input(0)
     axis = normalised(node.numbers(1, "axis")[0], rank(x))
-    n = extents(x)[axis]
-    if n > _MOST_UNROLLED:
-        raise node.refuse(f"an axis of more than {_MOST_UNROLLED} elements")
-    if node.attr("reverse", 0):
-        x = b.flip(x, axes=(axis,))
-    rows = [b.strided_slice(x, axes=(axis,), begin=(i,), end=(i + 1,)) for i in range(n)]
-    products = [rows[0]]
-    for row in rows[1:]:
-        products.append(b.multiply(products[-1], row))
-    if node.attr("exclusive", 0):
-        ones = b.add(b.multiply(rows[0], node.like(0, x)), node.like(1, x))
-        products = [ones, *products[:-1]]
-    made = products[0] if n == 1 else b.concat(*products, axis=axis)
-    return b.flip(made, axes=(axis,)) if node.attr("reverse", 0) else made
-
-
-_MOST_RANKED = 4096
+    return node.b.cumprod(x, axis=axis, exclusive=bool(node.attr("exclusive", 0)), reverse=bool(node.attr("reverse", 0)))
 
 
 def _top_k(node: OnnxNode) -> Converted:
-    """Top-k by ranks: the rank of an element is the number of elements before it, from n * n comparisons without a sort."""
+    """The k greatest or least elements in order, and their indices; of equal elements the first ones."""
     x, b = node.input(0), node.b
     axis = normalised(node.attr("axis", -1), rank(x))
     ks = [node.attr("k")] if node.version < 10 else node.numbers(1, "k")
     if len(ks) != 1:
         raise UnsupportedNode(f"k has {len(ks)} elements, expected 1")
-    k = ks[0]
-    n = extents(x)[axis]
-    if not 0 < k <= n:
-        raise UnsupportedNode(f"the {k} largest of {n} elements")
-    if n > _MOST_RANKED:
-        raise UnsupportedNode(f"the order of more than {_MOST_RANKED} elements")
-    last = [i for i in range(rank(x)) if i != axis] + [axis]
-    moved = b.permute_dims(x, axes=tuple(last))
-    one, other = b.expand_dims(moved, axes=(-1,)), b.expand_dims(moved, axes=(-2,))
-    positions = b.arange(start=0, stop=n, step=1, dtype="int64")
-    earlier = b.less(b.reshape(positions, shape=(1, n)), b.reshape(positions, shape=(n, 1)))
-    before = b.call("greater" if node.attr("largest", 1) else "less", other, one)
-    before = b.logical_or(before, b.logical_and(b.equal(other, one), earlier))
-    place = b.sum(cast_to(b, before, "int64"), axes=(-1,), keepdims=True)
-    chosen = cast_to(b, b.equal(place, b.arange(start=0, stop=k, step=1, dtype="int64")), "int64")
-    indices = b.sum(b.multiply(chosen, b.reshape(positions, shape=(n, 1))), axes=(-2,), keepdims=False)
-    values = b.gather_elements(moved, indices, axis=-1)
-    back = tuple([last.index(i) for i in range(rank(x))])
-    return b.permute_dims(values, axes=back), b.permute_dims(indices, axes=back)
+    indices = b.argsort(x, axis=axis, descending=bool(node.attr("largest", 1)), count=ks[0])
+    return b.gather_elements(x, indices, axis=axis), indices
 
 
 def _lp_normalization(node: OnnxNode) -> Converted:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tunesmith.graph.importers.onnx.nn import Window, add_bias
 from tunesmith.graph.importers.onnx.node import Converted, Converter, OnnxNode, cast_to, extents, rank
 from tunesmith.graph.importers.onnx.values import Datum, UnsupportedNode
 
@@ -77,12 +78,12 @@ def _taps(node: OnnxNode, at: Datum, mode: str, extent: int, padding: str, align
     return [_tap(node, b.add(base, node.like(first + i, base)), w, extent, padding, aligned) for i, w in enumerate(weights)]
 
 
-def _sum_of_taps(node: OnnxNode, image: Datum, spatial: tuple[int, ...], axes: list[list[_Tap]]) -> Datum:
-    """Sample an image [n, c, pixels] at points [n, p]: the sum over all tap combinations, [n, c, p]."""
+def _weighted_taps(node: OnnxNode, image: Datum, spatial: tuple[int, ...], axes: list[list[_Tap]]) -> list[Datum]:
+    """The weighted pixels of all tap combinations, [n, c, p] each: an image [n, c, pixels] at points [n, p]."""
     b = node.b
     n, channels, _ = extents(image)
     points = extents(axes[0][0].at)[-1]
-    total: Datum | None = None
+    parts = []
     for choice in np.ndindex(*[len(taps) for taps in axes]):
         index: Datum | None = None
         weight: Datum | None = None
@@ -93,11 +94,21 @@ def _sum_of_taps(node: OnnxNode, image: Datum, spatial: tuple[int, ...], axes: l
         assert index is not None
         wide = b.broadcast_to(b.expand_dims(index, axes=(1,)), shape=(n, channels, points))
         part = b.gather_elements(image, wide, axis=2)
-        if weight is not None:
-            part = b.multiply(part, b.expand_dims(weight, axes=(1,)))
-        total = part if total is None else b.add(total, part)
-    assert total is not None
-    return total
+        parts.append(part if weight is None else b.multiply(part, b.expand_dims(weight, axes=(1,))))
+    return parts
+
+
+def _combined(node: OnnxNode, operator: str, parts: list[Datum]) -> Datum:
+    """The sum or the maximum of tensors, in order."""
+    made = parts[0]
+    for part in parts[1:]:
+        made = node.b.call(operator, made, part)
+    return made
+
+
+def _sum_of_taps(node: OnnxNode, image: Datum, spatial: tuple[int, ...], axes: list[list[_Tap]]) -> Datum:
+    """Sample an image [n, c, pixels] at points [n, p]: the sum over all tap combinations, [n, c, p]."""
+    return _combined(node, "add", _weighted_taps(node, image, spatial, axes))
 
 
 _MODES = {"bilinear": "linear", "bicubic": "cubic", "linear": "linear", "cubic": "cubic", "nearest": "nearest"}
@@ -126,11 +137,11 @@ def _grid_sample(node: OnnxNode) -> Converted:
 
 
 def _roi_align(node: OnnxNode) -> Converted:
-    """Average of a grid of points per bin of each region; sampling_ratio must be given."""
+    """Average of a grid of points per bin of each region, or the greatest weighted pixel; sampling_ratio must be given."""
     x, rois, b = node.input(0), node.input(1), node.b
     ratio = node.attr("sampling_ratio", 0)
-    if ratio < 1 or node.attr("mode", "avg") != "avg":
-        raise UnsupportedNode("sampling_ratio 0 or mode max")
+    if ratio < 1:
+        raise UnsupportedNode("sampling_ratio 0, with which the number of points depends on the regions")
     _, channels, height, width = extents(x)
     regions = extents(rois, "the regions")[0]
     half = node.version >= 16 and node.attr("coordinate_transformation_mode", "half_pixel") == "half_pixel"
@@ -145,8 +156,10 @@ def _roi_align(node: OnnxNode) -> Converted:
         at = b.broadcast_to(b.reshape(at, shape=shape), shape=points)
         at = b.reshape(at, shape=(regions, points[1] * points[2]))
         axes.append(_inner_taps(node, at, extent))
-    made = b.reshape(_sum_of_taps(node, image, (height, width), axes), shape=(regions, channels, bins[0], ratio, bins[1], ratio))
-    return b.mean(made, axes=(3, 5))
+    mean = node.attr("mode", "avg") == "avg"
+    made = _combined(node, "add" if mean else "maximum", _weighted_taps(node, image, (height, width), axes))
+    made = b.reshape(made, shape=(regions, channels, bins[0], ratio, bins[1], ratio))
+    return b.mean(made, axes=(3, 5)) if mean else b.max(made, axes=(3, 5))
 
 
 def _bin_points(node: OnnxNode, rois: Datum, column: int, bins: int, ratio: int, half: bool) -> Datum:
@@ -180,4 +193,33 @@ def _inner_taps(node: OnnxNode, at: Datum, extent: int) -> list[_Tap]:
     return taps
 
 
-CONVERTERS: Mapping[str, Converter] = {"GridSample": _grid_sample, "RoiAlign": _roi_align}
+def _deform_conv(node: OnnxNode) -> Converted:
+    """Deformable convolution (Dai et al., 2017; Zhu et al., 2019): every tap is sampled at its offset, then a product with the filter."""
+    x, w, b = node.input(0), node.input(1), node.b
+    (n, channels, *spatial), (filters, each, *kernel) = extents(x), extents(w, "the filter")
+    if len(spatial) != 2:
+        raise UnsupportedNode(f"a deformable convolution over {len(spatial)} dimensions")
+    groups, offset_groups = node.attr("group", 1), node.attr("offset_group", 1)
+    window = Window.of(node, kernel, tuple(spatial))
+    out = extents(node.input(2), "the offsets")[2:]
+    taps, points = kernel[0] * kernel[1], kernel[0] * kernel[1] * out[0] * out[1]
+    offsets = b.reshape(node.input(2), shape=(n * offset_groups, taps, 2, *out))
+    axes = []
+    for i, extent in enumerate(spatial):
+        starts = np.arange(out[i]) * window.strides[i] - window.before[i]
+        steps = np.arange(kernel[i]) * window.dilations[i]
+        grid = (starts[None, None, :, None] + steps[:, None, None, None]) if i == 0 else (starts + steps[None, :, None, None])
+        base = np.broadcast_to(grid, (*kernel, *out)).reshape(1, taps, 1, *out)
+        part = b.strided_slice(offsets, axes=(2,), begin=(i,), end=(i + 1,))
+        at = b.reshape(b.add(part, b.constant(base, x.type.dtype)), shape=(n * offset_groups, points))
+        axes.append(_taps(node, at, "linear", extent, "zeros", True))
+    image = b.reshape(x, shape=(n * offset_groups, channels // offset_groups, spatial[0] * spatial[1]))
+    sampled = _sum_of_taps(node, image, tuple(spatial), axes)
+    if node.has(4):
+        sampled = b.multiply(sampled, b.reshape(node.input(4), shape=(n * offset_groups, 1, points)))
+    columns = b.reshape(sampled, shape=(n, groups, each * taps, out[0] * out[1]))
+    product = b.matmul(b.reshape(w, shape=(groups, filters // groups, each * taps)), columns)
+    return add_bias(node, b.reshape(product, shape=(n, filters, *out)), node.get(3))
+
+
+CONVERTERS: Mapping[str, Converter] = {"DeformConv": _deform_conv, "GridSample": _grid_sample, "RoiAlign": _roi_align}

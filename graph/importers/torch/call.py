@@ -110,6 +110,10 @@ class TorchCall:
         with np.errstate(over="ignore"):
             return Constant("c", np.asarray(value, dt.to_numpy(dtype)))
 
+    def constant(self, values: Any, dtype: str) -> Constant:
+        """A constant tensor."""
+        return Constant("c", np.asarray(values, dt.to_numpy(dtype)))
+
     def operand(self, x: Any, dtype: str | None = None) -> Operand:
         """A tensor, number or size as a tensor of type `dtype`, by default the result type."""
         dtype = dtype or self.dtype

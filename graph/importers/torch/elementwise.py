@@ -26,6 +26,7 @@ def _unary(operator: str, **attrs: Any) -> Converter:
 
 for _name in (
     "abs neg exp exp2 expm1 log log1p log2 sqrt rsqrt tanh sigmoid erf sin cos floor ceil trunc reciprocal relu silu square"
+    " acos acosh asin asinh atan atanh cosh erfc sinh tan"
 ).split():
     _register(f"{_name}.default", _unary(_name))
 _register("round.default", _unary("round"))
@@ -266,17 +267,69 @@ for _name in ("and", "or", "xor"):
     _register(f"logical_{_name}.default", _logical(f"logical_{_name}"))
 
 
-def _bitwise(operator: str) -> Converter:
+def _bitwise(name: str) -> Converter:
+    """Operators on bits of integers, logical ones for bools."""
+
     def convert(call: TorchCall, a: Any, b: Any) -> Operand:
-        if call.dtype != "bool":
-            call.refuse(f"bitwise operators are supported for bool, not for {call.dtype}")
-        return call.emit(operator, call.operand(a), call.operand(b))
+        return call.emit(f"{'logical' if call.dtype == 'bool' else 'bitwise'}_{name}", call.operand(a), call.operand(b))
 
     return convert
 
 
 for _name in ("and", "or", "xor"):
-    _register(f"bitwise_{_name}.Tensor bitwise_{_name}.Scalar __{_name}__.Tensor __{_name}__.Scalar", _bitwise(f"logical_{_name}"))
+    _register(f"bitwise_{_name}.Tensor bitwise_{_name}.Scalar bitwise_{_name}.Scalar_Tensor", _bitwise(_name))
+    _register(f"__{_name}__.Tensor __{_name}__.Scalar", _bitwise(_name))
+
+
+def _shift(operator: str) -> Converter:
+    """Shifts of integers; floats are multiplied by a power of two."""
+
+    def convert(call: TorchCall, x: Any, amount: Any) -> Operand:
+        if not dt.is_float(call.dtype):
+            return call.emit(operator, call.operand(x), call.operand(amount))
+        power = call.emit("exp2", call.operand(amount))
+        return call.emit("multiply" if operator == "shift_left" else "divide", call.operand(x), power)
+
+    return convert
+
+
+for _name, _operator in {"left": "shift_left", "right": "shift_right"}.items():
+    _register(f"bitwise_{_name}_shift.Tensor bitwise_{_name}_shift.Tensor_Scalar bitwise_{_name}_shift.Scalar_Tensor", _shift(_operator))
+    _register(f"__{_name[0]}shift__.Tensor __{_name[0]}shift__.Scalar", _shift(_operator))
+
+
+# ---- functions of two floats ------------------------------------------------------------------------------------------------------------
+
+_register("atan2.default", _arithmetic("atan2"))
+_register("hypot.default", _arithmetic("hypot"))
+_register("copysign.Tensor copysign.Scalar", _arithmetic("copysign"))
+
+
+def _number_extreme(operator: str) -> Converter:
+    """The extreme of two numbers, where NaN counts as missing."""
+
+    def convert(call: TorchCall, a: Any, b: Any) -> Operand:
+        x, y = call.operand(a), call.operand(b)
+        made = call.emit(operator, x, y)
+        if not dt.is_float(call.dtype):
+            return made
+        return call.emit("where", call.emit("isnan", x), y, call.emit("where", call.emit("isnan", y), x, made))
+
+    return convert
+
+
+_register("fmax.default", _number_extreme("maximum"))
+_register("fmin.default", _number_extreme("minimum"))
+
+
+@converts("aten.signbit.default")
+def signbit(call: TorchCall, x: Operand) -> Operand:
+    """Whether the sign is set, for negative zeros too."""
+    dtype = x.type.dtype
+    if dtype == "bool":
+        return call.emit("logical_and", x, call.emit("logical_not", x))
+    side = call.emit("copysign", call.number(1.0, dtype), x) if dt.is_float(dtype) else x
+    return call.emit("less", side, call.number(0, dtype))
 
 
 @converts("aten.prelu.default")

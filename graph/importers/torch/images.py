@@ -1,4 +1,4 @@
-"""Convert torch image operators: 1-D and 2-D convolution, pooling and resizing, in torch's layouts (NCHW, weights OIHW)."""
+"""Convert torch convolutions over one to three dimensions, and resizing, in torch's layouts (NCHW, weights OIHW)."""
 
 from __future__ import annotations
 
@@ -9,17 +9,22 @@ from typing import Any
 import numpy as np
 
 from tunesmith.graph.importers.torch.call import TORCH_OPERATORS, TorchCall, converts
-from tunesmith.graph.importers.torch.reductions import reduced
 from tunesmith.graph.ir.node import Constant, Operand
 from tunesmith.ir.poly import Poly
 
 # ---- convolutions -----------------------------------------------------------------------------------------------------------------------
 
 
-def _pair(value: Any) -> tuple[Any, Any]:
-    """A per-axis attribute as a pair; a single number applies to both axes."""
+def each_axis(value: Any, dims: int) -> tuple[Any, ...]:
+    """A per-axis attribute as one entry for each axis; a single number applies to all axes."""
     values = list(value) if isinstance(value, (list, tuple)) else [value]
-    return (values[0], values[-1])
+    return tuple(values) if len(values) == dims else (values[0],) * dims
+
+
+def sides(padding: Sequence[Any]) -> tuple[int, ...]:
+    """Padding as all low sides and then all high sides, from a number or a (before, after) pair per axis."""
+    pairs = [p if isinstance(p, tuple) else (p, p) for p in padding]
+    return (*[low for low, _ in pairs], *[high for _, high in pairs])
 
 
 def _convolution(
@@ -34,40 +39,33 @@ def _convolution(
     transposed: bool = False,
     output_padding: Any = 0,
 ) -> Operand:
-    """Convolution over one or two spatial dimensions, of a batch or a single image."""
-    line = len(weight.type.shape) == 3
-    if len(weight.type.shape) not in (3, 4):
-        call.refuse(f"only convolutions over one and two dimensions are supported, not over {len(weight.type.shape) - 2}")
+    """Convolution over one to three spatial dimensions, of a batch or a single image."""
+    dims = len(weight.type.shape) - 2
     single = len(x.type.shape) < len(weight.type.shape)
     if single:
         x = call.emit("expand_dims", x, axes=(0,))
-    if line:  # 1-D is 2-D with height 1
+    strides, pads, dilations, added = [each_axis(v, dims) for v in (stride, padding, dilation, output_padding)]
+    if dims == 1:  # 1-D is 2-D with height 1
         x, weight = [call.emit("expand_dims", t, axes=(2,)) for t in (x, weight)]
-    (sh, sw), (ph, pw), (dh, dw), (oh, ow) = [_pair(v) for v in (stride, padding, dilation, output_padding)]
-    if line:
-        sh, ph, dh, oh = 1, 0, 1, 0
-    common = {"strides": (sh, sw), "padding": _sides(ph, pw), "dilation": (dh, dw), "groups": groups, "layout": "NCHW"}
+        strides, pads, dilations, added = (1, *strides), (0, *pads), (1, *dilations), (0, *added)
+    layout = "NCDHW" if dims == 3 else "NCHW"
+    common = {"strides": strides, "padding": sides(pads), "dilation": dilations, "groups": groups, "layout": layout}
+    operator = f"conv{max(dims, 2)}d"
     if transposed:
-        made = call.emit("conv2d_transpose", x, weight, output_padding=(oh, ow), **common)
+        made = call.emit(f"{operator}_transpose", x, weight, output_padding=added, **common)
     else:
-        made = call.emit("conv2d", x, weight, **common)
+        made = call.emit(operator, x, weight, **common)
     if bias is not None:
-        made = call.emit("add", made, call.reshaped(bias, (*bias.type.shape, 1, 1)))
-    if line:
+        made = call.emit("add", made, call.reshaped(bias, (*bias.type.shape, *[1] * max(dims, 2))))
+    if dims == 1:
         made = call.emit("squeeze", made, axes=(2,))
     return call.emit("squeeze", made, axes=(0,)) if single else made
 
 
-def _sides(vertical: Any, horizontal: Any) -> tuple[int, int, int, int]:
-    """Padding as (top, left, bottom, right), from a number or a (before, after) pair per axis."""
-    (top, bottom), (left, right) = [a if isinstance(a, tuple) else (a, a) for a in (vertical, horizontal)]
-    return (top, left, bottom, right)
-
-
 TORCH_OPERATORS.register("aten.convolution.default", lambda call, x, w, b, s, p, d, t, o, g: _convolution(call, x, w, b, s, p, d, g, t, o))
-for _name in ("conv1d", "conv2d"):
+for _name in ("conv1d", "conv2d", "conv3d"):
     TORCH_OPERATORS.register(f"aten.{_name}.default", _convolution)
-for _name in ("conv_transpose1d.default", "conv_transpose2d.input"):
+for _name in ("conv_transpose1d.default", "conv_transpose2d.input", "conv_transpose3d.input"):
     TORCH_OPERATORS.register(f"aten.{_name}", lambda call, x, w, b, s, p, o, g, d: _convolution(call, x, w, b, s, p, d, g, True, o))
 
 
@@ -76,99 +74,16 @@ def conv_padded(
     call: TorchCall, x: Operand, weight: Operand, bias: Operand | None, stride: Any, padding: str, dilation: Any, groups: int
 ) -> Operand:
     """Convolution with padding "valid" (none) or "same" (output extents equal input extents; an odd element is added at the end)."""
-    amounts: list[Any] = [0, 0]
+    kernel = weight.type.shape[2:]
+    amounts: list[Any] = [0] * len(kernel)
     if padding == "same":
-        kernel = weight.type.shape[2:]
-        dilations = _pair(dilation)[-len(kernel) :]
-        totals = [d * (k.as_int() - 1) for d, k in zip(dilations, kernel, strict=True)]
+        totals = [d * (k.as_int() - 1) for d, k in zip(each_axis(dilation, len(kernel)), kernel, strict=True)]
         amounts = [(t // 2, t - t // 2) for t in totals]
     return _convolution(call, x, weight, bias, stride, amounts, dilation, groups)
 
 
 TORCH_OPERATORS.register("aten.conv1d.padding", conv_padded)
-
-
-# ---- pooling -----------------------------------------------------------------------------------------------------------------------------
-
-
-def _pool(call: TorchCall, operator: str, x: Operand, kernel: Any, stride: Any, padding: Any, dims: int, **attrs: Any) -> Operand:
-    """Pooling over one or two spatial dimensions, of a batch or a single image."""
-    single, line = len(x.type.shape) == dims + 1, dims == 1
-    if single:
-        x = call.emit("expand_dims", x, axes=(0,))
-    if line:
-        x = call.emit("expand_dims", x, axes=(2,))
-    (kh, kw), (sh, sw), (ph, pw) = _pair(kernel), _pair(stride or kernel), _pair(padding)
-    if line:
-        kh, sh, ph = 1, 1, 0
-    made = call.emit(operator, x, kernel=(kh, kw), strides=(sh, sw), padding=_sides(ph, pw), layout="NCHW", **attrs)
-    if line:
-        made = call.emit("squeeze", made, axes=(2,))
-    return call.emit("squeeze", made, axes=(0,)) if single else made
-
-
-def _max_pool(dims: int) -> Any:
-    def convert(call: TorchCall, x: Operand, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool) -> Operand:
-        (dh, dw) = _pair(dilation)
-        pair = (1 if dims == 1 else dh, dw)
-        return _pool(call, "max_pool2d", x, kernel, stride, padding, dims, dilation=pair, ceil_mode=ceil_mode)
-
-    return convert
-
-
-def _avg_pool(dims: int) -> Any:
-    def convert(
-        call: TorchCall,
-        x: Operand,
-        kernel: Any,
-        stride: Any,
-        padding: Any,
-        ceil_mode: bool,
-        count_padding: bool,
-        divisor: int | None = None,
-    ) -> Operand:
-        if divisor is not None:
-            call.refuse("divisor_override is not supported; multiply the result instead")
-        return _pool(call, "avg_pool2d", x, kernel, stride, padding, dims, ceil_mode=ceil_mode, count_include_pad=count_padding)
-
-    return convert
-
-
-for _dims in (1, 2):
-    TORCH_OPERATORS.register(f"aten.max_pool{_dims}d.default", _max_pool(_dims))
-    TORCH_OPERATORS.register(f"aten.avg_pool{_dims}d.default", _avg_pool(_dims))
-
-
-def _values_only(convert: Any) -> Any:
-    """Wrap a pooling converter for torch's operators that also return indices, which are not supported."""
-    return lambda call, *args: [convert(call, *args), None]
-
-
-TORCH_OPERATORS.register("aten.max_pool2d_with_indices.default", _values_only(_max_pool(2)))
-
-
-def _adaptive(dims: int, operator: str, reduction: str) -> Any:
-    """Pool to a given output size: a reduction for size 1, else equal windows; unequal windows are refused."""
-
-    def convert(call: TorchCall, x: Operand, _: Any) -> Operand:
-        rank = len(x.type.shape)
-        inner, outer = x.type.shape[rank - dims :], call.shape[rank - dims :]
-        if inner == outer:
-            return x
-        if all(e == 1 for e in outer):
-            return reduced(call, reduction, x, list(range(rank - dims, rank)), True)
-        if any(i.const is None or o.const is None or i.const % o.const for i, o in zip(inner, outer, strict=True)):
-            call.refuse(f"its windows have different sizes: {inner} pixels in {outer} windows; pool to a divisor of the size")
-        kernel = [i.as_int() // o.as_int() for i, o in zip(inner, outer, strict=True)]
-        return _pool(call, operator, x, kernel, kernel, 0, dims)
-
-    return convert
-
-
-for _dims in (1, 2):
-    TORCH_OPERATORS.register(f"aten.adaptive_avg_pool{_dims}d.default", _adaptive(_dims, "avg_pool2d", "mean"))
-    TORCH_OPERATORS.register(f"aten.adaptive_max_pool{_dims}d.default", _values_only(_adaptive(_dims, "max_pool2d", "max")))
-TORCH_OPERATORS.register("aten._adaptive_avg_pool2d.default", _adaptive(2, "avg_pool2d", "mean"))
+TORCH_OPERATORS.register("aten.conv3d.padding", conv_padded)
 
 
 # ---- resizing ---------------------------------------------------------------------------------------------------------------------------

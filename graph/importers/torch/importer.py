@@ -22,6 +22,8 @@ from tunesmith.graph.importers.torch import elementwise as _elementwise
 from tunesmith.graph.importers.torch import images as _images
 from tunesmith.graph.importers.torch import indexing as _indexing
 from tunesmith.graph.importers.torch import nn as _nn
+from tunesmith.graph.importers.torch import ordering as _ordering
+from tunesmith.graph.importers.torch import pooling as _pooling
 from tunesmith.graph.importers.torch import reductions as _reductions
 from tunesmith.graph.importers.torch import shapes as _shapes
 from tunesmith.graph.importers.torch.call import TORCH_OPERATORS, SizeNumber, TorchCall, import_torch
@@ -38,18 +40,25 @@ from tunesmith.support.errors import ModelImportError, UserError
 
 __all__ = ["TORCH_OPERATORS", "from_torch"]
 
-CONVERTERS = (_creation, _elementwise, _images, _indexing, _nn, _reductions, _shapes)
+CONVERTERS = (_creation, _elementwise, _images, _indexing, _nn, _ordering, _pooling, _reductions, _shapes)
 """Modules that register converters in TORCH_OPERATORS when they are imported."""
 
+DECOMPOSED = ("addmv", "grid_sampler_2d")
+"""Operators that are composed of others by torch's own definitions, which torch.export does not apply by itself."""
 
-def from_torch(model: Any, example_inputs: Any = None, dynamic_shapes: Any = None, name: str = "main") -> IRModule:
+
+def from_torch(
+    model: Any, example_inputs: Any = None, dynamic_shapes: Any = None, name: str = "main", *, drop_buffer_writes: bool = False
+) -> IRModule:
     """Import a torch model as a module with one graph function.
 
     Args:
-        model: an nn.Module in evaluation mode, or a torch.export.ExportedProgram.
+        model: an nn.Module, in evaluation mode if it has dropout, or a torch.export.ExportedProgram.
         example_inputs: positional arguments for tracing; ignored for an exported program.
         dynamic_shapes: dynamic extents of the inputs, as in torch.export.export.  A size variable is named like its `Dim`.
         name: function name.
+        drop_buffer_writes: leave out writes to buffers, such as the running statistics of batch normalisation in training mode; a
+            function has no side effects.  By default they are refused.
     Returns:
         A module whose function has the input tensors as parameters and the output tensors as results, flattened in torch's pytree
             order.  Arguments that are not tensors keep their example values; outputs that are None are dropped.
@@ -65,7 +74,7 @@ def from_torch(model: Any, example_inputs: Any = None, dynamic_shapes: Any = Non
         else:
             program = _export(torch, model, example_inputs, dynamic_shapes)
         program = _decomposed(torch, program)
-    return IRModule({name: _Import(program, dynamic_shapes, name).function()})
+    return IRModule({name: _Import(program, dynamic_shapes, name, drop_buffer_writes).function()})
 
 
 def _export(torch: Any, model: Any, example_inputs: Any, dynamic_shapes: Any) -> Any:
@@ -104,6 +113,7 @@ def _decomposed(torch: Any, program: Any) -> Any:
 def _decompositions(torch: Any) -> Any:
     """Torch's decompositions, except those of operators with a converter."""
     table = torch.export.default_decompositions()
+    table.update(torch._decomp.get_decompositions([getattr(torch.ops.aten, name) for name in DECOMPOSED]))
     for operator in [op for op in table if str(op) in TORCH_OPERATORS]:
         table.pop(operator)
     return table
@@ -112,7 +122,8 @@ def _decompositions(torch: Any) -> Any:
 class _Import:
     """Conversion of one exported program to a graph function."""
 
-    def __init__(self, program: Any, dynamic_shapes: Any, name: str) -> None:
+    def __init__(self, program: Any, dynamic_shapes: Any, name: str, drop_buffer_writes: bool = False) -> None:
+        self.drop_buffer_writes = drop_buffer_writes
         self.program = program
         self.dynamic_shapes = dynamic_shapes
         self.builder = GraphBuilder(name)
@@ -228,13 +239,15 @@ class _Import:
     def _results(self, returned: Sequence[Any]) -> list[Operand]:
         results: list[Operand] = []
         for value, spec in zip(returned, self.program.graph_signature.output_specs, strict=True):
+            if spec.kind.name == "BUFFER_MUTATION" and self.drop_buffer_writes:
+                continue
             if spec.kind.name in ("BUFFER_MUTATION", "USER_INPUT_MUTATION", "PARAMETER_MUTATION"):
                 what = spec.kind.name.removesuffix("_MUTATION").lower().replace("_", " ")
                 self.unsupported.add(
                     f"write to the {what} {spec.target!r}",
                     None,
                     "graph functions have no side effects: return the new value and pass it to the next call. In batch normalisation it is"
-                    " the running mean of training; call model.eval()",
+                    " a running statistic of training: call model.eval(), or pass drop_buffer_writes=True to leave such writes out",
                 )
             elif spec.kind.name != "USER_OUTPUT":
                 self.unsupported.add(f"output of kind {spec.kind.name}", None, "outputs must be tensors or numbers")

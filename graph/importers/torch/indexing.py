@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from tunesmith.graph.importers.torch.call import TORCH_OPERATORS, TorchCall, con
 from tunesmith.graph.importers.torch.shapes import slice_start
 from tunesmith.graph.ir.node import Operand
 from tunesmith.ir.poly import Poly, poly, product
+from tunesmith.support import dtype as dt
 
 _MASKS = "it is indexed with a bool mask, so its shape depends on data; use torch.where"
 
@@ -43,18 +45,31 @@ def take_along_dim(call: TorchCall, x: Operand, index: Operand, dim: int | None 
     return call.emit("gather_elements", x, index, axis=axis)
 
 
-def _leading(call: TorchCall, x: Operand, indices: Sequence[Operand | None]) -> Operand:
-    """Stack index tensors of the leading axes to one tensor of index vectors; refused if the indexed axes are not the leading ones."""
-    given = [i for i in indices if i is not None]
-    if None in indices[: len(given)]:
-        call.refuse("only indices of one axis, or of consecutive leading axes, are supported; permute the axes first")
+def _index_vectors(call: TorchCall, given: Sequence[Operand]) -> Operand:
+    """Index tensors, broadcast and stacked to one tensor of index vectors."""
     shape = _broadcast([i.type.shape for i in given])
     parts = []
     for index in given:
         wide = call.cast(index, "int64")
         wide = wide if wide.type.shape == shape else call.emit("broadcast_to", wide, shape=shape)
         parts.append(call.emit("expand_dims", wide, axes=(len(shape),)))
-    return call.emit("concat", *parts, axis=len(shape))
+    return parts[0] if len(parts) == 1 else call.emit("concat", *parts, axis=len(shape))
+
+
+def _indexed_first(x: Operand, indices: Sequence[Operand | None]) -> tuple[list[int], int]:
+    """The order of axes with the indexed ones first, and the position of the axes of the indices in torch's result: that of the first
+    indexed axis, or 0 if another axis lies between the indexed ones."""
+    indexed = [a for a, i in enumerate(indices) if i is not None]
+    together = indexed == list(range(indexed[0], indexed[0] + len(indexed)))
+    return [*indexed, *[a for a in range(len(x.type.shape)) if a not in indexed]], indexed[0] if together else 0
+
+
+def _moved(call: TorchCall, x: Operand, count: int, old: int, new: int) -> Operand:
+    """`x` with `count` axes at position `old` moved to `new`."""
+    axes = list(range(len(x.type.shape)))
+    block, rest = axes[old : old + count], axes[:old] + axes[old + count :]
+    order = (*rest[:new], *block, *rest[new:])
+    return x if order == tuple(axes) else call.emit("permute_dims", x, axes=order)
 
 
 def _broadcast(shapes: Sequence[tuple[Poly, ...]]) -> tuple[Poly, ...]:
@@ -72,12 +87,15 @@ def _checked(call: TorchCall, indices: Sequence[Operand | None]) -> list[Operand
 
 @converts("aten.index.Tensor")
 def index(call: TorchCall, x: Operand, indices: Sequence[Operand | None]) -> Operand:
-    """Advanced indexing: x[:, indices] or x[i, j]."""
+    """Advanced indexing: x[:, i], x[i, j], and x[:, i, :, j] with the indexed axes moved to the front."""
     given = _checked(call, indices)
     if len(given) == 1:
         axis = next(a for a, i in enumerate(indices) if i is not None)
         return call.emit("take", x, given[0], axis=axis)
-    return call.emit("gather_nd", x, _leading(call, x, indices))
+    order, place = _indexed_first(x, indices)
+    vectors = _index_vectors(call, given)
+    first = x if order == sorted(order) else call.emit("permute_dims", x, axes=tuple(order))
+    return _moved(call, call.emit("gather_nd", first, vectors), len(vectors.type.shape) - 1, 0, place)
 
 
 TORCH_OPERATORS.register("aten._unsafe_index.Tensor", index)
@@ -96,10 +114,16 @@ def index_put(call: TorchCall, x: Operand, indices: Sequence[Operand | None], va
         rows = (*x.type.shape[:axis], *tensors[0].type.shape, *x.type.shape[axis + 1 :])
         values = values if values.type.shape == rows else call.emit("broadcast_to", values, shape=rows)
         return call.emit("index_put_rows", x, tensors[0], values, axis=axis)
-    positions = _leading(call, x, indices)
-    expected = (*positions.type.shape[:-1], *x.type.shape[len(tensors) :])
+    order, place = _indexed_first(x, indices)
+    positions = _index_vectors(call, tensors)
+    count = len(positions.type.shape) - 1
+    rest = [x.type.shape[a] for a in order[len(tensors) :]]
+    expected = (*rest[:place], *positions.type.shape[:-1], *rest[place:])
     values = values if values.type.shape == expected else call.emit("broadcast_to", values, shape=expected)
-    return call.emit("scatter_nd", x, positions, values, reduction="add" if accumulate else "none")
+    values = _moved(call, values, count, place, 0)
+    first = x if order == sorted(order) else call.emit("permute_dims", x, axes=tuple(order))
+    made = call.emit("scatter_nd", first, positions, values, reduction="add" if accumulate else "none")
+    return made if order == sorted(order) else call.emit("permute_dims", made, axes=tuple([order.index(a) for a in range(len(order))]))
 
 
 TORCH_OPERATORS.register("aten._unsafe_index_put.default", index_put)
@@ -173,12 +197,25 @@ TORCH_OPERATORS.register("aten.scatter.value", scatter)
 TORCH_OPERATORS.register("aten.scatter_add.default", lambda call, x, dim, index, source: _scattered(call, x, dim, index, source, "add"))
 
 
+def _scattered_mean(call: TorchCall, x: Operand, dim: int, index: Operand, source: Operand) -> Operand:
+    """The mean of each element and all values with its index: a scattered sum divided by a scattered count."""
+    if not dt.is_float(call.dtype):
+        call.refuse("the mean of integers is not supported; cast them to floats")
+    total = _scattered(call, x, dim, index, source, "add")
+    ones = call.emit("full", shape=x.type.shape, value=1.0, dtype=call.dtype)
+    return call.emit("divide", total, _scattered(call, ones, dim, index, 1.0, "add"))
+
+
 @converts("aten.scatter_reduce.two")
 def scatter_reduce(call: TorchCall, x: Operand, dim: int, index: Operand, source: Operand, reduce: str, include_self: bool) -> Operand:
     """Scatter with a reduction of values that have the same index."""
     reduction = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min"}.get(reduce)
+    if reduce == "mean" and include_self:
+        return _scattered_mean(call, x, dim, index, source)
     if reduction is None or not include_self:
-        call.refuse(f"only sum, prod, amax and amin with include_self=True are supported, not {reduce} with include_self={include_self}")
+        call.refuse(
+            f"only sum, prod, mean, amax and amin with include_self=True are supported, not {reduce} with include_self={include_self}"
+        )
     return _scattered(call, x, dim, index, source, reduction)
 
 
@@ -186,3 +223,70 @@ def scatter_reduce(call: TorchCall, x: Operand, dim: int, index: Operand, source
 def one_hot(call: TorchCall, indices: Operand, depth: int) -> Operand:
     """One-hot encoding: 1 at the index, 0 elsewhere."""
     return call.emit("one_hot", indices, call.number(1, "int64"), call.number(0, "int64"), depth=call.shape[-1], axis=-1, strict=True)
+
+
+@converts("aten.put.default")
+def put(call: TorchCall, x: Operand, index: Operand, source: Operand, accumulate: bool = False) -> Operand:
+    """Write elements at flat positions."""
+    count = product(x.type.shape)
+    flat, at, values = [call.reshaped(v, (product(v.type.shape),)) for v in (x, index, call.operand(source))]
+    made = call.emit("scatter_elements", call.reshaped(flat, (count,)), at, values, axis=0, reduction="add" if accumulate else "none")
+    return call.reshaped(made, call.shape)
+
+
+@converts("aten.masked_scatter.default")
+def masked_scatter(call: TorchCall, x: Operand, mask: Operand, source: Operand) -> Operand:
+    """Replace elements where a mask is true by the elements of the source in order: the place of each is a cumulative count."""
+    wide = mask if mask.type.shape == call.shape else call.emit("broadcast_to", mask, shape=call.shape)
+    values = call.operand(x)
+    values = values if values.type.shape == call.shape else call.emit("broadcast_to", values, shape=call.shape)
+    count, given = (product(call.shape),), call.reshaped(source, (product(source.type.shape),))
+    flags = call.cast(call.reshaped(wide, count), "int64")
+    places = call.emit("clip", call.emit("cumsum", flags, axis=0, exclusive=True), min=0, max=None)
+    last = call.operand(given.type.shape[0] - 1, "int64")
+    taken = call.emit("take", given, call.emit("minimum", places, last), axis=0)
+    return call.emit("where", wide, call.reshaped(taken, call.shape), values)
+
+
+@converts("aten._embedding_bag.default")
+def embedding_bag(
+    call: TorchCall,
+    weight: Operand,
+    indices: Operand,
+    offsets: Operand,
+    _: bool,
+    mode: int,
+    __: bool,
+    per_sample: Operand | None = None,
+    include_last: bool = False,
+    padding: int = -1,
+) -> Sequence[Operand | None]:
+    """The sum, mean or maximum of the rows of each bag; bag b is from offsets[b] to the next offset."""
+    if padding >= 0:
+        call.refuse("padding_idx is not supported; give the row the weight 0 in per_sample_weights")
+    bags = call.shape[0]
+    starts = call.cast(offsets, "int64")
+    if include_last:
+        starts = call.emit("strided_slice", starts, axes=(0,), begin=(0,), end=(bags,), strides=(1,))
+    count = indices.type.shape[0]
+    positions = call.emit("arange", start=0, stop=count, step=1, dtype="int64")
+    # Position p is in the last bag that starts at or before it.
+    bag = call.emit("subtract", call.emit("searchsorted", starts, positions, right=True), call.number(1, "int64"))
+    rows = call.emit("take", weight, indices, axis=0)
+    if per_sample is not None:
+        rows = call.emit("multiply", rows, call.emit("expand_dims", per_sample, axes=(1,)))
+    at = call.emit("expand_dims", bag, axes=(1,))
+    if mode == 2:
+        empty = call.emit("full", shape=call.shape, value=-math.inf, dtype=call.dtype)
+        made = call.emit("scatter_nd", empty, at, rows, reduction="max")
+        return [call.emit("where", call.emit("equal", made, call.operand(-math.inf)), call.operand(0.0), made), None, None, None]
+    total = call.emit("scatter_nd", call.emit("full", shape=call.shape, value=0.0, dtype=call.dtype), at, rows, reduction="add")
+    if mode == 0:
+        return [total, None, None, None]
+    ones = call.emit("full", shape=(count,), value=1.0, dtype=call.dtype)
+    sizes = call.emit("scatter_nd", call.emit("full", shape=(bags,), value=0.0, dtype=call.dtype), at, ones, reduction="add")
+    divisor = call.emit("expand_dims", call.emit("maximum", sizes, call.operand(1.0)), axes=(1,))
+    return [call.emit("divide", total, divisor), None, None, None]
+
+
+TORCH_OPERATORS.register("aten._embedding_bag_forward_only.default", embedding_bag)

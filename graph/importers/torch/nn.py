@@ -11,7 +11,7 @@ from typing import Any
 
 from tunesmith.graph.importers.torch.call import TORCH_OPERATORS, SizeNumber, TorchCall, converts
 from tunesmith.graph.ir.node import Operand, TensorType
-from tunesmith.ir.poly import Poly
+from tunesmith.ir.poly import Poly, product
 
 # ---- products ---------------------------------------------------------------------------------------------------------------------------
 
@@ -45,6 +45,34 @@ def addmm(call: TorchCall, c: Operand, a: Operand, b: Operand, beta: Any, alpha:
 
 
 TORCH_OPERATORS.register("aten.baddbmm.default", addmm)
+
+
+@converts("aten.addbmm.default")
+def addbmm(call: TorchCall, c: Operand, a: Operand, b: Operand, beta: Any, alpha: Any) -> Operand:
+    """beta * c + alpha * the sum of a[i] @ b[i]: a product over the batch and the inner axis together."""
+    batch, rows, inner = a.type.shape
+    left = call.reshaped(call.emit("permute_dims", a, axes=(1, 0, 2)), (rows, batch * inner))
+    return addmm(call, c, left, call.reshaped(b, (batch * inner, b.type.shape[2])), beta, alpha)
+
+
+@converts("aten._trilinear.default")
+def trilinear(
+    call: TorchCall, a: Operand, b: Operand, c: Operand, expand_a: Any, expand_b: Any, expand_c: Any, summed: Any, *_: Any
+) -> Operand:
+    """The sum over some axes of a product of three tensors with inserted axes; the first two are combined first."""
+    tensors = [
+        call.emit("expand_dims", t, axes=tuple(e)) if e else t for t, e in zip((a, b, c), (expand_a, expand_b, expand_c), strict=True)
+    ]
+    total = call.emit("multiply", call.emit("multiply", tensors[0], tensors[1]), tensors[2])
+    return call.emit("sum", total, axes=tuple(summed), keepdims=False) if summed else total
+
+
+@converts("aten.rrelu_with_noise_functional.default")
+def rrelu(call: TorchCall, x: Operand, noise: Operand, lower: float, upper: float, training: bool, *_: Any) -> Sequence[Operand]:
+    """Randomised leaky ReLU in evaluation mode, where the slope is the mean of its bounds."""
+    if training:
+        call.refuse("its slopes are random; call model.eval() before the import")
+    return [call.emit("leaky_relu", x, slope=(lower + upper) / 2), noise]
 
 
 @converts("aten.scaled_dot_product_attention.default")
@@ -130,6 +158,69 @@ def _batch_norm(
 TORCH_OPERATORS.register("aten._native_batch_norm_legit_no_training.default", lambda call, *args: [_batch_norm(call, *args), None, None])
 
 
+def _statistics(call: TorchCall, x: Operand) -> tuple[Operand, Operand]:
+    """The mean and the variance (with divisor n) of each channel of a batch."""
+    rank = len(x.type.shape)
+    axes = tuple([a for a in range(rank) if a != 1])
+    mean = call.emit("mean", x, axes=axes, keepdims=True)
+    variance = call.emit("mean", call.emit("square", call.emit("subtract", x, mean)), axes=axes, keepdims=False)
+    return call.reshaped(mean, (x.type.shape[1],)), variance
+
+
+def _batch_norm_of_batch(
+    call: TorchCall, x: Operand, weight: Operand | None, bias: Operand | None, eps: float
+) -> tuple[Operand, Operand, Operand]:
+    """Batch normalisation by the statistics of the batch, with the mean and the variance; float16 has them in float32."""
+    wide = call.operand(x, "float32" if x.type.dtype == "float16" else x.type.dtype)
+    mean, variance = _statistics(call, wide)
+    narrow = [call.cast(t, x.type.dtype) for t in (mean, variance)]
+    return _batch_norm(call, x, weight, bias, narrow[0], narrow[1], 0.0, eps), mean, variance
+
+
+def _moved_average(call: TorchCall, running: Operand, new: Operand, momentum: float) -> Operand:
+    """(1 - momentum) * running + momentum * new."""
+    kept = call.emit("multiply", running, call.number(1 - momentum, running.type.dtype))
+    return call.emit("add", kept, call.emit("multiply", call.cast(new, running.type.dtype), call.number(momentum, running.type.dtype)))
+
+
+def _saved(call: TorchCall, mean: Operand, variance: Operand, eps: float) -> tuple[Operand, Operand]:
+    """The mean and the inverse deviation that torch keeps for the gradient."""
+    return mean, call.emit("rsqrt", call.emit("add", variance, call.number(eps, variance.type.dtype)))
+
+
+@converts("aten._native_batch_norm_legit.no_stats")
+def batch_norm_without_statistics(
+    call: TorchCall, x: Operand, weight: Operand | None, bias: Operand | None, _: bool, __: float, eps: float
+) -> Sequence[Operand]:
+    """Batch normalisation by the statistics of the batch."""
+    made, mean, variance = _batch_norm_of_batch(call, x, weight, bias, eps)
+    return [made, *_saved(call, mean, variance, eps)]
+
+
+@converts("aten._native_batch_norm_legit_functional.default")
+def batch_norm_in_training(
+    call: TorchCall,
+    x: Operand,
+    weight: Operand | None,
+    bias: Operand | None,
+    mean: Operand,
+    variance: Operand,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> Sequence[Operand | None]:
+    """Batch normalisation by the statistics of the batch, with the new running statistics, whose variance has the divisor n - 1."""
+    if not training:
+        return [_batch_norm(call, x, weight, bias, mean, variance, momentum, eps), None, None, mean, variance]
+    made, own, spread = _batch_norm_of_batch(call, x, weight, bias, eps)
+    count = product([e for a, e in enumerate(x.type.shape) if a != 1])
+    wide = spread.type.dtype
+    less = call.emit("subtract", call.operand(count, wide), call.number(1, wide))
+    unbiased = call.emit("divide", call.emit("multiply", spread, call.operand(count, wide)), less)
+    moved = [_moved_average(call, mean, own, momentum), _moved_average(call, variance, unbiased, momentum)]
+    return [made, *_saved(call, own, spread, eps), *moved]
+
+
 @converts("aten.batch_norm.default")
 def batch_norm(
     call: TorchCall,
@@ -143,9 +234,9 @@ def batch_norm(
     eps: float,
     *_: Any,
 ) -> Operand:
-    """Batch normalisation in inference; refused in training, which computes and updates statistics."""
+    """Batch normalisation by running statistics, or by those of the batch."""
     if training or mean is None or var is None:
-        call.refuse("it computes statistics of the batch; call model.eval(), and keep track_running_stats on")
+        return _batch_norm_of_batch(call, x, weight, bias, eps)[0]
     return _batch_norm(call, x, weight, bias, mean, var, momentum, eps)
 
 

@@ -113,18 +113,27 @@ TORCH_OPERATORS.register(
 )
 
 
+def norm_of(call: TorchCall, difference: Operand, order: float, axes: tuple[int, ...], keepdims: bool = False) -> Operand:
+    """The norm of order 0, 1, 2, infinity or any positive number over axes."""
+    size = call.emit("abs", difference)
+    if order == 0:
+        nonzero = call.emit("not_equal", size, call.number(0, size.type.dtype))
+        return call.emit("sum", call.cast(nonzero, size.type.dtype), axes=axes, keepdims=keepdims)
+    if order in (math.inf, -math.inf):
+        return call.emit("max" if order > 0 else "min", size, axes=axes, keepdims=keepdims)
+    if order == 1:
+        return call.emit("sum", size, axes=axes, keepdims=keepdims)
+    if order == 2:
+        return call.emit("sqrt", call.emit("sum", call.emit("square", size), axes=axes, keepdims=keepdims))
+    total = call.emit("sum", call.emit("power", size, call.number(float(order), size.type.dtype)), axes=axes, keepdims=keepdims)
+    return call.emit("power", total, call.number(1 / order, size.type.dtype))
+
+
 @converts("aten.linalg_vector_norm.default")
 def vector_norm(call: TorchCall, x: Operand, order: Any, dims: Any, keepdim: bool, *_: Any) -> Operand:
-    """Vector norm of order 1, 2 or infinity."""
+    """Vector norm of any order."""
     made = call.operand(x, _wide(call))
-    if order == 2:
-        norm = call.emit("sqrt", reduced(call, "sum", call.emit("square", made), dims, keepdim))
-    elif order in (1, math.inf, -math.inf):
-        name = {1: "sum", math.inf: "max", -math.inf: "min"}[order]
-        norm = reduced(call, name, call.emit("abs", made), dims, keepdim)
-    else:
-        call.refuse(f"only norms of order 1, 2 and infinity are supported, not {order}")
-    return call.cast(norm, call.dtype)
+    return call.cast(norm_of(call, made, order, _axes(call, x, dims) if x.type.shape else (), keepdim), call.dtype)
 
 
 @converts("aten.cumsum.default")
@@ -132,3 +141,21 @@ def cumsum(call: TorchCall, x: Operand, dim: int, *_: Any) -> Operand:
     """Inclusive cumulative sum."""
     made = call.operand(x)
     return call.emit("cumsum", made, axis=call.axis(dim, len(x.type.shape))) if x.type.shape else made
+
+
+@converts("aten.histc.default")
+def histc(call: TorchCall, x: Operand, bins: int, least: Any, most: Any) -> Operand:
+    """The number of elements in each of `bins` equal intervals; elements outside are not counted, the upper end is in the last one."""
+    if least == most:
+        call.refuse("its range is that of the data; give min and max")
+    wide = call.reshaped(call.operand(x, _wide(call)), (product(x.type.shape), 1))
+    kind = wide.type.dtype
+    inside = call.emit(
+        "logical_and", call.emit("greater_equal", wide, call.number(least, kind)), call.emit("less_equal", wide, call.number(most, kind))
+    )
+    offset = call.emit("multiply", call.emit("subtract", wide, call.number(least, kind)), call.number(bins, kind))
+    interval = call.emit("floor", call.emit("divide", offset, call.number(most - least, kind)))
+    interval = call.emit("minimum", interval, call.number(bins - 1, kind))
+    hit = call.emit("equal", interval, call.emit("arange", start=0, stop=bins, step=1, dtype=kind))
+    counted = call.cast(call.emit("logical_and", hit, inside), kind)
+    return call.operand(call.emit("sum", counted, axes=(0,), keepdims=False))

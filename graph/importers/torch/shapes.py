@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from tunesmith.graph.importers.torch.call import TORCH_OPERATORS, TorchCall, converts
 from tunesmith.graph.ir.builder import GraphBuilder
 from tunesmith.graph.ir.node import Operand
 from tunesmith.ir.expr import IsNegative
-from tunesmith.ir.poly import Poly, poly
+from tunesmith.ir.poly import Poly, poly, product
 
 
 def _view(call: TorchCall, x: Operand, *_: Any) -> Operand:
@@ -185,9 +187,8 @@ for _rank in (1, 2):
 
 def _pixels(operator: str) -> Any:
     def convert(call: TorchCall, x: Operand, factor: int) -> Operand:
-        if len(x.type.shape) != 4:
-            call.refuse(f"only tensors of rank 4 are supported, not rank {len(x.type.shape)}; add a batch axis")
-        return call.emit(operator, x, block=factor, mode="CRD")
+        images = call.reshaped(x, (product(x.type.shape[:-3]), *x.type.shape[-3:]))
+        return call.reshaped(call.emit(operator, images, block=factor, mode="CRD"), call.shape)
 
     return convert
 
@@ -203,3 +204,53 @@ def pixel_unshuffle(call: TorchCall, x: Operand, factor: int) -> Operand:
     parted = call.reshaped(x, (*lead, c, call.shape[-2], factor, call.shape[-1], factor))
     axes = (*range(rank), rank, rank + 2, rank + 4, rank + 1, rank + 3)
     return call.reshaped(call.emit("permute_dims", parted, axes=axes), call.shape)
+
+
+@converts("aten.diagonal.default")
+def diagonal(call: TorchCall, x: Operand, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Operand:
+    """The diagonals of matrices along two axes, as the last axis: elements with a flat stride of one row and one element."""
+    rank = len(x.type.shape)
+    a, b = call.axis(dim1, rank), call.axis(dim2, rank)
+    order = (*[d for d in range(rank) if d not in (a, b)], a, b)
+    made = x if order == tuple(range(rank)) else call.emit("permute_dims", x, axes=order)
+    count = call.shape[-1]
+    row, column = max(-offset, 0), max(offset, 0)
+    starts, ends = (row, column), (row + count, column + count)
+    made = call.emit("strided_slice", made, axes=(rank - 2, rank - 1), begin=starts, end=ends, strides=(1, 1))
+    if count.const is None:
+        call.refuse("the diagonal of a matrix of dynamic size is not supported; multiply by an identity matrix and sum")
+    flat = call.reshaped(made, (*made.type.shape[:-2], count * count))
+    step = count.as_int() + 1
+    return call.emit("strided_slice", flat, axes=(rank - 2,), begin=(0,), end=(count * count,), strides=(step,))
+
+
+@converts("aten.diagonal_scatter.default")
+def diagonal_scatter(call: TorchCall, x: Operand, source: Operand, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Operand:
+    """Matrices along two axes with a diagonal replaced: each row takes the element of its number."""
+    rank = len(x.type.shape)
+    a, b = call.axis(dim1, rank), call.axis(dim2, rank)
+    rows, columns, count = x.type.shape[a], x.type.shape[b], source.type.shape[-1]
+    if rows.const is None or columns.const is None or count.const is None:
+        call.refuse("writing the diagonal of a matrix of dynamic size is not supported; use torch.where with torch.eye")
+    at = np.clip(np.arange(rows.as_int()) - max(-offset, 0), 0, count.as_int() - 1)
+    wide = call.emit("expand_dims", call.emit("take", call.operand(source), call.constant(at, "int64"), axis=rank - 2), axes=(rank - 1,))
+    mask = call.constant(np.eye(rows.as_int(), columns.as_int(), offset), "bool")
+    order = (*[d for d in range(rank) if d not in (a, b)], a, b)
+    made = x if order == tuple(range(rank)) else call.emit("permute_dims", x, axes=order)
+    made = call.emit("where", mask, wide, made)
+    back = tuple([order.index(d) for d in range(rank)])
+    return made if back == tuple(range(rank)) else call.emit("permute_dims", made, axes=back)
+
+
+def _triangle_indices(upper: bool) -> Any:
+    """The rows and columns of a triangle, which are constants."""
+
+    def convert(call: TorchCall, rows: int, columns: int, offset: int = 0, *_: Any) -> Operand:
+        found = np.triu_indices(rows, offset, columns) if upper else np.tril_indices(rows, offset, columns)
+        return call.constant(np.stack(found), call.dtype)
+
+    return convert
+
+
+TORCH_OPERATORS.register("aten.tril_indices.default", _triangle_indices(False))
+TORCH_OPERATORS.register("aten.triu_indices.default", _triangle_indices(True))

@@ -9,6 +9,7 @@ from tunesmith.support.errors import ModelImportError
 
 _DATA_DEPENDENT = "the shape of its result depends on data; compute a mask instead, or remove it from the model"
 _RANDOM = "it draws random numbers; pass them in as an input"
+_COMPLEX = "its elements are complex numbers; compute real and imaginary parts, a transform as products with cosines and sines"
 _HINTS = {
     "aten.nonzero": _DATA_DEPENDENT,
     "aten.masked_select": _DATA_DEPENDENT,
@@ -21,7 +22,12 @@ _HINTS = {
     "aten.bernoulli": _RANDOM,
     "aten.multinomial": _RANDOM,
     "aten.native_dropout": "call model.eval() before the import",
-    "aten._native_batch_norm_legit": "it computes statistics of the batch; call model.eval(), and keep track_running_stats on",
+    "aten.bincount": f"{_DATA_DEPENDENT.partition(';')[0]}, even with minlength; use zeros(n).scatter_add, or one_hot(x, n).sum(0)",
+    "aten._fft_r2c": _COMPLEX,
+    "aten._fft_c2c": _COMPLEX,
+    "aten._fft_c2r": _COMPLEX,
+    "aten.complex": _COMPLEX,
+    "aten.polar": _COMPLEX,
     "higher_order.while_loop": "unroll the loop, or remove it from the model and call the function in a loop",
 }
 

@@ -114,9 +114,7 @@ _MODERATE = ("gelu", "gelu_tanh", "hardswish", "pow_half")
 _SMALL_QUOTIENT = ("remainder_3", "remainder_minus", "fmod_3")
 """Cases with quotients >= 2**52, for which compiled remainders are NaN."""
 _REFUSED = {
-    **{n: f"aten.{n}.default" for n in "signbit atan erfc sinh cosh asinh fmax".split()},
     "round_2": "aten.round.decimals",
-    "rrelu": "aten.rrelu_with_noise_functional",
 }
 for _name, _function in _UNARY.items():
     _chosen = EDGE[EDGE.abs() < 1e20] if _name in _MODERATE else EDGE[EDGE != EDGE[18]] if _name in _SMALL_QUOTIENT else EDGE
@@ -210,12 +208,12 @@ _BINARY: dict[str, Function] = {
     "lerp_tensor": lambda a, b: torch.lerp(a, b, b),
     "isclose": lambda a, b: torch.isclose(a, b, equal_nan=True),
 }
-_REFUSED = {n: f"aten.{n}.default" for n in "fmax fmin atan2 hypot nextafter".split()} | {"copysign": "aten.copysign.Tensor"}
+_REFUSED = {"nextafter": "aten.nextafter.default"}
 for _name, _function in _BINARY.items():
     # Torch's signs of zero depend on the vector width; compiled remainders are NaN for quotients >= 2**52.
     # With overflowing factors torch adds products before it rounds them.
     _count = 18 if _name in ("remainder", "fmod", "add_alpha", "sub_alpha", "rsub_alpha", "addcmul") else len(EDGE)
-    _options = {"refused": _REFUSED.get(_name, ""), "signs": _name not in ("maximum", "minimum", "clamp", "clamp_both")}
+    _options = {"refused": _REFUSED.get(_name, ""), "signs": _name not in ("maximum", "minimum", "fmax", "fmin", "clamp", "clamp_both")}
     CASES.add(f"edges_two_{_name}", _function, EDGE[:_count, None], EDGE[None, :_count], **_options)
     CASES.add(f"double_two_{_name}", _function, EDGE[:_count, None].double(), EDGE[None, :_count].double(), **_options)
 _DIVISORS = t([-9, -3, -1, 1, 2, 7])

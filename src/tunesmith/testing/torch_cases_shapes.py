@@ -75,8 +75,6 @@ _REDUCTIONS: dict[str, Any] = {
     "max_against": lambda x: x.amax(-1, keepdim=True).maximum(x),
 }
 _REFUSED = {
-    **{n: "norms of order 1, 2 and infinity" for n in ("norm_0", "norm_3", "norm_minus")},
-    **{n: f"aten.{n}" for n in ("cumprod", "cummax", "median", "sort", "topk")},
     "cov": "DataDependentOutputException",
 }
 for _name, _function in _REDUCTIONS.items():
@@ -157,13 +155,7 @@ _VIEWS: dict[str, Any] = {
     "block": lambda x: torch.block_diag(x[0, :2], x[1, :1]),
 }
 _REFUSED = {
-    "fold": "indices of one axis, or of consecutive leading axes",
-    "unfolded": "aten.unfold",
     "as_strided": "aten.as_strided",
-    "tri_indices": "aten.tril_indices",
-    "bucketize": "aten.bucketize",
-    "cdist": "aten._cdist_forward",
-    **dict.fromkeys(("diagonals", "trace", "einsum"), "aten.diagonal"),
 }
 for _name, _function in _VIEWS.items():
     CASES.add(f"view_{_name}", _function, CUBE, refused=_REFUSED.get(_name, ""))
@@ -209,11 +201,7 @@ _WRITES: dict[str, Any] = {
 }
 _REFUSED = {
     "diagonal": "could not decompose",
-    "diagonal_view": "aten.diagonal",
     "empty": "the extent 0 is not positive",
-    "masked_scatter": "aten.masked_scatter",
-    "index_add": "indices of one axis, or of consecutive leading axes",
-    "put": "aten.put",
 }
 for _name, _write in _WRITES.items():
     CASES.add(f"write_{_name}", lambda x, write=_write: _written(x, write), CUBE, refused=_REFUSED.get(_name, ""))
@@ -273,20 +261,16 @@ _INDEXED: dict[str, Any] = {
     "argwhere_where": lambda x: torch.where(x > 0)[0],
     "searchsorted": lambda x: torch.searchsorted(t([0.0, 1.0]), x),
 }
-_GAPS = dict.fromkeys("two_last apart put_axis put_axes put_apart put_far".split(), "indices of one axis, or of consecutive leading axes")
 _MASKS = dict.fromkeys(
     "mask mask_known mask_rows put_mask_values put_mask_row_value nonzero masked_select argwhere_where".split(), DATA_DEPENDENT
 )
 _REFUSED = {
-    **_GAPS,
     **_MASKS,
     "empty": "a result has no elements",
     "scatter_wide_source": "differ in shape",
-    **dict.fromkeys(("scatter_reduce_apart", "scatter_reduce_mean"), "with include_self=True"),
+    "scatter_reduce_apart": "with include_self=True",
     "scatter_reduce_argument": "aten.scatter.value_reduce",
     "reduce": "aten.index_reduce",
-    "embedding_bag": "aten._embedding_bag",
-    "searchsorted": "aten.searchsorted",
 }
 for _name, _function in _INDEXED.items():
     CASES.add(f"index_{_name}", _function, CUBE, refused=_REFUSED.get(_name, ""))

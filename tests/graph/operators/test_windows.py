@@ -76,6 +76,11 @@ def test_cumsum(axis: int, reverse: bool, exclusive: bool) -> None:
     check_operator("cumsum", [(x * 10).astype(np.int64)], axis=axis, reverse=reverse, exclusive=exclusive)
 
 
+def test_unfold() -> None:
+    check_operator("unfold", [floats(3, 7, 2)], axis=1, size=3, step=2)
+    check_operator("unfold", [floats(7)], axis=-1, size=3, dilation=2, compiled=False)
+
+
 def infer(name: str, types: list[TensorType], **attrs: Any) -> tuple[TensorType, ...]:
     operator = GRAPH_OPERATORS.get(name)
     return operator.infer(types, operator.bind(attrs))
@@ -110,6 +115,8 @@ WINDOW = {"kernel": (2, 2), "strides": (1, 1)}
         ("lrn", ((3,), "float32"), {"size": 3, "alpha": 0.1, "beta": 0.5, "bias": 1.0}, "must have batch and channel axes"),
         ("lrn", ((1, 3), "float32"), {"size": 3, "alpha": 0.1, "beta": 0.5, "bias": 0.0}, "must be positive"),
         ("cumsum", ((3,), "bool"), {"axis": 0}, "cumsum of bool elements is not defined; cast them to an integer type"),
+        ("unfold", ((3, 4), "float32"), {"axis": 1, "size": 3, "dilation": 2}, "a window of 5 elements does not fit in axis 1"),
+        ("unfold", ((3, 4), "float32"), {"axis": 1, "size": 0}, "must be positive"),
         ("cumsum", ((3,), "float32"), {"axis": 1}, "axis 1 is not an axis"),
     ],
 )
