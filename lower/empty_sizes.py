@@ -99,4 +99,3 @@ class _Empty:
         for f in reversed(kept):
             out = For(values[f.var].as_var(), substitute_poly(f.extent, first), out, f.kind, f.thread)  # type: ignore[arg-type]
         return out
-

@@ -53,6 +53,10 @@ class SizeRanges:
         assert out is not None
         return out
 
+    def to_json(self) -> dict[str, list[int]]:
+        """The box as plain JSON: size name -> [lowest, highest]."""
+        return {name: [low, high] for name, low, high in self.ranges}
+
     def __str__(self) -> str:
         """`n=65..128, m=4`."""
         return ", ".join(f"{name}={low}" if low == high else f"{name}={low}..{high}" for name, low, high in self.ranges)

@@ -62,7 +62,7 @@ def _listed(funcs: Functions) -> list[PrimFunc]:
 def _parts(func: PrimFunc, packing: str, packed: dict[str, tuple[str, tuple[Pack, ...]]]) -> list[PrimFunc]:
     """The functions to compile for a function; its packed form is recorded in `packed`."""
     hoisted = hoist_constant_packing(func)
-    if hoisted is None:
+    if hoisted is None or len(hoisted.main.params) != len(func.params):  # versions with different copies pack in their calls
         return [func]
     specs = {at: param_spec(hoisted.main, hoisted.main.params[at], False) for at in hoisted.positions}
     packs = [Pack(p.name, at, specs[at]) for p, at in zip(hoisted.packers, hoisted.positions, strict=True)]

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from tunesmith.graph.ir.function import GraphFunc
+from tunesmith.graph.passes.bind_sizes import bind_sizes
+from tunesmith.graph.tuning.tasks import ExtractedTask
+from tunesmith.ir.function import IRModule
+from tunesmith.ir.poly import Var, evaluate
+from tunesmith.ir.specialize import sizes_of
 from tunesmith.lower.size_ranges import LARGEST, SizeRanges
 from tunesmith.support.errors import UserError
+
+Buckets = Mapping[str, Sequence[tuple[int, int]]]
+"""Size name -> the ranges (lowest, highest) to tune for, which do not overlap."""
 
 MOST_BUCKETS = 64
 """Limit on the buckets of one function: each is searched, and is a version of the code."""
@@ -46,9 +55,38 @@ def parse_sizes(given: object) -> dict[str, list[tuple[int, int]]]:
     return out
 
 
-def boxes(buckets: Mapping[str, list[tuple[int, int]]]) -> list[SizeRanges]:
+def boxes_of(buckets: Buckets) -> list[SizeRanges]:
     """All combinations of the buckets of several sizes."""
     return [SizeRanges.of(dict(zip(buckets, choice, strict=True))) for choice in itertools.product(*buckets.values())]
+
+
+def model_boxes(mod: IRModule, main: GraphFunc, buckets: Buckets) -> list[SizeRanges]:
+    """All combinations of the buckets of a model's sizes.
+
+    Raises:
+        UserError: the model has no such size, or an assumption of the model excludes the ends of a range.
+    """
+    boxes = boxes_of(buckets) if buckets else []
+    for box in boxes:
+        for ends in ({name: low for name, low, _ in box.ranges}, box.last):
+            bind_sizes(mod, ends, main.name)
+    return boxes
+
+
+def function_boxes(task: ExtractedTask, main: GraphFunc, boxes: Sequence[SizeRanges]) -> list[SizeRanges]:
+    """The sizes of a function of a model for the boxes of the model's sizes, at each of its calls.
+
+    Sizes of a function are expressions of those of the model, which grow with them or shrink: the ends of a box give the ends of a range.
+    """
+    out: dict[SizeRanges, None] = {}
+    named = {v.name: v for v in main.sizes}
+    for box, given in itertools.product(boxes, task.sizes):
+        ends: list[dict[Var, int]] = [{named[n]: r[i] for n, *r in box.ranges} for i in (0, 1)]
+        values = [sorted(evaluate(e, end) for end in ends) for e in given]
+        if all(high >= 1 for _, high in values):
+            names = [v.name for v in sizes_of(task.func)]
+            out[SizeRanges.of({name: (max(1, low), high) for name, (low, high) in zip(names, values, strict=True)})] = None
+    return list(out)
 
 
 def powers_of_two(low: int, high: int) -> list[tuple[int, int]]:
@@ -73,7 +111,9 @@ def _buckets(name: str, value: object, given: object) -> list[tuple[int, int]]:
             out += _range(name, *bounds, given)
     elif isinstance(value, range):
         if value.step != 1:
-            raise UserError(f"sizes={given!r:.200}: the range of {name} has the step {value.step}. Give a range of step 1, or a list of numbers")
+            raise UserError(
+                f"sizes={given!r:.200}: the range of {name} has the step {value.step}. Give a range of step 1, or a list of numbers"
+            )
         out = _range(name, value.start, value.stop - 1, given)
     elif isinstance(value, (list, tuple)) or (isinstance(value, int) and not isinstance(value, bool)):
         numbers = [value] if isinstance(value, int) else list(value)
