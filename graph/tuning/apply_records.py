@@ -186,33 +186,32 @@ class ApplyRecords:
     def _find_sizes(self, name: str, func: PrimFunc, digest: str, target: Target) -> tuple[PrimFunc | None, tuple[Coverage, ...]]:
         """A function with dynamic shapes with a version for each range of sizes that has a record, and its coverage."""
         versions: list[tuple[SizeRanges, PrimFunc]] = []
-        coverage: list[Coverage] = []
+        found: list[tuple[SizeRanges, Coverage]] = []
         for box, workload in self.database.tuned_sizes(digest, target.to_json()):
             at = Coverage(name, digest, "missing", sizes=str(box))
             try:
                 measured = measured_function(func, box)
                 record = self.database.best(workload, target.to_json(), measured)
                 if record is None:
-                    coverage.append(replace(at, reason=self._why_missing(workload, target)))
+                    found.append((box, replace(at, reason=self._why_missing(workload, target))))
                     continue
                 at = replace(at, record=record.identity, seconds=_finite(record))
                 scheduled = apply_record(record, measured, specialize(func, box.single))
             except UserError as error:
-                coverage.append(replace(at, status="refused", reason=f"its record does not apply: {error}. Tune it again"))
+                found.append((box, replace(at, status="refused", reason=f"its record does not apply: {error}. Tune it again")))
                 continue
             versions.append((box, scheduled))
-            coverage.append(replace(at, status="used"))
+            found.append((box, replace(at, status="used")))
         if not any(a.overlaps(b) for (a, _), (b, _) in itertools.combinations(versions, 2)):
             versions.sort(key=lambda v: v[0])
-        if not coverage:
+        if not found:
             why = why_not_tunable(func) or (
                 f"it has dynamic shapes, and the log has no record for them. Tune it for some sizes, as in sizes='{example_sizes(func)}'"
             )
             return None, (Coverage(name, digest, "plain" if why_not_tunable(func) else "missing", reason=why),)
-        rest = Coverage(
-            name, digest, "plain", reason="these sizes were not tuned for, and have the default schedule", sizes="all other sizes"
-        )
-        return with_versions(self._plain(func, target), versions), (*sorted(coverage, key=lambda c: c.status != "used"), rest)
+        rest = Coverage(name, digest, "plain", sizes="all other sizes", reason="the default schedule: no record is for these sizes")
+        coverage = [c for _, c in sorted(found, key=lambda x: x[0])]
+        return with_versions(self._plain(func, target), versions), (*coverage, rest)
 
     def _why_missing(self, digest: str, target: Target) -> str:
         """The reason for a missing record: no records, records only for other targets, or no valid record."""

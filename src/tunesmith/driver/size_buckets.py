@@ -111,9 +111,7 @@ def _buckets(name: str, value: object, given: object) -> list[tuple[int, int]]:
             out += _range(name, *bounds, given)
     elif isinstance(value, range):
         if value.step != 1:
-            raise UserError(
-                f"sizes={given!r:.200}: the range of {name} has the step {value.step}. Give a range of step 1, or a list of numbers"
-            )
+            raise UserError(f"sizes={given!r:.200}: the range of {name} has the step {value.step}. Give step 1, or a list of numbers")
         out = _range(name, value.start, value.stop - 1, given)
     elif isinstance(value, (list, tuple)) or (isinstance(value, int) and not isinstance(value, bool)):
         numbers = [value] if isinstance(value, int) else list(value)

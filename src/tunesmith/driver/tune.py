@@ -74,9 +74,8 @@ def tune(
             (see `measure.records.run_manifest`).  None disables the log.
         budget: when the search ends; a number is the trials of each workload, by default 128.
         search: sampler, cost model, seed and the rest of the method; a name or a class is the sampler.
-        sizes: the values of dynamic sizes to tune for: `"n=1..128"`, `"n=16,64,128"`, or a mapping from names to numbers, lists or ranges.  A
-            range is cut at powers of two.  Each part is a workload of its own: it is measured at its largest size, and its schedule is
-            used for all sizes of the part.
+        sizes: dynamic sizes to tune for: `"n=1..128"`, `"n=16,64,128"`, or a mapping from names to numbers, lists or ranges.  A range is
+            cut at powers of two.  Each part is a workload: it is measured at its largest size, and its schedule is used for all its sizes.
         workers: compiling processes; by default one per core.  0 compiles and runs in this process, where a crashing candidate ends the
             whole run.  "ray" or "ray:N" compiles with Ray actors, N or one per processor, and runs with them: in the cluster at
             RAY_ADDRESS, or a local Ray started for the run.

@@ -245,9 +245,7 @@ def _of_model(mod: IRModule, main: GraphFunc, prefix: str, buckets: Buckets | No
         )
     missing = [v.name for v in main.sizes if buckets is not None and v.name not in buckets]
     if missing and any(sizes_of(t.func) for t in tasks):
-        raise UserError(
-            f"sizes= has nothing for {', '.join(missing)}: give a range for each dynamic size of the model, as in {missing[0]}=1..128"
-        )
+        raise UserError(f"sizes= has nothing for {', '.join(missing)}: give a range for each dynamic size, as in {missing[0]}=1..128")
     boxes = model_boxes(mod, main, buckets or {})
     out: list[Subject] = []
     for t in tasks:
