@@ -9,11 +9,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tunesmith.ir import structural
 from tunesmith.ir.analysis.access_regions import accesses, reads, writes
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.stmt import Block, Seq, Stmt, seq
-from tunesmith.ir.visit import blocks_under
+from tunesmith.ir.poly import Var
+from tunesmith.ir.specialize import sizes_of
+from tunesmith.ir.stmt import Block, If, Seq, Stmt, seq
+from tunesmith.ir.visit import blocks_under, substitute
+from tunesmith.lower.size_ranges import SizeRanges
+from tunesmith.lower.size_versions import versions_of
 from tunesmith.support.errors import BuildError
 
 KEY = "pack_constant"
@@ -27,20 +32,28 @@ class HoistedPacking:
         main: the function that takes packed copies; named `NAME__packed`.
         packers: functions of (constant, packed copy), named `NAME__pack_CONSTANT`.
         positions: for each packer, the position of its copy among the parameters of `main`.
+        sources: for each parameter of `main`, the position of the parameter of the function that it is, or is a copy of.
     """
 
     main: PrimFunc
     packers: tuple[PrimFunc, ...]
     positions: tuple[int, ...]
+    sources: tuple[int, ...]
 
 
 def hoist_constant_packing(func: PrimFunc) -> HoistedPacking | None:
     """Split a function, concrete or with Params, into packers and the rest; None if it packs no constant.
 
+    The versions of a function with dynamic shapes (`lower.size_versions`) may pack a constant differently: `main` then has several copies,
+    and the constant itself if a version reads it.  Versions that pack it equally share a copy.
+
     Raises:
         BuildError: an annotated block packs a buffer that is not declared constant, shares its loop nest with another block, or packs
             a constant that other blocks access; or no other block exists.
     """
+    versions, rest = versions_of(func)
+    if versions:
+        return _hoist_from_versions(func, versions, rest)
     stmts = list(func.body.stmts) if type(func.body) is Seq else [func.body]
     annotated = [(s, b) for s in stmts for b in blocks_under(s) if any(k == KEY for k, _ in b.annotations)]
     if not annotated:
@@ -62,7 +75,42 @@ def hoist_constant_packing(func: PrimFunc) -> HoistedPacking | None:
     if not stmts:
         raise BuildError(f"{func.name}: the function only packs constants; nothing is left when the packing is hoisted")
     main = PrimFunc(f"{func.name}__packed", tuple(params), tuple(allocs), seq(stmts))
-    return HoistedPacking(main, tuple(packers), tuple(positions))
+    return HoistedPacking(main, tuple(packers), tuple(positions), tuple(range(len(params))))
+
+
+def _hoist_from_versions(func: PrimFunc, versions: list[tuple[SizeRanges, PrimFunc]], rest: PrimFunc) -> HoistedPacking | None:
+    functions = [*[f for _, f in versions], rest]
+    hoisted = [hoist_constant_packing(f) for f in functions]
+    if not any(hoisted):
+        return None
+    copies: dict[int, dict[str, tuple[PrimFunc, Buffer]]] = {}
+    mains: list[PrimFunc] = []
+    for f, parts in zip(functions, hoisted, strict=True):
+        swap: dict[Buffer, Buffer] = {}
+        for packer, at in () if parts is None else zip(parts.packers, parts.positions, strict=True):
+            own = packer.params[1]
+            known = copies.setdefault(at, {}).setdefault(structural.digest(packer), (packer, own))  # type: ignore[arg-type]
+            swap[own] = known[1]  # type: ignore[index]
+        main = f if parts is None else parts.main
+        mains.append(main.with_(body=substitute(main.body, {}, swap), params=tuple([swap.get(p, p) for p in main.params])))  # type: ignore[call-overload]
+    params: list[Buffer | Var] = []
+    sources: list[int] = []
+    packers: list[PrimFunc] = []
+    positions: list[int] = []
+    for at, p in enumerate(func.params):
+        if at not in copies or any(p in m.params for m in mains):
+            params.append(p)
+            sources.append(at)
+        for packer, copy in copies.get(at, {}).values():
+            positions.append(len(params))
+            packers.append(packer.with_(name=f"{func.name}__pack_{p.name}_{len(packers)}"))
+            params.append(copy)
+            sources.append(at)
+    body = mains[-1].body
+    for (box, _), m in reversed(list(zip(versions, mains, strict=False))):
+        body = If(box.condition(sizes_of(func)), m.body, body)
+    main = PrimFunc(f"{func.name}__packed", tuple(params), tuple([b for m in mains for b in m.allocs]), body)
+    return HoistedPacking(main, tuple(packers), tuple(positions), tuple(sources))
 
 
 def _packing(func: PrimFunc, stmt: Stmt, block: Block) -> tuple[Buffer, Buffer]:

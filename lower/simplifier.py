@@ -217,10 +217,20 @@ def negate(cond: Expr) -> Expr:
     return Not(cond)
 
 
+SIZE_RANGES = "size_ranges"
+"""Attribute of a function that is lowered for some sizes only: `n=65..128 m=1..4`."""
+
+
 def symbol_ranges(func: PrimFunc) -> dict[Var, Range]:
-    """Ranges of the symbolic sizes of a function: 1 to 2**31 - 1, or the domain of a Param."""
+    """Ranges of the symbolic sizes of a function: those of its attribute, 1 to 2**31 - 1, or the domain of a Param."""
+    given = func.attr(SIZE_RANGES)
+    known: dict[str, Range] = {}
+    for text in given.split() if isinstance(given, str) else ():
+        name, _, range_ = text.partition("=")
+        low, _, high = range_.partition("..")
+        known[name] = (int(low), int(high))
     out: dict[Var, Range] = {}
     for p in func.params:
         for v in (p,) if isinstance(p, Var) else {v for e in p.shape for v in e.vars}:
-            out[v] = (1, 2**31 - 1) if not isinstance(v, Param) else (v.domain[0], v.domain[-1])
+            out[v] = known.get(v.name, (1, 2**31 - 1)) if not isinstance(v, Param) else (v.domain[0], v.domain[-1])
     return out

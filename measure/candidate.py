@@ -19,6 +19,7 @@ from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.poly import Var, evaluate
 from tunesmith.ir.script.parser import parse
 from tunesmith.ir.script.printer import script
+from tunesmith.lower.tuned_sizes import TunedSizes
 from tunesmith.measure.evaluator.argument_data import Range
 from tunesmith.measure.evaluator.correctness import tolerance_of
 from tunesmith.measure.evaluator.guard_pages import Array
@@ -86,6 +87,7 @@ class MeasureTask:
         name: display name; by default the name of the function.
         ranges: value ranges of inputs by argument name; see `argument_data`.
         tolerance: relative tolerance of the comparison; by default derived from the function.
+        sizes: the sizes of a function with dynamic shapes that the records are for; `func` is that function for the largest of them.
     """
 
     func: PrimFunc
@@ -94,6 +96,7 @@ class MeasureTask:
     name: str = ""
     ranges: Mapping[str, Range] = field(default_factory=dict)
     tolerance: float | None = None
+    sizes: TunedSizes | None = None
 
     def __post_init__(self) -> None:
         names = [s.name for s in self.sketches]

@@ -224,6 +224,7 @@ class Measurer:
             timestamp=time.time(),
             policy={name: None if value == math.inf else value for name, value in (policy or self.policy.to_json()).items()},
             extra={**extra, **facts},
+            sizes=task.sizes,
         )
         if record.verified or (self.policy.verify == "never" and error is None):
             self.note_best(task, record.seconds)

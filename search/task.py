@@ -13,6 +13,7 @@ from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.candidate import MeasureTask
 from tunesmith.measure.evaluator.argument_data import Range
+from tunesmith.search.space.dynamic_sizes import DynamicSizes
 from tunesmith.search.space.rules_table import Rule, generate
 from tunesmith.search.space.sketch import Space
 
@@ -32,6 +33,8 @@ class Task:
         weight: occurrences of the function in the tuned program, used to allocate a shared budget.
         rules: sketch rules of the space; None for those of the target's kind.
         ranges: value ranges of inputs for which the default range is unsuitable, such as divisors.
+        sizes: of a function with dynamic shapes, the sizes to tune for.  `func` is the function for the largest of them; the space has the
+            sketches that apply to all of them.
     """
 
     name: str
@@ -42,6 +45,7 @@ class Task:
     weight: float = 1.0
     rules: tuple[Rule, ...] | None = None
     ranges: Mapping[str, Range] = field(default_factory=dict)
+    sizes: DynamicSizes | None = None
 
     @cached_property
     def digest(self) -> str:
@@ -51,9 +55,10 @@ class Task:
     @cached_property
     def measured(self) -> MeasureTask:
         """The task in the form that builders and runners take."""
-        return MeasureTask(self.func, self.space.sketches, self.reference, self.name, self.ranges)
+        return MeasureTask(self.func, self.space.sketches, self.reference, self.name, self.ranges, sizes=self.sizes and self.sizes.tuned)
 
     @cached_property
     def space(self) -> Space:
         """The search space: all sketches of the function."""
-        return generate(self.func, self.target, self.rules)
+        space = generate(self.func, self.target, self.rules)
+        return space if self.sizes is None else self.sizes.applicable(space)

@@ -20,6 +20,7 @@ from tunesmith.lower.hoist_constant_packing import hoist_constant_packing
 from tunesmith.lower.pass_infra import Pipeline
 from tunesmith.lower.passes.check_bounds import sites_of
 from tunesmith.lower.pipelines import CPU
+from tunesmith.lower.size_versions import lower_versions, takes_empty, versions_of
 from tunesmith.support.errors import BuildError
 
 PACKING = ("call", "ahead", "both")
@@ -61,7 +62,7 @@ def _listed(funcs: Functions) -> list[PrimFunc]:
 def _parts(func: PrimFunc, packing: str, packed: dict[str, tuple[str, tuple[Pack, ...]]]) -> list[PrimFunc]:
     """The functions to compile for a function; its packed form is recorded in `packed`."""
     hoisted = hoist_constant_packing(func)
-    if hoisted is None:
+    if hoisted is None or len(hoisted.main.params) != len(func.params):  # versions with different copies pack in their calls
         return [func]
     specs = {at: param_spec(hoisted.main, hoisted.main.params[at], False) for at in hoisted.positions}
     packs = [Pack(p.name, at, specs[at]) for p, at in zip(hoisted.packers, hoisted.positions, strict=True)]
@@ -84,10 +85,14 @@ def emit_text(funcs: Functions, target: Target, pipeline: Pipeline = CPU) -> tup
         sizes = _sizes(f)
         if sizes:
             params = _dynamic_shape_params(f, sizes)
-            lowered = pipeline(f, target)
+            lowered = lower_versions(f, target, pipeline)
             kernel = emit_kernel(lowered, module)
             sites = sites_of(lowered)
-            entries.append(emit_dynamic_shape_entry(f.name, kernel.name, params, sizes, declared, module.declares, sites, kernel.detail))
+            entries.append(
+                emit_dynamic_shape_entry(
+                    f.name, kernel.name, params, sizes, declared, module.declares, sites, kernel.detail, takes_empty(versions_of(f)[1])
+                )
+            )
         else:
             specs = param_specs(f)
             lowered = pipeline(f, target)

@@ -17,7 +17,7 @@ from tunesmith.ir.poly import Poly, Var
 from tunesmith.ir.script.printer import script
 from tunesmith.runtime.checker.argument_checker import PARAM
 from tunesmith.runtime.checker.ir_text import c_string
-from tunesmith.runtime.checker.size_checker import CHECK_SIZES, CHECK_TENSORS, MAX_SIZES, REFUSE, SIZE_SIGNATURE
+from tunesmith.runtime.checker.size_checker import CHECK_POSITIVE_SIZES, CHECK_SIZES, CHECK_TENSORS, MAX_SIZES, REFUSE, SIZE_SIGNATURE
 from tunesmith.support import dtype as dtypes
 from tunesmith.support.errors import BuildError
 
@@ -46,6 +46,7 @@ def emit_dynamic_shape_entry(
     declares: set[str],
     sites: Sequence[str] | None = None,
     refusal: str = "",
+    takes_empty: bool = True,
 ) -> str:
     """LLVM IR text of the entry point of one kernel.
 
@@ -59,14 +60,16 @@ def emit_dynamic_shape_entry(
         declares: receives the required declarations, which are module text and not part of the result.
         sites: index checks of the kernel, if it takes a report after the tensors: see `codegen.llvm.kernel.bounds`.
         refusal: further text for the error if the kernel refused to run.
+        takes_empty: the kernel takes size 0; otherwise the entry refuses it.
     Raises:
         BuildError: the name is not an identifier, is emitted twice into one module, or there are too many sizes.
     """
     if len(sizes) > MAX_SIZES:
         raise BuildError(f"{name}: a function has at most {MAX_SIZES} sizes, got {len(sizes)}")
     entry = begin_entry(name, declared)
+    check_sizes = CHECK_SIZES if takes_empty else CHECK_POSITIVE_SIZES
     declares |= {
-        f"declare i32 @{CHECK_SIZES}(ptr, ptr, i32, ptr)",
+        f"declare i32 @{check_sizes}(ptr, ptr, i32, ptr)",
         f"declare i32 @{CHECK_TENSORS}(ptr, ptr, ptr, ptr, ptr)",
         f"declare i32 @{REFUSE}(ptr, ptr, i64, ptr)",
     }
@@ -85,7 +88,7 @@ def emit_dynamic_shape_entry(
         f"  %extents = alloca [{max(1, extents)} x i64], align 8",
         f"  %params = alloca [{max(1, len(params))} x {PARAM}], align 8",
         f"  %addresses = alloca [{max(1, len(params))} x ptr], align 8",
-        f"  %counted = call i32 @{CHECK_SIZES}(ptr {signature}, ptr %args, i32 %num_args, ptr %sizes)",
+        f"  %counted = call i32 @{check_sizes}(ptr {signature}, ptr %args, i32 %num_args, ptr %sizes)",
         "  %sized = icmp eq i32 %counted, 0",
         "  br i1 %sized, label %measure, label %done",
         "measure:",

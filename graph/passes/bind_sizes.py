@@ -9,6 +9,7 @@ from tunesmith.graph.ir.node import Attribute, Binding, Call, CallFunction, If, 
 from tunesmith.ir.expr import Const
 from tunesmith.ir.function import IRModule
 from tunesmith.ir.poly import Poly, Var, poly, substitute
+from tunesmith.ir.script.printer import script
 from tunesmith.lower.simplifier import Simplifier
 from tunesmith.support.errors import UserError
 
@@ -46,7 +47,7 @@ class _Binder:
                 remaining.append(bound)
             elif not bound.value:
                 numbers = ", ".join(f"{v.name} = {n}" for v, n in self._values.items())
-                raise UserError(f"{func.name} assumes {condition}, which does not hold with {numbers}")
+                raise UserError(f"{func.name} assumes {script(condition)}, which does not hold with {numbers}")
         return func.with_(params=params, body=self._region(func.body), assumptions=tuple(remaining))
 
     def _index(self, p: object) -> object:

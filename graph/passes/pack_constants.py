@@ -30,7 +30,7 @@ def pack_constants(mod: IRModule, target: Target) -> IRModule:
     calls = [b.operation for f in graphs.values() for b in all_bindings(f.body) if isinstance(b.operation, CallFunction)]
     # A function keeps its packing if one of its calls passes an operand that is not a constant.
     packing = [(c, hoisted[c.function]) for c in calls if c.function in hoisted]
-    open_ = {c.function for c, parts in packing if any(not isinstance(c.args[p], Constant) for p in parts.positions)}
+    open_ = {c.function for c, parts in packing if any(not isinstance(c.args[parts.sources[p]], Constant) for p in parts.positions)}
     ready = {name: parts for name, parts in hoisted.items() if name not in open_ and any(c.function == name for c in calls)}
     if not ready:
         return mod
@@ -50,11 +50,16 @@ def _binding(b: Binding, ready: dict[str, HoistedPacking], pack: _Packer) -> Bin
     if not isinstance(op, CallFunction) or op.function not in ready:
         return with_branches(b, lambda r: _region(r, ready, pack))
     parts = ready[op.function]
-    args: list[Operand] = list(op.args)
-    for packer, at in zip(parts.packers, parts.positions, strict=True):
-        constant = args[at]
-        assert isinstance(constant, Constant)
-        args[at] = pack(packer, constant)
+    packers = dict(zip(parts.positions, parts.packers, strict=True))
+    args: list[Operand] = []
+    for at, source in enumerate(parts.sources):
+        if source >= len(op.args):
+            break
+        operand = op.args[source]
+        if at in packers:
+            assert isinstance(operand, Constant)
+            operand = pack(packers[at], operand)
+        args.append(operand)
     return Binding(b.results, CallFunction(parts.main.name, tuple(args), op.sizes))
 
 

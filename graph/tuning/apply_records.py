@@ -8,6 +8,7 @@ formed, and its time is possible on the target.  Failures found later, during lo
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,10 +16,13 @@ from typing import ClassVar
 
 from tunesmith.ir import structural
 from tunesmith.ir.function import IRModule, PrimFunc
-from tunesmith.ir.poly import Var
+from tunesmith.ir.specialize import sizes_of, specialize
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.verify import verify
 from tunesmith.lower.fallback.default_schedule import default_schedule
+from tunesmith.lower.size_ranges import SizeRanges
+from tunesmith.lower.size_versions import with_versions
+from tunesmith.lower.tuned_sizes import measured_function
 from tunesmith.measure.records.database import Database
 from tunesmith.measure.records.record import Record, target_key
 from tunesmith.schedule.schedule import replay
@@ -37,10 +41,12 @@ class Coverage:
         function: name in the module.
         digest: digest of the unscheduled function, the key of its records.
         status: "used", "missing" (no verified record for this target), "refused" (the best record does not apply any more), "plain"
-            (the function is not tunable, see `why_not_tunable`), or "external" (an external code generator compiles it).
+            (the default schedule is used for these sizes), or "external" (an external code generator compiles it).
         record: identity of the best record, empty if there is none.
         seconds: measured time of that record; None if there is none.
         reason: why no record was used, and what to do; empty if one was used.
+        sizes: of a function with dynamic shapes, the sizes that this entry is about; such a function has an entry for each range of
+            sizes with records, and one for all other sizes.
     """
 
     function: str
@@ -49,12 +55,14 @@ class Coverage:
     record: str = ""
     seconds: float | None = None
     reason: str = ""
+    sizes: str = ""
 
     def __str__(self) -> str:
         """The coverage in one line."""
+        at = f" for {self.sizes}" if self.sizes else ""
         if self.status == "used" and self.seconds is not None:
-            return f"{self.function}: record {self.record} (measured time {self.seconds * 1e6:.4g} us)"
-        return f"{self.function} ({self.digest}): {self.status}: {self.reason}"
+            return f"{self.function}{at}: record {self.record} (measured time {self.seconds * 1e6:.4g} us)"
+        return f"{self.function} ({self.digest}){at}: {self.status}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +110,7 @@ class ApplyRecords:
         """
         target = self._target(target)
         found = {name: self._find(name, func, target) for name, func in mod.items() if isinstance(func, PrimFunc)}
-        coverage = tuple([c for _, c in found.values()])
+        coverage = tuple([c for _, entries in found.values() for c in entries])
         self._check(coverage, target)
         functions = {name: s if s is not None else self._plain(mod[name], target) for name, (s, _) in found.items()}
         return Applied(mod.update(functions), coverage)
@@ -121,9 +129,14 @@ class ApplyRecords:
             RecordError: `strict` is set and a function has no usable record.
         """
         target = self._target(target)
-        coverage = tuple([c if c.function not in broken else _refused(c, broken[c.function]) for c in applied.coverage])
-        self._check(coverage, target)
         used = {c.function for c in applied.coverage if c.status == "used"}
+        coverage = tuple(
+            [
+                _refused(c, broken[c.function]) if c.function in broken and (c.status == "used" or c.function not in used) else c
+                for c in applied.coverage
+            ]
+        )
+        self._check(coverage, target)
         plain = {name: self._plain(mod[name], target) if name in used else default_schedule(mod[name], target) for name in broken}
         return Applied(applied.mod.update(plain), coverage)
 
@@ -152,19 +165,48 @@ class ApplyRecords:
             )
         return made
 
-    def _find(self, name: str, func: PrimFunc, target: Target) -> tuple[PrimFunc | None, Coverage]:
+    def _find(self, name: str, func: PrimFunc, target: Target) -> tuple[PrimFunc | None, tuple[Coverage, ...]]:
         """The function scheduled by its best record, or None, and its coverage."""
         digest = structural.digest(func)
+        if sizes_of(func):
+            return self._find_sizes(name, func, digest, target)
         record = self.database.best(digest, target.to_json(), func)
         if record is None:
-            plain = why_not_tunable(func)
-            return None, Coverage(name, digest, "plain" if plain else "missing", reason=plain or self._why_missing(digest, target))
+            return None, (Coverage(name, digest, "missing", reason=self._why_missing(digest, target)),)
         try:
             scheduled = apply_record(record, func)
         except UserError as error:
             reason = f"its record does not apply: {error}. Tune it again"
-            return None, Coverage(name, digest, "refused", record.identity, _finite(record), reason)
-        return scheduled, Coverage(name, digest, "used", record.identity, _finite(record))
+            return None, (Coverage(name, digest, "refused", record.identity, _finite(record), reason),)
+        return scheduled, (Coverage(name, digest, "used", record.identity, _finite(record)),)
+
+    def _find_sizes(self, name: str, func: PrimFunc, digest: str, target: Target) -> tuple[PrimFunc | None, tuple[Coverage, ...]]:
+        """A function with dynamic shapes with a version for each range of sizes that has a record, and its coverage."""
+        versions: list[tuple[SizeRanges, PrimFunc]] = []
+        found: list[tuple[SizeRanges, Coverage]] = []
+        for box, workload in self.database.tuned_sizes(digest, target.to_json()):
+            at = Coverage(name, digest, "missing", sizes=str(box))
+            try:
+                measured = measured_function(func, box)
+                record = self.database.best(workload, target.to_json(), measured)
+                if record is None:
+                    found.append((box, replace(at, reason=self._why_missing(workload, target))))
+                    continue
+                at = replace(at, record=record.identity, seconds=_finite(record))
+                scheduled = apply_record(record, measured, specialize(func, box.single))
+            except UserError as error:
+                found.append((box, replace(at, status="refused", reason=f"its record does not apply: {error}. Tune it again")))
+                continue
+            versions.append((box, scheduled))
+            found.append((box, replace(at, status="used")))
+        if not any(a.overlaps(b) for (a, _), (b, _) in itertools.combinations(versions, 2)):
+            versions.sort(key=lambda v: v[0])
+        if not found:
+            why = f"it has dynamic shapes, and the log has no record for them. Tune it for some sizes, as in sizes='{example_sizes(func)}'"
+            return None, (Coverage(name, digest, "missing", reason=why),)
+        rest = Coverage(name, digest, "plain", sizes="all other sizes", reason="the default schedule: no record is for these sizes")
+        coverage = [c for _, c in sorted(found, key=lambda x: x[0])]
+        return with_versions(self._plain(func, target), versions), (*coverage, rest)
 
     def _why_missing(self, digest: str, target: Target) -> str:
         """The reason for a missing record: no records, records only for other targets, or no valid record."""
@@ -184,16 +226,18 @@ class ApplyRecords:
         return f"no record of this workload{damaged}. Tune it"
 
 
-def why_not_tunable(func: PrimFunc) -> str:
-    """Why a function is not tunable; empty if it is tunable."""
-    if any(isinstance(p, Var) for p in func.params):
-        return "it has dynamic shapes, and one schedule is used for all sizes"
-    return ""
+def example_sizes(func: PrimFunc) -> str:
+    """An example of the sizes to tune a function for: `n=1..128`."""
+    return " ".join(f"{v.name}=1..128" for v in sizes_of(func))
 
 
-def apply_record(record: Record, func: PrimFunc) -> PrimFunc:
+def apply_record(record: Record, func: PrimFunc, to: PrimFunc | None = None) -> PrimFunc:
     """Schedule a function by one record; the name of the function is kept.
 
+    Args:
+        record: a record of `func`.
+        func: the measured function.
+        to: the function to schedule, if it is not `func`: the same with dynamic sizes.
     Raises:
         RecordError: the record belongs to another workload, its trace is malformed, lacks decisions or has invalid arguments, or its
             fields are inconsistent.
@@ -206,7 +250,7 @@ def apply_record(record: Record, func: PrimFunc) -> PrimFunc:
     trace = Trace.from_json(record.trace)
     row = trace.configuration()  # raises if a decision is missing: a replay must not sample
     try:
-        scheduled = replay(trace, func).func
+        scheduled = replay(trace, func if to is None else to).func
         verify(scheduled)
     except UserError:
         raise

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tunesmith.graph.ir.function import GraphFunc
-from tunesmith.graph.ir.node import Binding, CallFunction, all_bindings
-from tunesmith.graph.tuning.apply_records import why_not_tunable
+from tunesmith.graph.ir.node import CallFunction, all_bindings
 from tunesmith.ir import structural
 from tunesmith.ir.function import IRModule, PrimFunc
+from tunesmith.ir.poly import Poly, Var, substitute
 from tunesmith.support.errors import UserError
 
 
@@ -22,18 +22,18 @@ class ExtractedTask:
         func: the unscheduled program.
         digest: digest of the program, the key of its records.
         weight: number of calls of functions with this program in one run of the entry; calls in both regions of an `if` are counted.
+        sizes: for a function with dynamic shapes, the distinct sizes of its calls, expressions of the sizes of the entry.
     """
 
     name: str
     func: PrimFunc
     digest: str
     weight: int
+    sizes: tuple[tuple[Poly, ...], ...] = ()
 
 
 def extract_tasks(mod: IRModule, entry: str = "main") -> list[ExtractedTask]:
     """The tasks of a legalised module, in the order of first calls.
-
-    Functions that are not tunable (`apply_records.why_not_tunable`) are skipped.
 
     Raises:
         UserError: `entry` is not a graph function.
@@ -43,26 +43,34 @@ def extract_tasks(mod: IRModule, entry: str = "main") -> list[ExtractedTask]:
         raise UserError(f"tasks are extracted from a graph function, but {entry!r} is a {type(main).__name__}")
     found: dict[str, ExtractedTask] = {}
     digests: dict[str, str] = {}
-    for b in _calls(mod, main):
-        assert isinstance(b.operation, CallFunction)
-        name = b.operation.function
+    for call, sizes in _calls(mod, main, {}):
+        name = call.function
         func = mod[name]
-        if not isinstance(func, PrimFunc) or why_not_tunable(func):
+        if not isinstance(func, PrimFunc):
             continue
         if name not in digests:
             digests[name] = structural.digest(func)
         key = digests[name]
-        old = found.get(key)
-        found[key] = ExtractedTask(name, func, key, 1) if old is None else ExtractedTask(old.name, old.func, key, old.weight + 1)
+        old = found.setdefault(key, ExtractedTask(name, func, key, 0))
+        known = dict.fromkeys([*old.sizes, *([sizes] if sizes else [])])
+        found[key] = ExtractedTask(old.name, old.func, key, old.weight + 1, tuple(known))
     return list(found.values())
 
 
-def _calls(mod: IRModule, func: GraphFunc) -> Iterator[Binding]:
-    """The calls of functions other than graph functions, including those in called graph functions."""
+def _calls(mod: IRModule, func: GraphFunc, bound: Mapping[Var, Poly]) -> Iterator[tuple[CallFunction, tuple[Poly, ...]]]:
+    """The calls of functions other than graph functions, including those in called graph functions, with the sizes that they pass.
+
+    `bound` are the sizes of `func` in terms of those of the entry.
+    """
     for b in all_bindings(func.body):
         if isinstance(b.operation, CallFunction):
             callee = mod[b.operation.function]
             if isinstance(callee, GraphFunc):
-                yield from _calls(mod, callee)
+                inner: dict[Var, Poly] = {}
+                for a, p in zip(b.operation.args, callee.params, strict=True):
+                    for given, extent in zip(a.type.shape, p.type.shape, strict=True):
+                        if (v := extent.as_var()) is not None:
+                            inner.setdefault(v, substitute(given, bound))
+                yield from _calls(mod, callee, inner)
             else:
-                yield b
+                yield b.operation, tuple([substitute(s, bound) for s in b.operation.sizes])

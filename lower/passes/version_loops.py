@@ -27,7 +27,7 @@ from tunesmith.support.arguments import as_count
 
 MAX_VERSIONS = 24
 """Limit on the copies of a tile; beyond it guards stay in the tile, which is slow but small."""
-MAX_RESTS = 3
+MAX_RESTS = 16
 """Limit on the tiles of different sizes for the rest of a dynamic extent."""
 
 

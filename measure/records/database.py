@@ -16,6 +16,7 @@ from tunesmith.ir import structural
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.script.parser import parse
 from tunesmith.ir.target.target import Target
+from tunesmith.lower.size_ranges import SizeRanges
 from tunesmith.measure.records.log import LogReport, PathLike, load, status_rank
 from tunesmith.measure.records.record import CandidateKey, Record, WorkloadLine, target_key
 from tunesmith.measure.records.status import Status, leader_of, status_of
@@ -92,6 +93,8 @@ class Database:
         self._lock = threading.RLock()
         self._tasks: dict[tuple[str, str], _Task] = {}
         self._workloads: dict[str, WorkloadLine] = {}
+        self._sizes: dict[tuple[str, str, SizeRanges, str], None] = {}
+        """(function, target, box, workload) of the records for sizes of dynamic shapes, in the order of the last records."""
         self._count = 0
         for given in (records, workloads):
             if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
@@ -130,6 +133,10 @@ class Database:
         key = (record.workload, target_key(record.target))
         with self._lock:
             is_new = self._tasks.setdefault(key, _Task()).add(record)
+            if record.sizes is not None:
+                tuned = (record.sizes.function, key[1], record.sizes.box, record.workload)
+                self._sizes.pop(tuned, None)
+                self._sizes[tuned] = None
             self._count += is_new
             return is_new
 
@@ -193,6 +200,20 @@ class Database:
             return SHORTEST if func is None else min_seconds(func, Target(target))
         except (UserError, RecursionError):  # the program or the target is invalid
             return SHORTEST
+
+    def tuned_sizes(self, function: str, target: Mapping[str, object]) -> list[tuple[SizeRanges, str]]:
+        """The sizes for which a function with dynamic shapes was tuned, each with the digest of the workload of its records.
+
+        Of boxes that overlap, the one of the latest record comes first: a function may be tuned again for other ranges.
+
+        Args:
+            function: digest of the function.
+            target: plain JSON of the target.
+        """
+        key = target_key(target)
+        with self._lock:
+            found = [(box, workload) for (f, k, box, workload) in self._sizes if (f, k) == (function, key)]
+        return found[::-1]
 
     def measured(self, workload: str, target: Mapping[str, object]) -> set[CandidateKey]:
         """All measured candidates, including failed ones; a resumed search skips them."""

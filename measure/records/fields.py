@@ -28,6 +28,7 @@ MAX_MESSAGE = 16_384
 MAX_SCRIPT = 4 << 20
 MAX_ROW = 4_096
 MAX_SAMPLES = 100_000
+MAX_SIZES = 64
 
 _DIGEST = re.compile(r"[0-9A-Za-z_.:-]{1,128}")
 _CANONICAL = json.JSONEncoder(sort_keys=True, allow_nan=False, separators=(",", ":"))
@@ -101,7 +102,7 @@ class LineFields(StrictFields):
         """A digest: a short name that cannot contain a path separator."""
         expected = "a digest of 1 to 128 letters, digits or _.:-"
         value = self.take(name, expected)
-        if not isinstance(value, str) or not _DIGEST.fullmatch(value):
+        if not isinstance(value, str) or not is_digest(value):
             self.refuse(name, expected, value)
         return value
 
@@ -170,6 +171,11 @@ class LineFields(StrictFields):
         if not 0 <= number < math.inf or (positive and number == 0):  # NaN fails the first condition
             self.refuse(name, expected, value)
         return number
+
+
+def is_digest(text: str) -> bool:
+    """Whether a text has the form of a digest."""
+    return _DIGEST.fullmatch(text) is not None
 
 
 def canonical(name: str, value: object) -> str:

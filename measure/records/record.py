@@ -12,7 +12,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-from tunesmith.measure.records.fields import MAX_MESSAGE, MAX_NAME, MAX_SCRIPT, VERSION, LineFields, ValuePool, canonical, clip, plain
+from tunesmith.lower.size_ranges import LARGEST, SizeRanges
+from tunesmith.lower.tuned_sizes import TunedSizes
+from tunesmith.measure.records.fields import (
+    MAX_MESSAGE,
+    MAX_NAME,
+    MAX_SCRIPT,
+    MAX_SIZES,
+    VERSION,
+    LineFields,
+    ValuePool,
+    canonical,
+    clip,
+    is_digest,
+    plain,
+)
 from tunesmith.support.errors import RecordError
 
 ERROR_KINDS = ("build_error", "timeout", "crash", "out_of_memory", "wrong_result", "run_error")
@@ -56,6 +70,7 @@ class Record:
         policy: the timing policy as plain JSON.
         extra: additional plain JSON of the caller (hardware counters, network, tags).
         unknown: fields of the line that this version does not define, preserved unchanged.
+        sizes: the sizes that the record is for, if it belongs to a function with dynamic shapes.
     """
 
     workload: str
@@ -74,6 +89,7 @@ class Record:
     policy: Mapping[str, object]
     extra: Mapping[str, object] = field(default_factory=dict)
     unknown: Mapping[str, object] = field(default_factory=dict)
+    sizes: TunedSizes | None = None
     _identity: tuple[str, str] = field(default=("", ""), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -143,6 +159,7 @@ class Record:
             "timestamp": self.timestamp,
             "policy": self.policy,
             "extra": self.extra,
+            **({} if self.sizes is None else {"sizes": self.sizes.to_json()}),
         }
         complete = _with_unknown(line, self.unknown)
         complete["schedule"] = Record.from_json(complete).schedule  # computed from the fields as they will be read
@@ -163,6 +180,7 @@ class Record:
         """
         fields = LineFields("record", line, pool)
         written = fields.rest.pop("schedule", None)
+        sizes = _sizes(fields)
         record = cls(
             workload=fields.digest("workload"),
             target=fields.shared("target"),
@@ -180,6 +198,7 @@ class Record:
             policy=fields.shared("policy"),
             extra=fields.mapping("extra"),
             unknown=fields.rest,  # evaluated last, after all known fields were removed
+            sizes=sizes,
         )
         if record.error is None and not record.samples:
             fields.refuse("samples", "at least one sample, as `error` is null", [])
@@ -261,6 +280,24 @@ def _error(fields: LineFields) -> ErrorInfo | None:
     if not isinstance(message, str) or len(message) > MAX_MESSAGE:
         fields.refuse("error.message", f"a string of at most {MAX_MESSAGE} characters", message)
     return ErrorInfo(kind, message)
+
+
+def _sizes(fields: LineFields) -> TunedSizes | None:
+    """The field `sizes`, which lines of earlier versions and of functions with constant shapes do not have."""
+    value = fields.rest.pop("sizes", None)
+    if value is None:
+        return None
+    expected = '{"function": digest, "ranges": {name: [lowest, highest]}}, with sizes from 1 to 2**31 - 1'
+    if not isinstance(value, dict) or value.keys() != {"function", "ranges"} or not isinstance(value["ranges"], dict):
+        fields.refuse("sizes", expected, value)
+    digest, ranges = value["function"], value["ranges"]
+    if not isinstance(digest, str) or not is_digest(digest) or not 0 < len(ranges) <= MAX_SIZES:
+        fields.refuse("sizes", expected, value)
+    for name, ends in ranges.items():
+        fine = isinstance(ends, list) and len(ends) == 2 and all(type(x) is int for x in ends)
+        if not fine or not 1 <= ends[0] <= ends[1] <= LARGEST or not 0 < len(name) <= MAX_NAME:
+            fields.refuse("sizes", expected, value)
+    return TunedSizes(digest, SizeRanges.of({name: (low, high) for name, (low, high) in ranges.items()}))
 
 
 def _with_unknown(line: dict[str, object], unknown: Mapping[str, object]) -> dict[str, object]:

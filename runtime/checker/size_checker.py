@@ -2,7 +2,8 @@
 
 Such a function takes its tensors followed by its sizes, ints.  Its entry point calls
 
-1. `i32 tunesmith_check_sizes_v1(signature, args, num_args, sizes)`: checks the number of arguments and the sizes, and stores the sizes;
+1. `i32 tunesmith_check_sizes_v2(signature, args, num_args, sizes)`: checks the number of arguments and the sizes, and stores the sizes;
+   `tunesmith_check_sizes_v1`, for code compiled by older versions, which was not correct for empty tensors, refuses the size 0;
 2. `i32 tunesmith_check_tensors_v1(signature, params, args, sizes, addresses)`: checks the tensors against a parameter table that the
    entry point has computed from the sizes, and stores their addresses;
 3. `i32 tunesmith_refuse_v1(signature, sizes, bytes, detail)` if the kernel failed to allocate that many bytes for intermediate results;
@@ -19,7 +20,8 @@ from __future__ import annotations
 
 from tunesmith.runtime.thread_support import FORKED, FORKED_TEXT
 
-CHECK_SIZES = "tunesmith_check_sizes_v1"
+CHECK_SIZES = "tunesmith_check_sizes_v2"
+CHECK_POSITIVE_SIZES = "tunesmith_check_sizes_v1"
 CHECK_TENSORS = "tunesmith_check_tensors_v1"
 REFUSE = "tunesmith_refuse_v1"
 REFUSE_SIZES = "tunesmith_refuse_sizes_v1"
@@ -32,11 +34,12 @@ MAX_SIZES = 64
 """Number of bits in a word of `uses`."""
 
 LARGEST_SIZE = 2**31 - 1
-"""Largest size that lowering assumes; the smallest is 1."""
+"""Largest size; the smallest is 0."""
 
 SIZE_TEXTS = {
     "memory_error": "MemoryError",
-    "an_int": f"an int from 1 to {LARGEST_SIZE}",
+    "an_int": f"an int from 0 to {LARGEST_SIZE}",
+    "a_positive_int": f"an int from 1 to {LARGEST_SIZE}",
     "got_no_int": ", got a value of type %.*s: pass the size as an int",
     "got_int": ", got %lld",
     "with_first": " with ",
@@ -49,9 +52,9 @@ SIZE_TEXTS = {
     "forked": FORKED_TEXT,
 }
 
-SIZE_FUNCTIONS = f"""
+_CHECK = """
 ; 0 and the sizes in %sizes, or -1 with the error raised.
-define i32 @tunesmith_check_sizes_v1(ptr %signature, ptr %args, i32 %num, ptr %sizes) nounwind {{
+define i32 @$SYMBOL(ptr %signature, ptr %args, i32 %num, ptr %sizes) nounwind {
 entry:
   %tensors.p = getelementptr i8, ptr %signature, i64 8
   %tensors = load i32, ptr %tensors.p
@@ -74,8 +77,8 @@ one:
 value:
   %value.p = getelementptr i8, ptr %arg, i64 8
   %size = load i64, ptr %value.p
-  %less = sub i64 %size, 1
-  %in = icmp ult i64 %less, {LARGEST_SIZE}
+  %less = sub i64 %size, $LOWEST
+  %in = icmp ule i64 %less, $SPAN
   br i1 %in, label %good, label %bad
 good:
   %j64 = zext i32 %j to i64
@@ -86,20 +89,15 @@ good:
 done:
   ret i32 0
 bad:
-  call void @tunesmith.fail_size(ptr %signature, i32 %j, i32 %i, ptr %arg)
+  call void @tunesmith.fail_$EXPECTED(ptr %signature, i32 %j, i32 %i, ptr %arg)
   ret i32 -1
 bad.count:
   call void @tunesmith.fail_count(ptr %signature, i32 %all, i32 %num)
   ret i32 -1
-}}
-
-define i32 @tunesmith_check_tensors_v1(ptr %signature, ptr %params, ptr %args, ptr %sizes, ptr %first) nounwind {{
-  %status = call i32 @tunesmith.check_tensors(ptr %signature, ptr %params, ptr %args, ptr %sizes, ptr %first)
-  ret i32 %status
-}}
+}
 
 ; Raises "<function>: argument <i> (<name>): expected an int ..., got ...".
-define internal void @tunesmith.fail_size(ptr %signature, i32 %j, i32 %i, ptr %arg) cold noinline nounwind {{
+define internal void @tunesmith.fail_$EXPECTED(ptr %signature, i32 %j, i32 %i, ptr %arg) cold noinline nounwind {
 entry:
   %index = alloca [16 x i8], align 16
   %detail = alloca [1024 x i8], align 16
@@ -129,8 +127,25 @@ kind:
   br label %raise
 raise:
   %class = select i1 %int, ptr @tunesmith.text.value_error, ptr @tunesmith.text.type_error
-  raise %class: %function .of_argument %index .of_name %name .expected .an_int %detail
+  raise %class: %function .of_argument %index .of_name %name .expected .$EXPECTED %detail
   ret void
+}
+"""
+
+
+def _check(symbol: str, lowest: int, expected: str) -> str:
+    """The functions that check sizes from `lowest` on; `expected` names the text for the error."""
+    texts = {"$SYMBOL": symbol, "$LOWEST": str(lowest), "$SPAN": str(LARGEST_SIZE - lowest), "$EXPECTED": expected}
+    text = _CHECK
+    for name, value in texts.items():
+        text = text.replace(name, value)
+    return text
+
+
+SIZE_FUNCTIONS = f"""{_check(CHECK_SIZES, 0, "an_int")}{_check(CHECK_POSITIVE_SIZES, 1, "a_positive_int")}
+define i32 @tunesmith_check_tensors_v1(ptr %signature, ptr %params, ptr %args, ptr %sizes, ptr %first) nounwind {{
+  %status = call i32 @tunesmith.check_tensors(ptr %signature, ptr %params, ptr %args, ptr %sizes, ptr %first)
+  ret i32 %status
 }}
 
 ; " with n = 7, m = 3": the sizes in the shape of tensor %i, in a buffer of 1024 bytes; nothing without %sizes.

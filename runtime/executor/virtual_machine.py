@@ -111,8 +111,6 @@ class VirtualMachine(Executor):
             i, axis = (ins[2], ins[3]) if ins[0] == "size" else (ins[1], ins[2])
             given = arrays[i].shape[axis]
             if ins[0] == "size":
-                if given < 1:
-                    raise self._wrong_shape(i, arrays[i], f", and {ins[1]} must be 1 or more")
                 sizes[ins[1]] = given
             elif given != evaluate(ins[3], sizes):
                 named = f" where {_assigned(sizes)}" if isinstance(ins[3], (str, list)) else ""

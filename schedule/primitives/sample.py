@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tunesmith.ir.poly import ceildiv, mod, product
+from tunesmith.ir.poly import ceildiv, is_param_only, mod, product
 from tunesmith.schedule.handles import IntRV, LoopRV
 from tunesmith.schedule.primitive import primitive
 from tunesmith.schedule.state import ScheduleState
@@ -55,7 +55,7 @@ def sample_tile(
         slack: plus this number of iterations.
     Requires:
         parts: n is from 2 to 64, with one domain for each of the n - 1 factors.
-        waste: the tiles cover at most (1 + waste) * extent + slack iterations.
+        waste: the tiles cover at most (1 + waste) * extent + slack iterations.  Not checked for an extent with a dynamic size.
         loop-exists: the loop is still in the program.
         admissible: no domain is empty, and some draw meets the waste bound.
         decision: a given decision is n - 1 integers from 1 to 2**31 - 1.
@@ -76,12 +76,13 @@ def sample_tile(
     out = s.sample([f"{name}{i + 1}" for i in range(n - 1)], domains, decision, accept)
     _require_positive(s, out)
     t = product([v.expr for v in out])
-    s.require(
-        "le0",
-        (ceildiv(extent, t) * t - extent) * 16 - extent * share - 16 * slack,
-        "waste",
-        f"the tiles of {loop!r} exceed its extent too far",
-    )
+    if is_param_only(extent):
+        s.require(
+            "le0",
+            (ceildiv(extent, t) * t - extent) * 16 - extent * share - 16 * slack,
+            "waste",
+            f"the tiles of {loop!r} exceed its extent too far",
+        )
     return out
 
 

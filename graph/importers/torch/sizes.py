@@ -68,13 +68,14 @@ class Sizes:
         raise ModelImportError(f"the condition {expr} is not a condition on sizes")
 
     def range_conditions(self, ranges: Mapping[Any, Any]) -> list[Expr]:
-        """Conditions from symbol ranges.  torch traces with sizes >= 2 but also accepts 1, as its own input check does."""
+        """Conditions from symbol ranges.  torch traces with sizes >= 2 but also accepts 0 and 1, as its own input check does."""
         found = []
         for symbol in sorted(ranges, key=str):
             if str(symbol) not in self.variables:
                 continue
             size, least, most = poly(self.variables[str(symbol)]), ranges[symbol].lower, ranges[symbol].upper
-            found.append(_relation("ge", size, poly(max(1, int(least)) if least > 2 else 1)))
+            if least > 2:
+                found.append(_relation("ge", size, poly(int(least))))
             if most.is_Integer and int(most) < 2**31:
                 found.append(_relation("le", size, poly(int(most))))
         return found

@@ -56,6 +56,7 @@ def main() -> None:
 @click.option("--allocate", metavar="NAME", help="round-robin, or gradient (the default where a budget is shared).")
 @click.option("--early-stop", type=int, metavar="N", help="Stop a workload after N trials without a speed-up of 1 %.")
 @click.option("--weight", "weights", multiple=True, metavar="WORKLOAD=X", help="Occurrences of a workload, for the gradient; 1 by default.")
+@click.option("--sizes", multiple=True, metavar="NAME=SIZES", help="Dynamic sizes to tune for: n=1..128, or n=16,64,128; repeatable.")
 @click.option("--tensorboard", metavar="DIR", help="Write curves for TensorBoard.")
 @json_option
 def tune(
@@ -74,6 +75,7 @@ def tune(
     allocate: str | None,
     early_stop: int | None,
     weights: tuple[str, ...],
+    sizes: tuple[str, ...],
     tensorboard: str | None,
     out: str | None,
 ) -> None:
@@ -87,6 +89,7 @@ def tune(
         log,
         budget=Budget(trials, total_trials, seconds, early_stop),
         search=Search(sampler, model, seed, batch, rules or None, allocation=allocate, weights=_weights(weights)),
+        sizes=list(sizes) or None,
         workers=int(workers) if workers is not None and workers.isdecimal() else workers,
         tensorboard=tensorboard,
     )

@@ -118,7 +118,7 @@ def compile(
         if not bounds_check:
             return make()
         with reported_indices():
-            return make(lowering=CPU_CHECKED)
+            return make(lowering=CPU_CHECKED, untuned=_unscheduled)
     if executor is not None or offload or name is not None:
         given = f"executor={executor!r}" if executor is not None else f"offload={offload!r}" if offload else f"name={name!r}"
         raise UserError(f"{given} is for models; this module has no graph function `main`")
@@ -131,7 +131,7 @@ def compile(
         return _load(_artifact(module, target, bounds_check), target, (), found, module)
     _functions(module)
     # A GPU program is compiled several times to choose a schedule, so functions without a record get a default schedule there.
-    untuned = default_schedule if backend_of(target).needs_threads else analytic_schedule
+    untuned = _unscheduled if bounds_check else default_schedule if backend_of(target).needs_threads else analytic_schedule
     artifact, applied = compile_records(
         ApplyRecords(Database() if records is None else open_records(records), target, strict, untuned),
         module,
@@ -183,6 +183,11 @@ def open_records(records: Records) -> Database:
         RecordError: the file does not exist, or the argument is not a path.
     """
     return records if isinstance(records, Database) else Database.from_log(records)
+
+
+def _unscheduled(func: PrimFunc, target: Target) -> PrimFunc:
+    """The function itself: code with index checks is serial, and a schedule's register tiles may have dynamic extents there."""
+    return func
 
 
 def _module(mod: WorkloadLike | Schedule) -> IRModule:

@@ -180,6 +180,8 @@ def _log_entry(database: Database, digest: str, target: Mapping[str, object], sc
         "row": None if best is None else list(best.row),
         "curve": _curve(records),
     }
+    if records and records[-1].sizes is not None:
+        entry["sizes"] = str(records[-1].sizes.box)
     if best is not None and trace:
         entry["trace"] = _steps(best)
     if best is not None and script:

@@ -21,6 +21,7 @@ from tunesmith.display.progress import ProgressView
 from tunesmith.display.report import Report, TaskReport, noise_notes
 from tunesmith.display.tensorboard import TensorBoardScalars
 from tunesmith.driver.compile import as_target
+from tunesmith.driver.size_buckets import parse_sizes
 from tunesmith.driver.tune_options import EARLIER, Budget, Search, as_budget, as_search
 from tunesmith.driver.workloads import Subject, WorkloadLike, find_subjects
 from tunesmith.ir.remarks import checked
@@ -55,6 +56,7 @@ def tune(
     *,
     budget: Budget | int | None = None,
     search: Search | str | type[Sampler] | None = None,
+    sizes: object = None,
     workers: int | str | None = None,
     policy: MeasurePolicy | None = None,
     progress: bool = True,
@@ -72,6 +74,8 @@ def tune(
             (see `measure.records.run_manifest`).  None disables the log.
         budget: when the search ends; a number is the trials of each workload, by default 128.
         search: sampler, cost model, seed and the rest of the method; a name or a class is the sampler.
+        sizes: dynamic sizes to tune for: `"n=1..128"`, `"n=16,64,128"`, or a mapping from names to numbers, lists or ranges.  A range is
+            cut at powers of two.  Each part is a workload: it is measured at its largest size, and its schedule is used for all its sizes.
         workers: compiling processes; by default one per core.  0 compiles and runs in this process, where a crashing candidate ends the
             whole run.  "ray" or "ray:N" compiles with Ray actors, N or one per processor, and runs with them: in the cluster at
             RAY_ADDRESS, or a local Ray started for the run.
@@ -93,7 +97,7 @@ def tune(
     _check(workers, policy, s.weights, tensorboard)
     allocator = make_allocator(("gradient" if b.is_shared else "round-robin") if s.allocation is None else s.allocation)
     scheduler = TaskScheduler(allocator, as_count("batch", s.batch), total=b.total_trials, seconds=b.seconds, early_stop=b.early_stop)
-    found = find_subjects(workloads)
+    found = find_subjects(workloads, None if sizes is None else parse_sizes(sizes))
     if policy is None and any(x.in_model for x in found):
         policy = MeasurePolicy(race=RacePolicy(constant_bytes=COLD_BYTES))
     seed = recorded_seed(s.seed)
@@ -131,6 +135,7 @@ def tune(
             "allocation": type(allocator).__name__,
             "leaders": leaders,
             "workers": workers,
+            "sizes": None if sizes is None else str(sizes),
         }
         names = [task.name for task in named]
         path = None if log is None else manifest_path(log)

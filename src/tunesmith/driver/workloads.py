@@ -7,24 +7,28 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from tunesmith.datasets.suites import expand
+from tunesmith.driver.size_buckets import Buckets, boxes_of, function_boxes, model_boxes
 from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.passes.pipelines import GRAPH
-from tunesmith.graph.tuning.apply_records import why_not_tunable
+from tunesmith.graph.tuning.apply_records import example_sizes
 from tunesmith.graph.tuning.tasks import extract_tasks
 from tunesmith.ir import structural
 from tunesmith.ir.analysis.operation_count import operation_count
 from tunesmith.ir.analysis.out_of_bounds import check_out_of_bounds
 from tunesmith.ir.function import IRModule, PrimFunc
-from tunesmith.ir.poly import Var
+from tunesmith.ir.specialize import sizes_of
 from tunesmith.ir.target.target import Target
+from tunesmith.lower.size_ranges import SizeRanges
+from tunesmith.lower.tuned_sizes import measured_function
 from tunesmith.measure.evaluator.argument_data import Range
 from tunesmith.ops.tensor_expression import Tensor, create_prim_func
 from tunesmith.ops.workload import Workload, workload
+from tunesmith.search.space.dynamic_sizes import DynamicSizes
 from tunesmith.search.space.rules_table import Rule, find_rules
 from tunesmith.search.task import Task
 from tunesmith.support import user_code
@@ -49,6 +53,7 @@ class Subject:
         operator: the operator's workload, with reference and flops, or None.
         weight: number of calls in the source model.
         in_model: the function was extracted from a model.
+        sizes: of a function with dynamic shapes, the sizes to tune it for; `func` is then its `measured_function` for them.
     """
 
     name: str
@@ -56,6 +61,7 @@ class Subject:
     operator: Workload | None = None
     weight: float = 1.0
     in_model: bool = False
+    sizes: DynamicSizes | None = None
 
     @cached_property
     def flops(self) -> int:
@@ -83,9 +89,10 @@ class Subject:
             UserError: the function has dynamic shapes.
         """
         op = self.operator
-        if any(isinstance(p, Var) for p in self.func.params):
+        if sizes_of(self.func):
             raise UserError(
-                f"{self.name} cannot be tuned: {why_not_tunable(self.func)}. Give it fixed sizes to tune it, or compile it as it is"
+                f"{self.name} has dynamic shapes: pass the sizes to tune it for, as in sizes={example_sizes(self.func)!r} "
+                f"(--sizes '{example_sizes(self.func)}'), or compile it as it is"
             )
         return Task(
             self.name,
@@ -96,18 +103,27 @@ class Subject:
             self.weight,
             rules=None if rules is None else find_rules(rules),
             ranges=self.ranges,
+            sizes=self.sizes,
         )
 
 
-def find_subjects(given: WorkloadLike | Iterable[WorkloadLike]) -> list[Subject]:
+def find_subjects(given: WorkloadLike | Iterable[WorkloadLike], buckets: Buckets | None = None) -> list[Subject]:
     """The subjects of one or several workloads.  A module gives one per function, a model one per task.
 
+    Args:
+        given: the workloads.
+        buckets: the ranges of each dynamic size to tune for (`size_buckets.parse_sizes`): a function with dynamic shapes gives a subject
+            for each of them.
     Raises:
-        UserError: no workload, a workload of unknown form, or two different programs with one name.
+        UserError: no workload, a workload of unknown form, two different programs with one name, or buckets of a size that no workload has
+            or that a workload excludes.
         ScriptError: an index is certainly out of bounds.
     """
     several = isinstance(given, Iterable) and not isinstance(given, (str, IRModule)) and not _are_tensors(given)
-    found = [s for one in (given if several else [given]) for s in _subjects_of(one)]  # type: ignore[union-attr]
+    found = [s for one in (given if several else [given]) for s in _subjects_of(one, buckets)]  # type: ignore[union-attr]
+    if buckets is not None:
+        _check_known(found, buckets)
+        found = [s for one in found for s in (_sized(one, buckets) if sizes_of(one.func) else [one])]
     if not found:
         raise UserError("no workload was given. Name one, for example matmul(m=512,n=512,k=512)")
     named: dict[str, Subject] = {}
@@ -159,11 +175,11 @@ def find_module(given: WorkloadLike | Sequence[str]) -> IRModule:
     return IRModule([s.func for s in find_subjects(given)])
 
 
-def _of_text(text: str) -> list[Subject]:
+def _of_text(text: str, buckets: Buckets | None = None) -> list[Subject]:
     if not names_a_file(text):
         op = workload(text)
         return [Subject(op.text, op.func, op)]
-    return _of_found(text, _loaded(text))
+    return _of_found(text, _loaded(text), buckets)
 
 
 def _loaded(text: str) -> object:
@@ -191,9 +207,9 @@ def _check_no_arguments(text: str, found: Callable[..., object]) -> None:
         )
 
 
-def _of_found(text: str, found: Any) -> list[Subject]:
+def _of_found(text: str, found: Any, buckets: Buckets | None = None) -> list[Subject]:
     if isinstance(found, IRModule):
-        return _of_module(found, f"{text.rpartition(':')[2]}/")
+        return _of_module(found, f"{text.rpartition(':')[2]}/", buckets)
     if _are_tensors(found):
         found = create_prim_func(list(found), text.rpartition(":")[2])
     if isinstance(found, Workload):
@@ -205,36 +221,72 @@ def _of_found(text: str, found: Any) -> list[Subject]:
     return [Subject(text, found)]
 
 
-def _of_module(mod: IRModule, prefix: str = "") -> list[Subject]:
+def _of_module(mod: IRModule, prefix: str = "", buckets: Buckets | None = None) -> list[Subject]:
     """Subjects of the functions of a module; for a module with the graph function `main`, the tasks of that model."""
-    if isinstance(mod.get("main"), GraphFunc):
-        lowered = GRAPH(mod, Target.detect())
-        tasks = extract_tasks(lowered)
-        if not tasks:
-            raise UserError(_why_no_tasks(lowered))
-        return [Subject(prefix + t.name, t.func, weight=float(t.weight), in_model=True) for t in tasks]
+    main = mod.get("main")
+    if isinstance(main, GraphFunc):
+        return _of_model(mod, main, prefix, buckets)
     return [Subject(prefix + name, f) for name, f in mod.items() if isinstance(f, PrimFunc)]
 
 
-def _why_no_tasks(mod: IRModule) -> str:
-    """Why a lowered model has no tunable function."""
-    reasons = dict.fromkeys([why_not_tunable(f) for f in mod.values() if isinstance(f, PrimFunc)])
-    if not reasons:
-        return "the model has no functions to tune"
-    dynamic = any(isinstance(p, Var) for f in mod.values() if isinstance(f, PrimFunc) for p in f.params)
-    advice = "Import it with fixed sizes to tune it, or compile it as it is" if dynamic else "Compile it as it is"
-    return f"no function of the model can be tuned: {'; '.join(reasons)}. {advice}"
+def _of_model(mod: IRModule, main: GraphFunc, prefix: str, buckets: Buckets | None) -> list[Subject]:
+    lowered = GRAPH(mod, Target.detect())
+    tasks = extract_tasks(lowered)
+    if not tasks:
+        raise UserError("the model has no functions to tune. Compile it as it is")
+    if any(sizes_of(t.func) for t in tasks) and buckets is None:
+        names = [v.name for v in main.sizes]
+        example = " ".join(f"{name}=1..128" for name in names)
+        raise UserError(
+            f"the model has the dynamic size{'s' * (len(names) > 1)} {', '.join(names)}: pass the sizes to tune it for, as in "
+            f"sizes={example!r} (--sizes '{example}'), or bind them (graph.passes.bind_sizes), or compile it as it is"
+        )
+    missing = [v.name for v in main.sizes if buckets is not None and v.name not in buckets]
+    if missing and any(sizes_of(t.func) for t in tasks):
+        raise UserError(f"sizes= has nothing for {', '.join(missing)}: give a range for each dynamic size, as in {missing[0]}=1..128")
+    boxes = model_boxes(mod, main, buckets or {})
+    out: list[Subject] = []
+    for t in tasks:
+        if not sizes_of(t.func):
+            out.append(Subject(prefix + t.name, t.func, weight=float(t.weight), in_model=True))
+            continue
+        for box in function_boxes(t, main, boxes):
+            out.append(_for_box(Subject(prefix + t.name, t.func, weight=float(t.weight), in_model=True), box))
+    return out
 
 
-def _subjects_of(given: object) -> list[Subject]:
+def _sized(subject: Subject, buckets: Buckets) -> list[Subject]:
+    """A subject for each range of the sizes of a function with dynamic shapes."""
+    names = [v.name for v in sizes_of(subject.func)]
+    missing = [name for name in names if name not in buckets]
+    if missing:
+        raise UserError(f"{subject.name} has the dynamic size {missing[0]}, and sizes= has nothing for it. Add {missing[0]}=1..128")
+    return [_for_box(subject, box) for box in boxes_of({name: buckets[name] for name in names})]
+
+
+def _for_box(subject: Subject, box: SizeRanges) -> Subject:
+    sizes = DynamicSizes(subject.func, box)
+    return replace(subject, name=f"{subject.name}[{box}]", func=measured_function(subject.func, box), sizes=sizes)
+
+
+def _check_known(found: Sequence[Subject], buckets: Buckets) -> None:
+    """Refuse buckets of sizes that no function has."""
+    known = {v.name for s in found for v in sizes_of(s.func)}
+    unknown = sorted(buckets.keys() - known) if not any(s.in_model for s in found) else []
+    if unknown:
+        has = f"; the dynamic sizes are {', '.join(sorted(known))}" if known else "; no workload has dynamic shapes"
+        raise UserError(f"sizes=: no workload has the size {unknown[0]}{has}")
+
+
+def _subjects_of(given: object, buckets: Buckets | None = None) -> list[Subject]:
     if isinstance(given, str):
-        return [s for text in expand(given) for s in _of_text(text)]
+        return [s for text in expand(given) for s in _of_text(text, buckets)]
     if isinstance(given, Workload):
         return [Subject(given.text, given.func, given)]
     if isinstance(given, PrimFunc):
         return [Subject(given.name, given)]
     if isinstance(given, IRModule):
-        return _of_module(given)
+        return _of_module(given, buckets=buckets)
     if _are_tensors(given):
         return [Subject("main", create_prim_func(list(given)))]  # type: ignore[call-overload]
     raise UserError(

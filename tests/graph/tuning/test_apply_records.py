@@ -129,10 +129,8 @@ def test_strict_lists_every_function_without_a_record(hand: ModuleType) -> None:
     assert [c.status for c in ApplyRecords(database, hand.TARGET).apply(mod).coverage] == ["used", "missing", "refused"]
 
 
-def test_untunable_functions_are_plain_and_accepted_by_strict(hand: ModuleType) -> None:
-    n = te.var("n")
-    sized, table, picked = te.placeholder((n,), name="X"), te.placeholder((8,), name="T"), te.placeholder((4,), "int64", "I")
-    doubled = te.create_prim_func([sized, te.compute((n,), lambda i: sized[i] * 2.0, "Y")], "doubled")
+def test_functions_with_indirect_indices_can_be_tuned(hand: ModuleType) -> None:
+    table, picked = te.placeholder((8,), name="T"), te.placeholder((4,), "int64", "I")
     rows = te.compute((4,), lambda i: te.lookup(picked[i], 8, lambda v: table[v]), "Z")
     gather = te.create_prim_func([table, picked, rows], "gather")
     called: list[str] = []
@@ -141,11 +139,18 @@ def test_untunable_functions_are_plain_and_accepted_by_strict(hand: ModuleType) 
         called.append(func.name)
         return func
 
-    coverage = ApplyRecords(Database(), hand.TARGET, strict=True, untuned=untuned).apply(IRModule([doubled])).coverage
-    assert [c.status for c in coverage] == ["plain"] and called == ["doubled"]
-    assert "dynamic shapes" in coverage[0].reason
-    (gathered,) = ApplyRecords(Database(), hand.TARGET, untuned=untuned).apply(IRModule([gather])).coverage
-    assert gathered.status == "missing", "a function with indirect indices can be tuned"
+    coverage = ApplyRecords(Database(), hand.TARGET, untuned=untuned).apply(IRModule([gather])).coverage
+    assert [c.status for c in coverage] == ["missing"] and called == ["gather"]
+
+
+def test_dynamic_shapes_without_records_are_missing(hand: ModuleType) -> None:
+    n = te.var("n")
+    sized = te.placeholder((n,), name="X")
+    doubled = te.create_prim_func([sized, te.compute((n,), lambda i: sized[i] * 2.0, "Y")], "doubled")
+    (c,) = ApplyRecords(Database(), hand.TARGET).apply(IRModule([doubled])).coverage
+    assert c.status == "missing" and "Tune it for some sizes, as in sizes='n=1..128'" in c.reason
+    with pytest.raises(RecordError, match="1 of 1 functions have no usable record"):
+        ApplyRecords(Database(), hand.TARGET, strict=True).apply(IRModule([doubled]))
 
 
 def test_strict_raises_before_scheduling(hand: ModuleType) -> None:

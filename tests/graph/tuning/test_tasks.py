@@ -12,7 +12,7 @@ from tunesmith.graph.passes.pipelines import GRAPH
 from tunesmith.graph.tuning.tasks import extract_tasks
 from tunesmith.ir import structural
 from tunesmith.ir.function import IRModule
-from tunesmith.ir.poly import Var
+from tunesmith.ir.poly import Var, poly
 from tunesmith.ir.target.target import Target
 from tunesmith.support.errors import ScriptError, UserError
 
@@ -61,7 +61,8 @@ def test_called_functions_views_and_dynamic_shapes() -> None:
     (u,) = b.call_function("part", [x], [x.type])
     (v,) = b.call_function("part", [u], [x.type])
     mod = GRAPH(IRModule({"main": b.finish(b.reshape(v, shape=(16,)), b.exp(y)), "part": part()}), TARGET)
-    assert [(t.name, t.weight) for t in extract_tasks(mod)] == [("op_tanh", 2)], "functions with dynamic shapes are not tuned"
+    assert [(t.name, t.weight) for t in extract_tasks(mod)] == [("op_tanh", 2), ("op_exp", 1)]
+    assert [t.sizes for t in extract_tasks(mod)] == [(), ((poly(n),),)]
     assert [(t.name, t.weight) for t in extract_tasks(mod, "part")] == [("op_tanh", 1)]
 
 
