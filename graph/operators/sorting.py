@@ -47,7 +47,8 @@ def _argsort(x: Tensor, *, axis: int, descending: bool = False, count: Index | N
     require(NUMBERS, x)
     a = axis_of(axis, len(x.shape))
     extent = x.shape[a] if count is None else poly(count)
-    if extent.const is not None and x.shape[a].const is not None and not 1 <= extent.const <= x.shape[a].const:
+    few, most = extent.const, x.shape[a].const
+    if few is not None and (few < 1 or (most is not None and few > most)):
         raise ScriptError(f"count {extent} must be from 1 to the extent {x.shape[a]} of axis {a} of {x!r}")
     places = _places(x, a, descending)
     last = number(extent, "int64") - 1

@@ -145,7 +145,8 @@ def _unfold(x: Tensor, *, axis: int, size: int, step: int = 1, dilation: int = 1
     if min(size, step, dilation) < 1:
         raise ScriptError(f"size {size}, step {step} and dilation {dilation} must be positive")
     reach = dilation * (size - 1) + 1
-    if x.shape[a].const is not None and x.shape[a].const < reach:
+    extent = x.shape[a].const
+    if extent is not None and extent < reach:
         raise ScriptError(f"a window of {reach} elements does not fit in axis {a} of {x!r}")
     shape = [(e - reach) // step + 1 if d == a else e for d, e in enumerate(x.shape)]
     return te.compute((*shape, size), lambda *i: x[(*i[:a], i[a] * step + i[-1] * dilation, *i[a + 1 : -1])], "unfold")

@@ -81,7 +81,7 @@ PROBES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "grid_sample": (lambda x, g: F.grid_sample(x, g, align_corners=False), (IMAGE, GRID)),
     "grid_sample_nearest": (lambda x, g: F.grid_sample(x, 2 * g, "nearest", "border", align_corners=True), (IMAGE, GRID)),
     "grid_sample_bicubic": (lambda x, g: F.grid_sample(x, 2 * g, "bicubic", "reflection", align_corners=False), (IMAGE, GRID)),
-    "affine_grid": (lambda t: F.affine_grid(t, (2, 3, 4, 5), align_corners=False), (_normal(2, 2, 3),)),
+    "affine_grid": (lambda t: F.affine_grid(t, [2, 3, 4, 5], align_corners=False), (_normal(2, 2, 3),)),
     # ---- order
     "topk": (lambda x: x.topk(3, 1), (ROWS,)),
     "topk_least": (lambda x: x.topk(2, 0, largest=False), (ROWS,)),

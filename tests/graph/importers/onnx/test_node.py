@@ -25,7 +25,7 @@ CASES: dict[str, tuple[str, dict[str, tuple[int, ...]], dict[str, list[Any]], di
     "starts short": ("Slice", X, {"s": [0], "e": [1, 2], "a": [0, 1]}, {}, "do not match its inputs"),
     "axes far": ("Slice", X, {"s": [0], "e": [1], "a": [7]}, {}, "axis 7 is out of range for a tensor with 4 dimensions"),
     "repeats short": ("Tile", X, {"r": [1, 2]}, {}, "repeats has 2 elements, expected 4"),
-    "k large": ("TopK", X, {"k": [7]}, {}, "the 7 largest of 6 elements"),
+    "k large": ("TopK", X, {"k": [7]}, {}, "count 7 must be from 1 to the extent 6"),
     "k twice": ("TopK", X, {"k": [2, 3]}, {}, "k has 2 elements, expected 1"),
     "strides of an image": ("Col2Im", COLUMNS, BLOCKS, {"strides": [1]}, "strides has 1 elements, expected 2 for 2 dimensions"),
     "columns": ("Col2Im", COLUMNS, BLOCKS, {"strides": [2, 2]}, "9 columns, but the image has 2 x 2 block positions"),

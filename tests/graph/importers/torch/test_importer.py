@@ -266,21 +266,21 @@ def test_custom_converter() -> None:
 class Unsupported(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.inner = nn.Sequential(nn.Linear(4, 4), Sorter())
+        self.inner = nn.Sequential(nn.Linear(4, 4), Modes())
         self.register_buffer("count", torch.zeros(1))
 
     def forward(self, x: Any) -> Any:
         self.count.add_(1)
-        return self.inner(x) + torch.sort(x).values + F_pool(x)
+        return self.inner(x) + torch.mode(x, keepdim=True).values + F_pool(x)
 
 
-class Sorter(nn.Module):
+class Modes(nn.Module):
     def forward(self, x: Any) -> Any:
-        return torch.sort(x).values
+        return torch.mode(x, keepdim=True).values
 
 
 def F_pool(x: Any) -> Any:
-    return nn.functional.adaptive_avg_pool1d(x[None], 3).sum()
+    return nn.functional.avg_pool2d(x[None], 2, ceil_mode=True, divisor_override=3).sum()
 
 
 def test_one_error_lists_all_unsupported_operators_with_locations() -> None:
@@ -288,9 +288,9 @@ def test_one_error_lists_all_unsupported_operators_with_locations() -> None:
         from_torch(Unsupported(), (torch.randn(2, 4),), name="net")
     text = str(error.value)
     assert text.startswith("the torch model cannot be imported as net:")
-    assert "aten.sort.default (2 times): there is no converter for this operator" in text
-    assert "first at node sort (" in text and "test_importer.py:" in text and "module inner.1" in text
-    assert "aten.adaptive_avg_pool1d.default: its windows have different sizes" in text
+    assert "aten.mode.default (2 times): there is no converter for this operator" in text
+    assert "first at node mode (" in text and "test_importer.py:" in text and "module inner.1" in text
+    assert "aten.avg_pool2d.default: divisor_override with ceil_mode is not supported" in text
     assert "write to the buffer 'count': graph functions have no side effects" in text
 
 
