@@ -55,7 +55,11 @@ class For(Stmt):
 
 @node
 class Iter(Node):
-    """An iteration variable of a block over [0, extent); `kind` is S (spatial, data parallel) or R (reduction)."""
+    """An iteration variable of a block over [0, extent); `kind` is S (spatial) or R (reduction).
+
+    Instances with different values of a spatial variable may depend on each other (a scan).  Every step that changes the order of
+    instances checks their dependences.
+    """
 
     var: Var
     extent: Poly

@@ -13,7 +13,8 @@ from tunesmith.ir.script.parser_expr import OPERATORS
 from tunesmith.ir.script.parser_stmt import StmtParser
 from tunesmith.ir.stmt import Annotations, Block, Iter, Stmt
 
-_AXES = {"spatial": "S", "S": "S", "reduce": "R", "R": "R"}
+_AXES = {"spatial": "S", "S": "S", "reduce": "R", "R": "R", "scan": "S", "opaque": "S"}
+"""Kinds of iteration variables.  Ordered variables are spatial: the dependences of a block decide which steps may change its order."""
 
 
 @dataclass(frozen=True, slots=True)

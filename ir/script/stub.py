@@ -47,7 +47,7 @@ class Buffer(AbstractContextManager[Buffer]):
 def stub_text() -> str:
     """The contents of `script.pyi`."""
     words = {n: getattr(syntax, n) for n in syntax.__all__ if n not in ("T", "ir_module", "prim_func", "axis", "Buffer")}
-    axes = {n: getattr(syntax.axis, n) for n in ("spatial", "reduce", "remap", "S", "R")}
+    axes = {n: getattr(syntax.axis, n) for n in ("spatial", "reduce", "remap", "S", "R", "scan", "opaque")}
     methods = "".join([_declaration(n, w, "    @staticmethod\n    ", 4) for n, w in axes.items()])
     functions = "\n".join([_declaration(n, w, "", 0) for n, w in words.items()])
     head = _HEAD.replace("%BUFFER%", f'"""{syntax.Buffer.__doc__}"""')

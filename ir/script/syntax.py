@@ -104,10 +104,12 @@ def _axis_word(name: str, binding: str, meaning: str) -> Word:
 class _Axis:
     """Iteration variables of a block: `vi, vk = T.axis.remap("SR", [i, k])`, `vi = T.axis.spatial(64, i * 8 + j)`."""
 
-    spatial: Any = _axis_word("spatial", "i * 8 + j", "A data-parallel iteration variable: extent, binding.")
+    spatial: Any = _axis_word("spatial", "i * 8 + j", "An iteration variable of which each value stores elements: extent, binding.")
     reduce: Any = _axis_word("reduce", "k", "A reduction variable: extent, binding.")
     S: Any = _axis_word("S", "i * 8 + j", "The same as `T.axis.spatial`.")
     R: Any = _axis_word("R", "k", "The same as `T.axis.reduce`.")
+    scan: Any = _axis_word("scan", "k", "The same as `T.axis.spatial`: dependences decide which steps may change an order.")
+    opaque: Any = _axis_word("opaque", "k", "The same as `T.axis.spatial`, as `T.axis.scan`.")
     remap: Any = Word(
         "axis.remap",
         "(kinds: str, bindings: Sequence[Index]) -> Any",

@@ -35,7 +35,7 @@ class Buffer(AbstractContextManager[Buffer]):
 class _Axis:
     @staticmethod
     def spatial(extent: Index, binding: Index) -> Poly:
-        """v = T.axis.spatial(64, i * 8 + j): A data-parallel iteration variable: extent, binding."""
+        """v = T.axis.spatial(64, i * 8 + j): An iteration variable of which each value stores elements: extent, binding."""
     @staticmethod
     def reduce(extent: Index, binding: Index) -> Poly:
         """v = T.axis.reduce(64, k): A reduction variable: extent, binding."""
@@ -48,6 +48,12 @@ class _Axis:
     @staticmethod
     def R(extent: Index, binding: Index) -> Poly:
         """v = T.axis.R(64, k): The same as `T.axis.reduce`."""
+    @staticmethod
+    def scan(extent: Index, binding: Index) -> Poly:
+        """v = T.axis.scan(64, k): The same as `T.axis.spatial`: dependences decide which steps may change an order."""
+    @staticmethod
+    def opaque(extent: Index, binding: Index) -> Poly:
+        """v = T.axis.opaque(64, k): The same as `T.axis.spatial`, as `T.axis.scan`."""
 
 axis: _Axis
 

@@ -399,6 +399,7 @@ def in_block(lines: str) -> str:
     [
         ('v, w = T.axis.remap("SR", [i, j])\nA[v, w] = 0', "v = T.axis.spatial(8, i)\nw = T.axis.reduce(8, j)\nA[v, w] = 0"),
         ("v = T.axis.S(8, i)\nw = T.axis.R(8, j)\nA[v, w] = 0", "v = T.axis.spatial(8, i)\nw = T.axis.reduce(8, j)\nA[v, w] = 0"),
+        ("v = T.axis.scan(8, i)\nw = T.axis.opaque(8, j)\nA[v, w] = 0", "v = T.axis.spatial(8, i)\nw = T.axis.spatial(8, j)\nA[v, w] = 0"),
         ("v = T.axis.spatial((2, 10), i + 2)\nA[v, 0] = 0", "v = T.axis.spatial(8, i)\nA[v + 2, 0] = 0"),
         (
             "v = T.axis.spatial(8, i)\nT.where(0 <= i < 7 and j > 2)\nA[v, 0] = 0",
