@@ -55,7 +55,9 @@ class Task:
     @cached_property
     def measured(self) -> MeasureTask:
         """The task in the form that builders and runners take."""
-        return MeasureTask(self.func, self.space.sketches, self.reference, self.name, self.ranges, sizes=self.sizes and self.sizes.tuned)
+        return MeasureTask(
+            self.func, self.space.sketches, self.reference, self.name, self.ranges, sizes=None if self.sizes is None else self.sizes.tuned
+        )
 
     @cached_property
     def space(self) -> Space:

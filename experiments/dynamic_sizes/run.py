@@ -9,39 +9,15 @@ Every size is tuned with the number of trials of one bucket of the range.  The c
 from __future__ import annotations
 
 import argparse
-import statistics
-import time
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 import tunesmith
 from tunesmith import te
-from tunesmith.graph.passes.bind_sizes import bind_sizes
+from tunesmith.experiments.dynamic_sizes.compare import SIZES, Call, interleaved, show
 from tunesmith.ir.specialize import specialize
 from tunesmith.ir.target.target import Target
-
-SIZES = (1, 16, 64, 100, 128)
-Call = Callable[[], object]
-
-
-def interleaved(calls: dict[str, Call], seconds: float = 4.0) -> dict[str, float]:
-    """Median microseconds of each call; the calls take turns."""
-    samples: dict[str, list[float]] = {name: [] for name in calls}
-    for call in calls.values():
-        call()
-    start = time.perf_counter()
-    while time.perf_counter() - start < seconds:
-        for name, call in calls.items():
-            call()
-            begin = time.perf_counter()
-            for _ in range(4):
-                call()
-            samples[name].append((time.perf_counter() - begin) / 4)
-    return {name: statistics.median(s) * 1e6 for name, s in samples.items()}
 
 
 def matmul(folder: Path, trials: int, target: Target) -> None:
@@ -65,44 +41,6 @@ def matmul(folder: Path, trials: int, target: Target) -> None:
         show(size, interleaved(calls))
 
 
-def encoder(folder: Path, trials: int, target: Target) -> None:
-    import torch
-
-    from tunesmith.testing.torch_models import BertLayer
-
-    class Encoder(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers = torch.nn.ModuleList([BertLayer(256, 4, 1024) for _ in range(2)])
-
-        def forward(self, x: Any) -> Any:
-            for layer in self.layers:
-                x = layer(x, None)
-            return x
-
-    torch.manual_seed(0)
-    net = Encoder().eval()
-    dynamic = ({1: torch.export.Dim("n", max=128)},)
-    with torch.no_grad():
-        mod = tunesmith.from_torch(net, (torch.randn(1, 10, 256),), dynamic_shapes=dynamic)
-    tunesmith.tune(mod, target, folder / "range.jsonl", budget=trials, sizes="n=1..128")
-    made, untuned = tunesmith.compile(mod, target, folder / "range.jsonl"), tunesmith.compile(mod, target)
-    for size in SIZES:
-        static = bind_sizes(mod, {"n": size})
-        tunesmith.tune(static, target, folder / "sizes.jsonl", budget=trials)
-        fixed = tunesmith.compile(static, target, folder / "sizes.jsonl")
-        x: Any = torch.randn(1, size, 256)
-        with torch.no_grad():
-            np.testing.assert_allclose(made(x), net(x), atol=1e-4)
-            calls: dict[str, Any] = {"range": made, "size": fixed, "untuned": untuned, "torch": net}
-            show(size, interleaved({name: partial(call, x) for name, call in calls.items()}))
-
-
-def show(size: int, times: dict[str, float]) -> None:
-    cells = "  ".join(f"{name} {us:9.1f} us" for name, us in times.items())
-    print(f"n = {size:4d}  {cells}  range / size {times['range'] / times['size']:.2f}", flush=True)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=["matmul", "encoder"])
@@ -110,7 +48,12 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=48)
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
-    {"matmul": matmul, "encoder": encoder}[given.what](given.folder, given.trials, Target.detect())
+    if given.what == "matmul":
+        matmul(given.folder, given.trials, Target.detect())
+    else:
+        from tunesmith.experiments.dynamic_sizes.torch_encoder import encoder
+
+        encoder(given.folder, given.trials, Target.detect())
 
 
 if __name__ == "__main__":
