@@ -9,6 +9,7 @@ Every size is tuned with the number of trials of one bucket of the range.  The c
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -34,9 +35,9 @@ def matmul(folder: Path, trials: int, target: Target) -> None:
         fixed = tunesmith.compile(static, target, folder / "sizes.jsonl")
         x, out = np.random.rand(size, 768).astype("float32"), np.empty((size, 768), "float32")
         calls: dict[str, Call] = {
-            "range": dynamic["matmul"].prepared(x, y, out, size),
-            "size": fixed["matmul"].prepared(x, y, out),
-            "untuned": untuned["matmul"].prepared(x, y, out, size),
+            "range": partial(dynamic["matmul"], x, y, out, size),
+            "size": partial(fixed["matmul"], x, y, out),
+            "untuned": partial(untuned["matmul"], x, y, out, size),
         }
         show(size, interleaved(calls))
 
