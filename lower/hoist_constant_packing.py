@@ -92,7 +92,8 @@ def _hoist_from_versions(func: PrimFunc, versions: list[tuple[SizeRanges, PrimFu
             known = copies.setdefault(at, {}).setdefault(structural.digest(packer), (packer, own))  # type: ignore[arg-type]
             swap[own] = known[1]  # type: ignore[index]
         main = f if parts is None else parts.main
-        mains.append(main.with_(body=substitute(main.body, {}, swap), params=tuple([swap.get(p, p) for p in main.params])))  # type: ignore[call-overload]
+        own_params = tuple([swap.get(p, p) if isinstance(p, Buffer) else p for p in main.params])
+        mains.append(main.with_(body=substitute(main.body, {}, swap), params=own_params))
     params: list[Buffer | Var] = []
     sources: list[int] = []
     packers: list[PrimFunc] = []

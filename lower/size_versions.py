@@ -74,8 +74,7 @@ def lower_versions(func: PrimFunc, target: Target, lowering: Lowering) -> PrimFu
     is_checked = sites_of(out) is not None
     parts = _empty_parts(rest, target, CPU if is_checked else lowering)
     for box, version in () if is_checked else versions:
-        fixed = specialize(version, box.single) if box.single else version
-        parts.append((box.condition(sizes_of(func)), lowering(_bounded(fixed, box), target)))
+        parts.append((box.condition(sizes_of(func)), lowering(version_for(version, box), target)))
     body, allocs = out.body, list(out.allocs)
     for condition, part in reversed(parts):
         own = [p for p in part.params if isinstance(p, Buffer)]
@@ -114,8 +113,9 @@ def _lower_alone(func: PrimFunc, target: Target, lowering: Lowering) -> PrimFunc
     return lowering(func, target)
 
 
-def _bounded(func: PrimFunc, box: SizeRanges) -> PrimFunc:
-    """The function with the attribute that holds the ranges of its sizes."""
+def version_for(func: PrimFunc, box: SizeRanges) -> PrimFunc:
+    """The function for the sizes of a box, as it is lowered: single sizes are constants, an attribute has the ranges of the others."""
+    func = specialize(func, box.single) if box.single else func
     ranges = " ".join(f"{name}={low}..{high}" for name, low, high in box.ranges if low < high)
     return func.with_(attrs=tuple(sorted([*func.attrs, (SIZE_RANGES, ranges)]))) if ranges else func
 

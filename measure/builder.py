@@ -9,13 +9,15 @@ import json
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from tunesmith.codegen.artifact import Artifact
 from tunesmith.codegen.build import build
+from tunesmith.codegen.llvm.build import emit_text
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.target.target import Target
+from tunesmith.lower.hoist_constant_packing import hoist_constant_packing
 from tunesmith.measure.candidate import BuildRequest, SketchCache
 from tunesmith.measure.records.record import ErrorInfo
 from tunesmith.support.errors import BuildError
@@ -80,6 +82,8 @@ class BuildJob:
             program = self._sketches.program(request)
             concretized = time.perf_counter()
             artifact = compile_function(program, self._target(request.target))
+            if request.version:
+                check_version(self._sketches.program(replace(request, workload=request.version)), self._target(request.target))
             broken = self._sketches.broken_law(request, program) if request.check_law else ""
         except MemoryError:
             raise
@@ -108,6 +112,22 @@ class InProcessBuilder(Builder):
     def close(self) -> None:
         """Clear the caches."""
         self._job = BuildJob()
+
+
+MOST_LINES = 9000
+"""Limit on the LLVM IR lines of a version of a function with dynamic shapes: a seventh of the limit of a function with all versions."""
+
+
+def check_version(func: PrimFunc, target: Target) -> None:
+    """Refuse a schedule that cannot be a version of a function with dynamic shapes.
+
+    Raises:
+        BuildError: it cannot be compiled for a range of sizes, or its code is too large beside the other versions.
+    """
+    text, _ = emit_text(hoisted.main if (hoisted := hoist_constant_packing(func)) is not None else func, target)
+    lines = text.count("\n")
+    if lines > MOST_LINES:
+        raise BuildError(f"{func.name}: [code-size] the version for a range of sizes has {lines} lines of code, more than {MOST_LINES}")
 
 
 def compile_function(func: PrimFunc, target: Target) -> Artifact:

@@ -66,6 +66,8 @@ class BuildRequest:
         row: one value for each number that the trace samples.
         target: the target with all its facts, as JSON text.
         check_law: also replay the trace with concrete decisions, and compare the two programs.
+        version: script text of the function with dynamic sizes of which the workload is one case: the candidate must compile there, too.
+            Empty if there is none.
     """
 
     workload: str
@@ -73,6 +75,7 @@ class BuildRequest:
     row: tuple[int, ...]
     target: str
     check_law: bool = False
+    version: str = ""
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,7 @@ class MeasureTask:
         ranges: value ranges of inputs by argument name; see `argument_data`.
         tolerance: relative tolerance of the comparison; by default derived from the function.
         sizes: the sizes of a function with dynamic shapes that the records are for; `func` is that function for the largest of them.
+        version: that function for all of these sizes; None if they are single numbers.
     """
 
     func: PrimFunc
@@ -97,6 +101,7 @@ class MeasureTask:
     ranges: Mapping[str, Range] = field(default_factory=dict)
     tolerance: float | None = None
     sizes: TunedSizes | None = None
+    version: PrimFunc | None = None
 
     def __post_init__(self) -> None:
         names = [s.name for s in self.sketches]
@@ -116,11 +121,12 @@ class MeasureTask:
         Raises:
             InternalError: the text does not parse back to the same function.
         """
-        text = script(self.func)
-        found = structural.difference(parse_function(text), self.func)
-        if found is not None:
-            raise InternalError(f"the script of {self.func.name} reads back as another program, at {found}\n{text}")
-        return text
+        return _script(self.func)
+
+    @cached_property
+    def version_script(self) -> str:
+        """The version as script text; empty if there is none."""
+        return "" if self.version is None else _script(self.version)
 
     @cached_property
     def traces(self) -> tuple[str, ...]:
@@ -148,7 +154,16 @@ class MeasureTask:
             raise UserError(
                 f"the candidate refers to sketch {index}, but the task {self.name or self.func.name} has {len(self.sketches)} sketch(es)"
             )
-        return BuildRequest(self.script, self.traces[index], tuple([int(x) for x in row]), target, check_law)
+        return BuildRequest(self.script, self.traces[index], tuple([int(x) for x in row]), target, check_law, self.version_script)
+
+
+def _script(func: PrimFunc) -> str:
+    """The text of a function.  Raises InternalError if it does not parse back to the same function."""
+    text = script(func)
+    found = structural.difference(parse_function(text), func)
+    if found is not None:
+        raise InternalError(f"the script of {func.name} reads back as another program, at {found}\n{text}")
+    return text
 
 
 def parse_function(text: str) -> PrimFunc:

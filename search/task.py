@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -55,7 +55,8 @@ class Task:
     @cached_property
     def measured(self) -> MeasureTask:
         """The task in the form that builders and runners take."""
-        return MeasureTask(self.func, self.space.sketches, self.reference, self.name, self.ranges, sizes=self.sizes and self.sizes.tuned)
+        made = MeasureTask(self.func, self.space.sketches, self.reference, self.name, self.ranges)
+        return made if self.sizes is None else replace(made, sizes=self.sizes.tuned, version=self.sizes.version)
 
     @cached_property
     def space(self) -> Space:

@@ -26,20 +26,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tunesmith.runtime.checker.ir_text import RAISE, c_string, expand_raises
-from tunesmith.runtime.checker.size_checker import (
-    CHECK_POSITIVE_SIZES,
-    CHECK_SIZES,
-    CHECK_TENSORS,
-    REFUSE,
-    REFUSE_SIZES,
-    SIZE_FUNCTIONS,
-    SIZE_TEXTS,
-)
+from tunesmith.runtime.checker.size_checker import SIZE_CHECKERS, SIZE_FUNCTIONS, SIZE_TEXTS
 
 CHECKER = "tunesmith_check_v1"
 """Symbol of the checker."""
 
-CHECKERS = (CHECKER, CHECK_SIZES, CHECK_POSITIVE_SIZES, CHECK_TENSORS, REFUSE, REFUSE_SIZES)
+CHECKERS = (CHECKER, *SIZE_CHECKERS)
 """All symbols defined by the text."""
 
 SIGNATURE = "{ ptr, i32, ptr, ptr }"

@@ -25,6 +25,7 @@ CHECK_POSITIVE_SIZES = "tunesmith_check_sizes_v1"
 CHECK_TENSORS = "tunesmith_check_tensors_v1"
 REFUSE = "tunesmith_refuse_v1"
 REFUSE_SIZES = "tunesmith_refuse_sizes_v1"
+SIZE_CHECKERS = (CHECK_SIZES, CHECK_POSITIVE_SIZES, CHECK_TENSORS, REFUSE, REFUSE_SIZES)
 """Symbols of the functions."""
 
 SIZE_SIGNATURE = "{ ptr, i32, ptr, ptr, i32, ptr, ptr }"

@@ -12,8 +12,9 @@ from functools import cached_property
 from tunesmith.ir import structural
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Poly, Var, poly, substitute
-from tunesmith.ir.specialize import specialize
+from tunesmith.ir.specialize import sizes_of, specialize
 from tunesmith.lower.size_ranges import SizeRanges
+from tunesmith.lower.size_versions import version_for
 from tunesmith.lower.tuned_sizes import TunedSizes
 from tunesmith.schedule.primitive import apply_instruction
 from tunesmith.schedule.schedule import Schedule
@@ -38,6 +39,12 @@ class DynamicSizes:
     def tuned(self) -> TunedSizes:
         """The sizes as records hold them."""
         return TunedSizes(structural.digest(self.func), self.box)
+
+    @cached_property
+    def version(self) -> PrimFunc | None:
+        """The unscheduled function for the sizes of the box; None if they are single numbers."""
+        made = version_for(self.func, self.box)
+        return made if sizes_of(made) else None
 
     def applicable(self, space: Space) -> Space:
         """The sketches of `measured_function` that apply to all sizes of the box, with the constraints that they have there.

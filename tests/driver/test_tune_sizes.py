@@ -226,3 +226,9 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert done.exit_code == 2 and "no workload has the size m" in done.output
     done = CliRunner().invoke(main, [*common, "--sizes", "n=1..2"])
     assert done.exit_code == 0 and "[n=1]" in done.output and "[n=2]" in done.output
+    library = tmp_path / "double.so"
+    compiled = CliRunner().invoke(main, ["compile", f"{path}:double", "--target", "llvm", "--records", str(log), "-o", str(library)])
+    assert compiled.exit_code == 0 and "1 function, 1 with a record" in compiled.output and "for n=2: record" in compiled.output
+    stats = CliRunner().invoke(main, ["log", "stats", str(log), "--json", "-"])
+    assert sorted(t["sizes"] for t in json.loads(stats.stdout)["tasks"]) == ["n=1", "n=2"]
+    assert CliRunner().invoke(main, ["log", "verify", str(log)]).exit_code == 0

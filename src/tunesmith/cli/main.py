@@ -203,7 +203,7 @@ def compile_(
         say(f"! {warning.message}")
     if isinstance(made, CompiledModel):
         path = made.export_library(library, parameters, header)
-        functions = [c.function for c in made.coverage]
+        functions = list(dict.fromkeys([c.function for c in made.coverage]))
     elif header is not None:
         raise click.UsageError("--header requires a model and --executor aot")
     else:
@@ -213,7 +213,7 @@ def compile_(
             path = made.export_library(library)
         assert isinstance(made, CompiledModule)
         functions = list(made.artifact.functions)
-    covered = [c.function for c in made.coverage if c.status == "used"]
+    covered = list(dict.fromkeys([c.function for c in made.coverage if c.status == "used"]))  # dynamic shapes have several entries
     for c in made.coverage:
         say(str(c))
     data = {

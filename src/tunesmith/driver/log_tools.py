@@ -308,6 +308,7 @@ def _task_stats(database: Database, line: WorkloadLine | None, digest: str, targ
         "sketches": dict(sorted(sketches.items())),
         "seconds": {"build": _total(records, "build_s"), "run": _total(records, "run_s"), "span": max(times) - min(times)},
         "curve": curve,
+        **({} if records[-1].sizes is None else {"sizes": str(records[-1].sizes.box)}),
     }
 
 

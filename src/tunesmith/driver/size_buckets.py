@@ -15,6 +15,9 @@ from tunesmith.ir.specialize import sizes_of
 from tunesmith.lower.size_ranges import LARGEST, SizeRanges
 from tunesmith.support.errors import UserError
 
+Sizes = str | Sequence[str] | Mapping[str, str | int | Sequence[int]]
+"""Sizes to tune for: see `parse_sizes`."""
+
 Buckets = Mapping[str, Sequence[tuple[int, int]]]
 """Size name -> the ranges (lowest, highest) to tune for, which do not overlap."""
 

@@ -21,7 +21,7 @@ from tunesmith.display.progress import ProgressView
 from tunesmith.display.report import Report, TaskReport, noise_notes
 from tunesmith.display.tensorboard import TensorBoardScalars
 from tunesmith.driver.compile import as_target
-from tunesmith.driver.size_buckets import parse_sizes
+from tunesmith.driver.size_buckets import Sizes, parse_sizes
 from tunesmith.driver.tune_options import EARLIER, Budget, Search, as_budget, as_search
 from tunesmith.driver.workloads import Subject, WorkloadLike, find_subjects
 from tunesmith.ir.remarks import checked
@@ -56,7 +56,7 @@ def tune(
     *,
     budget: Budget | int | None = None,
     search: Search | str | type[Sampler] | None = None,
-    sizes: object = None,
+    sizes: Sizes | None = None,
     workers: int | str | None = None,
     policy: MeasurePolicy | None = None,
     progress: bool = True,
