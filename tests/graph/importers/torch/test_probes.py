@@ -145,6 +145,8 @@ def test_dynamic_sizes_are_refused_where_windows_depend_on_them() -> None:
     for function, message in (
         (lambda x: F.max_pool2d(x, 2, return_indices=True)[1], "indices of maxima in an image of dynamic shape"),
         (lambda x: F.adaptive_avg_pool2d(x, (3, 1)), "its windows depend on dynamic sizes"),
+        (lambda x: F.interpolate(x, scale_factor=1.3), "the size TruncToInt"),
+        (lambda x: F.interpolate(x, (3, 3), mode="bilinear", antialias=True), "antialiasing of an image of dynamic shape"),
     ):
         with pytest.raises(ModelImportError, match=message):
             from_torch(Function(function), (IMAGE,), dims)
