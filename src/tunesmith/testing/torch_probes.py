@@ -122,7 +122,7 @@ PROBES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "trace": (torch.trace, (SQUARE,)),
     "triangle_indices": (lambda x: x[tuple(torch.tril_indices(4, 5, 1))], (SQUARE,)),
     # ---- elements
-    **{name: (getattr(torch, name), (ROWS,)) for name in ("sinh", "cosh", "tan", "atan", "asinh", "erfc", "signbit")},
+    **{name: (getattr(torch, name), (ROWS,)) for name in ("sinh", "cosh", "tan", "atan", "asinh", "erfc", "signbit", "lgamma", "digamma")},
     **{name: (getattr(torch, name), (ROWS.tanh(),)) for name in ("asin", "acos", "atanh")},
     "acosh": (lambda x: torch.acosh(x.abs() + 1), (ROWS,)),
     **{name: (getattr(torch, name), (ROWS, OTHER)) for name in ("atan2", "hypot", "copysign", "fmax", "fmin")},
