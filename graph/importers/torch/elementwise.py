@@ -36,6 +36,17 @@ _register("relu6.default", _unary("clip", min=0.0, max=6.0))
 _register("selu.default", _unary("selu", alpha=1.6732632423543772, gamma=1.0507009873554805))
 
 
+@converts("aten.round.decimals")
+def round_decimals(call: TorchCall, x: Operand, decimals: int) -> Operand:
+    """Round to decimals: scaled by a power of ten, rounded, and scaled back; torch computes float16 in float32."""
+    if not dt.is_float(call.dtype):
+        return x
+    wide = "float32" if call.dtype == "float16" else call.dtype
+    power, made = call.number(10.0 ** abs(decimals), wide), call.operand(x, wide)
+    first, second = ("multiply", "divide") if decimals >= 0 else ("divide", "multiply")
+    return call.cast(call.emit(second, call.emit("round", call.emit(first, made, power)), power), call.dtype)
+
+
 @converts("aten.sign.default")
 def sign(call: TorchCall, x: Operand) -> Operand:
     """-1, 0 or 1; 0 for NaN and for both signed zeros, as in torch."""

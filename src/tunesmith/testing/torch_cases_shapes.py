@@ -269,8 +269,6 @@ _REFUSED = {
     "empty": "a result has no elements",
     "scatter_wide_source": "differ in shape",
     "scatter_reduce_apart": "with include_self=True",
-    "scatter_reduce_argument": "aten.scatter.value_reduce",
-    "reduce": "aten.index_reduce",
 }
 for _name, _function in _INDEXED.items():
     CASES.add(f"index_{_name}", _function, CUBE, refused=_REFUSED.get(_name, ""))

@@ -117,6 +117,11 @@ PROBES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "embedding_bag_mean": (_module(lambda: nn.EmbeddingBag(10, 4)), (BAGS,)),
     "embedding_bag_max": (_module(lambda: nn.EmbeddingBag(10, 4, mode="max")), (BAGS[0], torch.tensor([0, 2, 2]))),
     "embedding_bag_weights": (lambda w, i: F.embedding_bag(i, w, mode="sum", per_sample_weights=w[0, 0] + i), (_normal(10, 4), BAGS)),
+    "embedding_bag_padding": (lambda w, i: F.embedding_bag(i, w, mode="mean", padding_idx=3), (_normal(5, 4), BAGS % 5)),
+    "embedding_bag_padding_max": (lambda w, i: F.embedding_bag(i, w, mode="max", padding_idx=3), (_normal(5, 4), BAGS % 5)),
+    "index_reduce": (lambda x, i, y: x.index_reduce(0, i, y[:3], "amax"), (ROWS, PLACES, OTHER)),
+    "index_reduce_mean": (lambda x, y: x.index_reduce(1, torch.tensor([5, 0, 5]), y[:, :3], "mean"), (ROWS, OTHER)),
+    "scatter_multiplied": (lambda x, i: x.scatter(1, i[None] + 1, 2.5, reduce="multiply"), (ROWS, PLACES)),
     "diagonal": (lambda x: x.diagonal(1, 0, 1), (SQUARE,)),
     "diagonal_scatter": (lambda x, y: x.diagonal_scatter(y[0, :4], -1), (SQUARE, OTHER)),
     "trace": (torch.trace, (SQUARE,)),
@@ -124,6 +129,7 @@ PROBES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     # ---- elements
     **{name: (getattr(torch, name), (ROWS,)) for name in ("sinh", "cosh", "tan", "atan", "asinh", "erfc", "signbit", "lgamma", "digamma")},
     **{name: (getattr(torch, name), (ROWS.tanh(),)) for name in ("asin", "acos", "atanh")},
+    "round_decimals": (lambda x: (torch.round(x, decimals=2), torch.round(x * 1000, decimals=-1)), (ROWS,)),
     "acosh": (lambda x: torch.acosh(x.abs() + 1), (ROWS,)),
     **{name: (getattr(torch, name), (ROWS, OTHER)) for name in ("atan2", "hypot", "copysign", "fmax", "fmin")},
     **{

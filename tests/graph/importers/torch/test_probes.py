@@ -124,7 +124,6 @@ def test_a_fold_is_a_convolution() -> None:
         (lambda x: torch.histc(x, 4), (ROWS,), "its range is that of the data; give min and max"),
         (lambda x: F.avg_pool2d(x, 2, ceil_mode=True, divisor_override=3), (IMAGE,), "divisor_override with ceil_mode is not supported"),
         (lambda x: F.adaptive_max_pool2d(x, (3, 4), return_indices=True), (IMAGE,), "result 1 of aten.adaptive_max_pool2d"),
-        (lambda i, w: F.embedding_bag(i, w, padding_idx=1), (WHOLE % 5, ROWS[:, :3].repeat(2, 1)), "padding_idx is not supported"),
         (lambda x: torch.fft.rfft(x).abs(), (ROWS,), "aten._fft_r2c.default: its elements are complex numbers"),
         (lambda x: torch.bincount(x, minlength=100), (WHOLE[0],), "depends on data, even with minlength; use zeros"),
         (
