@@ -26,7 +26,7 @@ def _unary(operator: str, **attrs: Any) -> Converter:
 
 for _name in (
     "abs neg exp exp2 expm1 log log1p log2 sqrt rsqrt tanh sigmoid erf sin cos floor ceil trunc reciprocal relu silu square"
-    " acos acosh asin asinh atan atanh cosh erfc sinh tan"
+    " acos acosh asin asinh atan atanh cosh digamma erfc lgamma sinh tan"
 ).split():
     _register(f"{_name}.default", _unary(_name))
 _register("round.default", _unary("round"))
@@ -34,6 +34,17 @@ _register("hardswish.default", _unary("hard_swish"))
 _register("hardsigmoid.default", _unary("hard_sigmoid"))
 _register("relu6.default", _unary("clip", min=0.0, max=6.0))
 _register("selu.default", _unary("selu", alpha=1.6732632423543772, gamma=1.0507009873554805))
+
+
+@converts("aten.round.decimals")
+def round_decimals(call: TorchCall, x: Operand, decimals: int) -> Operand:
+    """Round to decimals: scaled by a power of ten, rounded, and scaled back; torch computes float16 in float32."""
+    if not dt.is_float(call.dtype):
+        return x
+    wide = "float32" if call.dtype == "float16" else call.dtype
+    power, made = call.number(10.0 ** abs(decimals), wide), call.operand(x, wide)
+    first, second = ("multiply", "divide") if decimals >= 0 else ("divide", "multiply")
+    return call.cast(call.emit(second, call.emit("round", call.emit(first, made, power)), power), call.dtype)
 
 
 @converts("aten.sign.default")

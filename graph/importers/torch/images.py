@@ -11,6 +11,7 @@ import numpy as np
 from tunesmith.graph.importers.torch.call import TORCH_OPERATORS, TorchCall, converts
 from tunesmith.graph.ir.node import Constant, Operand
 from tunesmith.ir.poly import Poly
+from tunesmith.support import dtype as dt
 
 # ---- convolutions -----------------------------------------------------------------------------------------------------------------------
 
@@ -89,20 +90,20 @@ TORCH_OPERATORS.register("aten.conv3d.padding", conv_padded)
 # ---- resizing ---------------------------------------------------------------------------------------------------------------------------
 
 
-def _check_factors(call: TorchCall, x: Operand, scales: Sequence[Any]) -> None:
-    """Refuse scale factors whose output extent is rounded: torch then still uses the unrounded factor."""
+def _exact(call: TorchCall, x: Operand, scales: Sequence[Any]) -> bool:
+    """Whether each scale factor is the quotient of the extents, or none is given; torch uses an unrounded factor as it is."""
+    exact = True
     for old, new, scale in zip(x.type.shape[2:], call.shape[2:], scales, strict=True):
-        exact = scale is None or (float(scale) == int(scale) and new == old * int(scale))
-        if not exact and (old.const is None or new.const is None or abs(old.const * float(scale) - new.const) > 1e-6):
-            call.refuse(f"the factor {scale} times the extent {old} is not an integer; give the size, or recompute_scale_factor=True")
+        if scale is not None and not (float(scale) == int(scale) and new == old * int(scale)):
+            exact &= old.const is not None and new.const is not None and abs(old.const * float(scale) - new.const) <= 1e-6
+    return exact
 
 
 def _nearest(call: TorchCall, x: Operand, _: Any, *scales: Any) -> Operand:
     """Nearest-neighbour resize: index floor(i * scale) with a float32 scale, which may differ from floor(i * old / new)."""
     given = (scales[0] if len(scales) == 1 else scales) or (None, None)
-    _check_factors(call, x, given)
     size = call.shape[2:]
-    exact = True
+    exact = _exact(call, x, given)
     for old, new, scale in zip(x.type.shape[2:], size, given, strict=True):
         if old.const is not None and new.const is not None:
             exact &= bool((_nearest_rows(old.const, new.const, scale) == np.arange(new.const) * old.const // new.const).all())
@@ -140,11 +141,63 @@ def _symbolic_rows(call: TorchCall, old: Poly, new: Poly, scale: Any) -> Operand
 
 
 def _bilinear(call: TorchCall, x: Operand, _: Any, corners: bool, *scales: Any) -> Operand:
-    given = (None, None) if corners else scales[0] if len(scales) == 1 else scales  # align_corners ignores the factors
-    _check_factors(call, x, given or (None, None))
-    return call.emit("resize2d", x, size=call.shape[2:], mode="linear", coordinate_mode="align_corners" if corners else "half_pixel")
+    given = ((None, None) if corners else scales[0] if len(scales) == 1 else scales) or (None, None)  # align_corners ignores the factors
+    if _exact(call, x, given):
+        return call.emit("resize2d", x, size=call.shape[2:], mode="linear", coordinate_mode="align_corners" if corners else "half_pixel")
+    for axis, scale in zip((2, 3), given, strict=True):
+        old, new = x.type.shape[axis].as_int(), call.shape[axis].as_int()
+        at = np.maximum((np.arange(new) + 0.5) / (scale or new / old) - 0.5, 0.0)
+        low = np.minimum(at.astype(np.int64), old - 1)
+        part = (at - low).astype(dt.to_numpy(call.dtype)).reshape([-1] + [1] * (3 - axis))
+        ends = [call.emit("take", x, Constant("rows", rows), axis=axis) for rows in (low, np.minimum(low + 1, old - 1))]
+        weighted = [call.emit("multiply", e, Constant("weight", w)) for e, w in zip(ends, (1 - part, part), strict=True)]
+        x = call.emit("add", *weighted)
+    return x
+
+
+def _triangle(x: np.ndarray) -> np.ndarray:
+    return np.clip(1 - np.abs(x), 0, None)
+
+
+def _cubic(x: np.ndarray) -> np.ndarray:
+    """Keys' kernel with a = -1/2, which torch uses with antialiasing, as Pillow does."""
+    x = np.abs(x)
+    return np.where(x < 1, (1.5 * x - 2.5) * x * x + 1, np.where(x < 2, ((-0.5 * x + 2.5) * x - 4) * x + 2, 0))
+
+
+def _antialiased(kernel: Any, reach: float) -> Any:
+    """Resize with a kernel that is widened when the image becomes smaller: a product with a matrix of weights along each axis."""
+
+    def convert(call: TorchCall, x: Operand, _: Any, corners: bool, *scales: Any) -> Operand:
+        given = (scales[0] if len(scales) == 1 else scales) or (None, None)
+        for axis, scale in zip((2, 3), given, strict=True):
+            if x.type.shape[axis].const is None or call.shape[axis].const is None:
+                call.refuse("antialiasing of an image of dynamic shape is not supported; fix its height and width")
+            matrix = _weights(x.type.shape[axis].as_int(), call.shape[axis].as_int(), corners, scale, kernel, reach)
+            weights = Constant("weights", matrix.astype(dt.to_numpy(call.dtype)))
+            x = call.emit("matmul", weights, x) if axis == 2 else call.emit("matmul", x, Constant("weights", weights.data.T.copy()))
+        return x
+
+    return convert
+
+
+def _weights(old: int, new: int, corners: bool, scale: Any, kernel: Any, reach: float) -> np.ndarray:
+    """The weight of each old element in each new one (ATen/native/cpu/UpSampleKernel.cpp)."""
+    if corners:
+        step = (old - 1) / (new - 1) if new > 1 else 0.0
+    else:
+        step = 1.0 / scale if scale else old / new
+    wide = max(step, 1.0)
+    centre = step * (np.arange(new) + 0.5)[:, None]
+    first = np.maximum((centre - reach * wide + 0.5).astype(np.int64), 0)
+    last = np.minimum((centre + reach * wide + 0.5).astype(np.int64), old)
+    at = np.arange(old)[None, :]
+    made = np.where((at >= first) & (at < last), kernel((at - centre + 0.5) / wide), 0.0)
+    return np.asarray(made / made.sum(1, keepdims=True))
 
 
 for _overload in ("vec", "default"):
     TORCH_OPERATORS.register(f"aten.upsample_nearest2d.{_overload}", _nearest)
     TORCH_OPERATORS.register(f"aten.upsample_bilinear2d.{_overload}", _bilinear)
+    TORCH_OPERATORS.register(f"aten._upsample_bilinear2d_aa.{_overload}", _antialiased(_triangle, 1.0))
+    TORCH_OPERATORS.register(f"aten._upsample_bicubic2d_aa.{_overload}", _antialiased(_cubic, 2.0))

@@ -219,6 +219,24 @@ def scatter_reduce(call: TorchCall, x: Operand, dim: int, index: Operand, source
     return _scattered(call, x, dim, index, source, reduction)
 
 
+@converts("aten.index_reduce.default")
+def index_reduce(call: TorchCall, x: Operand, dim: int, index: Operand, source: Operand, reduce: str, include_self: bool = True) -> Operand:
+    """Combine slices along an axis with the slices of the source: a scatter with one index for each slice."""
+    axis = call.axis(dim, len(call.shape))
+    column = call.reshaped(index, tuple([_vector(index)[0] if a == axis else 1 for a in range(len(call.shape))]))
+    wide = call.emit("broadcast_to", column, shape=source.type.shape)
+    return scatter_reduce(call, x, dim, wide, source, reduce, include_self)
+
+
+def _scatter_combined(call: TorchCall, x: Operand, dim: int, index: Operand, source: Any, reduce: str) -> Operand:
+    """The older scatter with a reduction."""
+    return _scattered(call, x, dim, index, source, {"add": "add", "multiply": "mul"}[reduce])
+
+
+TORCH_OPERATORS.register("aten.scatter.reduce", _scatter_combined)
+TORCH_OPERATORS.register("aten.scatter.value_reduce", _scatter_combined)
+
+
 @converts("aten.one_hot.default")
 def one_hot(call: TorchCall, indices: Operand, depth: int) -> Operand:
     """One-hot encoding: 1 at the index, 0 elsewhere."""
@@ -262,8 +280,6 @@ def embedding_bag(
     padding: int = -1,
 ) -> Sequence[Operand | None]:
     """The sum, mean or maximum of the rows of each bag; bag b is from offsets[b] to the next offset."""
-    if padding >= 0:
-        call.refuse("padding_idx is not supported; give the row the weight 0 in per_sample_weights")
     bags = call.shape[0]
     starts = call.cast(offsets, "int64")
     if include_last:
@@ -276,6 +292,11 @@ def embedding_bag(
     if per_sample is not None:
         rows = call.emit("multiply", rows, call.emit("expand_dims", per_sample, axes=(1,)))
     at = call.emit("expand_dims", bag, axes=(1,))
+    ones = call.emit("full", shape=(count,), value=1.0, dtype=call.dtype)
+    if padding >= 0:  # such indices are left out of the bag
+        kept = call.emit("not_equal", indices, call.number(padding, indices.type.dtype))
+        rows = call.emit("where", call.emit("expand_dims", kept, axes=(1,)), rows, call.operand(-math.inf if mode == 2 else 0.0))
+        ones = call.cast(kept, call.dtype)
     if mode == 2:
         empty = call.emit("full", shape=call.shape, value=-math.inf, dtype=call.dtype)
         made = call.emit("scatter_nd", empty, at, rows, reduction="max")
@@ -283,7 +304,6 @@ def embedding_bag(
     total = call.emit("scatter_nd", call.emit("full", shape=call.shape, value=0.0, dtype=call.dtype), at, rows, reduction="add")
     if mode == 0:
         return [total, None, None, None]
-    ones = call.emit("full", shape=(count,), value=1.0, dtype=call.dtype)
     sizes = call.emit("scatter_nd", call.emit("full", shape=(bags,), value=0.0, dtype=call.dtype), at, ones, reduction="add")
     divisor = call.emit("expand_dims", call.emit("maximum", sizes, call.operand(1.0)), axes=(1,))
     return [call.emit("divide", total, divisor), None, None, None]

@@ -113,12 +113,9 @@ _MODERATE = ("gelu", "gelu_tanh", "hardswish", "pow_half")
 """Cases in which torch's formula overflows, or gives NaN for infinity, unlike equivalent formulas."""
 _SMALL_QUOTIENT = ("remainder_3", "remainder_minus", "fmod_3")
 """Cases with quotients >= 2**52, for which compiled remainders are NaN."""
-_REFUSED = {
-    "round_2": "aten.round.decimals",
-}
 for _name, _function in _UNARY.items():
     _chosen = EDGE[EDGE.abs() < 1e20] if _name in _MODERATE else EDGE[EDGE != EDGE[18]] if _name in _SMALL_QUOTIENT else EDGE
-    _options = {"signs": _name not in _UNSIGNED, "sums": _name == "tanhshrink", "refused": _REFUSED.get(_name, "")}
+    _options: Any = {"signs": _name not in _UNSIGNED, "sums": _name == "tanhshrink"}
     CASES.add(f"edges_{_name}", _function, _chosen, **_options)
     CASES.add(f"double_{_name}", _function, _chosen.double(), **_options)
 for _name in (

@@ -80,7 +80,7 @@ _REFUSED = {
 for _name, _function in _REDUCTIONS.items():
     _options: Any = {"refused": _REFUSED.get(_name, "")}
     CASES.add(f"cube_{_name}", _function, CUBE, **_options)
-    CASES.add(f"nans_{_name}", _function, NANS, signs=_name not in ("cumsum", "max_against"), **_options)
+    CASES.add(f"nans_{_name}", _function, NANS, signs=_name not in ("cumsum", "cummax", "max_against"), **_options)
     CASES.add(f"ties_{_name}", _function, TIES, signs=False, **_options)
     CASES.add(f"one_{_name}", _function, (1, 1, 1), refused="a result has no elements" if _name == "diff" else _REFUSED.get(_name, ""))
 CASES.add("var_mean", lambda x: (*torch.var_mean(x, (0, 1), correction=3), *torch.std_mean(x, 0, correction=0, keepdim=True)), CUBE)
@@ -269,8 +269,6 @@ _REFUSED = {
     "empty": "a result has no elements",
     "scatter_wide_source": "differ in shape",
     "scatter_reduce_apart": "with include_self=True",
-    "scatter_reduce_argument": "aten.scatter.value_reduce",
-    "reduce": "aten.index_reduce",
 }
 for _name, _function in _INDEXED.items():
     CASES.add(f"index_{_name}", _function, CUBE, refused=_REFUSED.get(_name, ""))

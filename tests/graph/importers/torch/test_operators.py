@@ -418,7 +418,6 @@ REFUSED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str]] = {
     "random": (lambda x: x + torch.rand(3), ((3,),), "aten.rand.default: it draws random numbers"),
     "item": (lambda x: x * x[0].item(), ((3,),), "a number from data cannot determine shapes"),
     "mask_index": (lambda x: x[x > 0].sum(), ((3,),), "aten.index.Tensor: its shape depends on data"),
-    "half_factor": (lambda x: F.interpolate(x, scale_factor=1.3), (IMAGE,), "is not an integer; give the size"),
     "dropout": (lambda x: F.dropout(x, 0.5, training=True), ((3,),), "model.eval()"),
     "attention_dropout": (lambda x: F.scaled_dot_product_attention(x, x, x, dropout_p=0.5), ((1, 1, 3, 4),), "model.eval()"),
     "mode": (lambda x: x.mode(0).values, ((3,),), "aten.mode.default: there is no converter for this operator"),

@@ -124,7 +124,6 @@ def test_a_fold_is_a_convolution() -> None:
         (lambda x: torch.histc(x, 4), (ROWS,), "its range is that of the data; give min and max"),
         (lambda x: F.avg_pool2d(x, 2, ceil_mode=True, divisor_override=3), (IMAGE,), "divisor_override with ceil_mode is not supported"),
         (lambda x: F.adaptive_max_pool2d(x, (3, 4), return_indices=True), (IMAGE,), "result 1 of aten.adaptive_max_pool2d"),
-        (lambda i, w: F.embedding_bag(i, w, padding_idx=1), (WHOLE % 5, ROWS[:, :3].repeat(2, 1)), "padding_idx is not supported"),
         (lambda x: torch.fft.rfft(x).abs(), (ROWS,), "aten._fft_r2c.default: its elements are complex numbers"),
         (lambda x: torch.bincount(x, minlength=100), (WHOLE[0],), "depends on data, even with minlength; use zeros"),
         (
@@ -145,6 +144,8 @@ def test_dynamic_sizes_are_refused_where_windows_depend_on_them() -> None:
     for function, message in (
         (lambda x: F.max_pool2d(x, 2, return_indices=True)[1], "indices of maxima in an image of dynamic shape"),
         (lambda x: F.adaptive_avg_pool2d(x, (3, 1)), "its windows depend on dynamic sizes"),
+        (lambda x: F.interpolate(x, scale_factor=1.3), "the size TruncToInt"),
+        (lambda x: F.interpolate(x, (3, 3), mode="bilinear", antialias=True), "antialiasing of an image of dynamic shape"),
     ):
         with pytest.raises(ModelImportError, match=message):
             from_torch(Function(function), (IMAGE,), dims)
