@@ -10,8 +10,8 @@ import numpy as np
 from tunesmith.graph.ir.operator import ELEMENTWISE, GraphOperator
 from tunesmith.graph.operators.element_types import FLOATS, require
 from tunesmith.graph.operators.elementwise import Formula, mapped, rounded
-from tunesmith.graph.operators.formulas import both, cosine, sine
 from tunesmith.ir.expr import Expr, call, cast, const, equal, select
+from tunesmith.ops.formulas import both, cosine, sine
 from tunesmith.ops.tensor_expression import Tensor
 
 _LANCZOS = (
