@@ -31,6 +31,7 @@ from tunesmith.schedule.primitives.pad_rows import pad_rows
 from tunesmith.schedule.primitives.read_at import read_at
 from tunesmith.schedule.primitives.reindex import reindex
 from tunesmith.schedule.primitives.reorder import reorder
+from tunesmith.schedule.primitives.restrict_reduction import restrict_reduction
 from tunesmith.schedule.primitives.reuse_buffer import reuse_buffer
 from tunesmith.schedule.primitives.reverse_compute_at import reverse_compute_at
 from tunesmith.schedule.primitives.rfactor import rfactor
@@ -97,6 +98,7 @@ class Schedule(ScheduleState):
     reverse_compute_inline = reverse_compute_inline
     decompose_padding = decompose_padding
     pad_einsum = pad_einsum
+    restrict_reduction = restrict_reduction
     decompose_reduction = decompose_reduction
     rfactor = rfactor
     annotate = annotate

@@ -13,6 +13,7 @@ from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import blocks_under, walk
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.search.space.derive.regular import irregularity
+from tunesmith.search.space.derive.zero_terms import without_zero_terms
 from tunesmith.search.space.rules import stages
 from tunesmith.search.space.rules.block_classes import has_loop_for_each_variable
 from tunesmith.search.space.sketch import Sketch, Space, collect
@@ -59,8 +60,8 @@ def _rule(found: object) -> Rule:
 
 
 def rules_of(target: Target) -> tuple[Rule, ...]:
-    """The rules of a target's backend."""
-    return find_rules(backend_of(target).rules)
+    """The rules of a target's backend, after which no term of a sum is left that a remainder makes zero."""
+    return tuple([without_zero_terms(r) for r in find_rules(backend_of(target).rules)])
 
 
 def generate(func: PrimFunc, target: Target, rules: Sequence[Rule] | None = None) -> Space:

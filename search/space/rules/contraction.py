@@ -375,14 +375,17 @@ def _pack(s: Schedule, block: BlockRV, plan: Plan, levels: _Levels, at: LoopRV) 
     order = {it.var: n for n, it in enumerate(b.iters)}
     rest.sort(key=lambda d: max([order[v] for v in indices[d].vars if v in order], default=0))
     layout: Layout = [[vector, "/", levels.vector], *rest, [vector, "%", levels.vector]]
-    copy = s.cache_read(block, plan.pack, "global" if plan.constant else "workspace", layout, **access)
-    if not plan.constant:
+    spatial = {it.var for it in b.iters if it.kind == "S"}
+    # A remainder takes all of its values in every tile, so that each tile would pack the whole operand.
+    whole = any(not (e.vars & spatial) <= _outside_of_remainders(e) for e in indices)
+    copy = s.cache_read(block, plan.pack, "global" if plan.constant or whole else "workspace", layout, **access)
+    if not plan.constant and not whole:
         s.compute_at(copy, at)
     s.vectorize(s.get_loops(copy)[-1])
     if plan.constant:
         s.annotate(copy, "pack_constant", plan.pack)
-        if plan.threads:
-            s.parallel(s.get_loops(copy)[0])
+    if (plan.constant or whole) and plan.threads:
+        s.parallel(s.get_loops(copy)[0])
     return copy
 
 

@@ -81,6 +81,17 @@ def windows(A: T.Buffer((14,), "float32"), C: T.Buffer((12,), "float32")):
             C[vi] = B[vi] + B[vi + 2]
 """)
 """A block that reads a sliding window of another."""
+STRIDED = _parsed("""
+@T.prim_func
+def strided(A: T.Buffer((8,), "float32"), W: T.Buffer((4,), "float32"), C: T.Buffer((12,), "float32")):
+    for i, k in T.grid(12, 4):
+        with T.block("C"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                C[vi] = 0.0
+            C[vi] = C[vi] + T.select((vi + vk) % 2 == 0, A[(vi + vk) // 2], 0.0) * W[vk]
+""")
+"""A transposed convolution in one dimension."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +230,7 @@ SAMPLES: Mapping[str, Sample] = {
     "cache_index": _at(lambda s, b, loops: s.cache_index(b, "workspace"), depth=0, func=GATHER),
     "unsafe_set_dtype": _at(lambda s, b, loops: s.unsafe_set_dtype(b, "float64"), "B"),
     "decompose_reduction": _at(lambda s, b, loops: s.decompose_reduction(b, loops[2]), depth=2, func=PRODUCT),
+    "restrict_reduction": _at(lambda s, b, loops: s.restrict_reduction(b, 1), depth=0, func=STRIDED),
     "rfactor": _at(lambda s, b, loops: s.rfactor(loops[3]), depth=2, func=PRODUCT),
 }
 """A sample of each primitive.  A new primitive needs one entry here, and one in `program_fuzz.generate_steps.FUZZED`."""

@@ -18,6 +18,7 @@ from tunesmith.ir.stmt import Block, BufferStore
 from tunesmith.ir.visit import walk
 from tunesmith.schedule.primitive import PRIMITIVES
 from tunesmith.schedule.primitives.annotate import KEYS
+from tunesmith.schedule.primitives.restrict_reduction import congruent_variables
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.testing.program_fuzz.choices import Choices
 from tunesmith.testing.program_fuzz.steps import Argument, BlockRef, LoopRef, Sampled, Step
@@ -295,6 +296,13 @@ def _pad_einsum(m: StepGenerator) -> Arguments:
     return [("block", BlockRef(m.block)), ("padding", tuple([1 if m.c.chance(0.4) else m.integer() for _ in range(rank)]))]
 
 
+def _restrict_reduction(m: StepGenerator) -> Arguments:
+    m.choose(lambda b: bool(congruent_variables(b)))
+    b = next((x for x in m.s.blocks() if x.name == m.block), None)
+    found = [] if b is None else congruent_variables(b)
+    return [("block", BlockRef(m.block)), ("variable", m.c.one(found) if found and m.c.chance(0.8) else m.c.integer(0, 3))]
+
+
 def _loop_partition(m: StepGenerator) -> Arguments:
     cuts = [m.integer() for _ in range(m.c.integer(1, 2))]
     return [("loop", m.loop(0.3)), ("cuts", tuple(cuts))]
@@ -444,6 +452,7 @@ FUZZED: Mapping[str, Fuzzed] = {
     "rolling_buffer": Fuzzed(_rolling_buffer, needs="intermediate"),
     "decompose_padding": Fuzzed(_decompose_padding, weight=0.7),
     "pad_einsum": Fuzzed(_pad_einsum, weight=0.7, needs="reduction"),
+    "restrict_reduction": Fuzzed(_restrict_reduction, weight=0.3, needs="reduction"),
     "decompose_reduction": Fuzzed(_decompose, weight=1.5, needs="reduction"),
     "rfactor": Fuzzed(_rfactor, weight=2.5, needs="reduction"),
     "sample_categorical": Fuzzed(weight=0.1),

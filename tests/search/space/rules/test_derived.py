@@ -10,7 +10,9 @@ import pytest
 import tunesmith
 from tunesmith import te
 from tunesmith.ir.expr import call
+from tunesmith.ir.expr import equal as te_equal
 from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.interpreter.interpret import run
 from tunesmith.ir.poly import floordiv
 from tunesmith.ir.script.parser import parse
 from tunesmith.ir.script.syntax import T
@@ -245,6 +247,36 @@ def test_all_sketches_of_a_scan_compute_it(shape: tuple[int, ...], axis: int, op
             y = np.full_like(x, np.nan)
             tunesmith.build(f_row)["cumulative"](x, y)
             np.testing.assert_allclose(y, want, rtol=1e-5, atol=1e-5, err_msg=sketch.name)
+
+
+def transposed(n: int = 5, ci: int = 3, co: int = 7) -> PrimFunc:
+    """A transposed convolution with stride 2, as a sum over all rows of the filter."""
+    x, w = te.placeholder((ci, n, n), name="x"), te.placeholder((ci, co, 4, 4), name="w")
+    c, a, b = te.reduce_axis(ci, "c"), te.reduce_axis(4, "a"), te.reduce_axis(4, "b")
+
+    def element(o: te.Poly, i: te.Poly, j: te.Poly) -> te.Expr:
+        u, v = i + 5 - a, j + 5 - b
+        p, q = floordiv(u, 2) - 2, floordiv(v, 2) - 2
+        inside = te.all(te_equal(u % 2, 0), te_equal(v % 2, 0), p >= 0, p < n, q >= 0, q < n)
+        return te.sum(te.select(inside, x[c, p, q], 0.0) * w[c, o, a, b], axis=[c, a, b])
+
+    return te.create_prim_func([x, w, te.compute((co, 2 * n, 2 * n), element, "Y")], "transposed")
+
+
+def test_terms_that_are_always_zero_are_left_out() -> None:
+    f = transposed()
+    rng = stream(6, "transposed")
+    x, w = rng.standard_normal((3, 5, 5), "float32"), rng.standard_normal((3, 7, 4, 4), "float32")
+    want = run(f, [x, w])[2]
+    space = generate(f, Target.detect())
+    assert any("across" in s.name for s in space.sketches)
+    for sketch in space.sketches:
+        assert str(sketch.trace).count("restrict_reduction") == 2
+        row = tuple(map(int, sketch.space.sample(1, rng)[0]))
+        assert equal(sketch.concretize(row), replay(sketch.trace_of(row), f).func)
+        y = np.zeros_like(want)
+        tunesmith.build(sketch.concretize(row))["transposed"](x, w, y)
+        np.testing.assert_allclose(y, want, rtol=1e-4, atol=1e-5, err_msg=sketch.name)
 
 
 def index_add(rows: int = 9, columns: int = 20, updates: int = 31) -> PrimFunc:
