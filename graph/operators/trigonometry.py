@@ -190,8 +190,7 @@ def _hypot(x: Expr, y: Expr) -> Expr:
     a, b = call("abs", x), call("abs", y)
     most, least = maximum(a, b), minimum(a, b)
     ratio = least / select(equal(most, 0.0), 1.0, most)
-    infinite = select(equal(a, math.inf), a, select(equal(b, math.inf), b, most * call("sqrt", ratio * ratio + 1.0)))
-    return infinite
+    return select(equal(a, math.inf), a, select(equal(b, math.inf), b, most * call("sqrt", ratio * ratio + 1.0)))
 
 
 def _of_two(name: str, formula: Callable[[Expr, Expr], Expr], numpy: Callable[..., Any], meaning: str) -> GraphOperator:

@@ -166,9 +166,9 @@ TORCH_OPERATORS.register("aten.cdist.default", lambda call, a, b, order, mode: c
 @converts("aten._pdist_forward.default")
 def pdist(call: TorchCall, x: Operand, order: float) -> Operand:
     """The distance of each pair of rows, in the order of the upper triangle."""
-    if x.type.shape[0].const is None:
+    rows = x.type.shape[0].const
+    if rows is None:
         call.refuse("the distances of a dynamic number of rows are not supported; use torch.cdist")
-    (rows,) = [x.type.shape[0].as_int()]
     pairs = [(i, j) for i in range(rows) for j in range(i + 1, rows)]
     left, right = [call.emit("take", x, call.constant([p[k] for p in pairs], "int64"), axis=0) for k in (0, 1)]
     return norm_of(call, call.emit("subtract", left, right), order, (-1,))

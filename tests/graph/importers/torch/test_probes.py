@@ -124,6 +124,7 @@ def test_a_fold_is_a_convolution() -> None:
         (lambda x: torch.histc(x, 4), (ROWS,), "its range is that of the data; give min and max"),
         (lambda x: F.avg_pool2d(x, 2, ceil_mode=True, divisor_override=3), (IMAGE,), "divisor_override with ceil_mode is not supported"),
         (lambda x: F.adaptive_max_pool2d(x, (3, 4), return_indices=True), (IMAGE,), "result 1 of aten.adaptive_max_pool2d"),
+        (lambda x: F.rrelu(x, training=True), (ROWS,), "its slopes are random"),
         (lambda x: torch.fft.rfft(x).abs(), (ROWS,), "aten._fft_r2c.default: its elements are complex numbers"),
         (lambda x: torch.bincount(x, minlength=100), (WHOLE[0],), "depends on data, even with minlength; use zeros"),
         (
@@ -139,10 +140,19 @@ def test_refusals(function: Callable[..., Any], inputs: tuple[Any, ...], message
         from_torch(Function(function), inputs)
 
 
-def test_dynamic_sizes_are_refused_where_windows_depend_on_them() -> None:
+def test_dynamic_sizes_that_are_refused() -> None:
+    rows = {"inputs": ({0: torch.export.Dim("n", min=3, max=50)},)}
+    for function, message in (
+        (F.pdist, "the distances of a dynamic number of rows"),
+        (lambda x: (x @ x.T).diagonal(), "the diagonal of a matrix of dynamic size"),
+        (lambda x: (x @ x.T).diagonal_scatter(x[:, 0]), "writing the diagonal of a matrix of dynamic size"),
+    ):
+        with pytest.raises(ModelImportError, match=message):
+            from_torch(Function(function), (ROWS,), rows)
     dims = {"inputs": ({2: torch.export.Dim("h", min=4, max=90)},)}
     for function, message in (
         (lambda x: F.max_pool2d(x, 2, return_indices=True)[1], "indices of maxima in an image of dynamic shape"),
+        (lambda x: F.fold(F.unfold(x, 3), x.shape[2:], 3), "a fold to an image of dynamic shape"),
         (lambda x: F.adaptive_avg_pool2d(x, (3, 1)), "its windows depend on dynamic sizes"),
         (lambda x: F.interpolate(x, scale_factor=1.3), "the size TruncToInt"),
         (lambda x: F.interpolate(x, (3, 3), mode="bilinear", antialias=True), "antialiasing of an image of dynamic shape"),
