@@ -16,7 +16,7 @@ from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Var
 from tunesmith.ir.specialize import sizes_of
 from tunesmith.ir.stmt import Block, If, Seq, Stmt, seq
-from tunesmith.ir.visit import blocks_under, substitute
+from tunesmith.ir.visit import blocks_under, substitute, transform
 from tunesmith.lower.size_ranges import SizeRanges
 from tunesmith.lower.size_versions import versions_of
 from tunesmith.support.errors import BuildError
@@ -89,7 +89,7 @@ def _hoist_from_versions(func: PrimFunc, versions: list[tuple[SizeRanges, PrimFu
         swap: dict[Buffer, Buffer] = {}
         for packer, at in () if parts is None else zip(parts.packers, parts.positions, strict=True):
             own = packer.params[1]
-            known = copies.setdefault(at, {}).setdefault(structural.digest(packer), (packer, own))  # type: ignore[arg-type]
+            known = copies.setdefault(at, {}).setdefault(_layout(packer), (packer, own))  # type: ignore[arg-type]
             swap[own] = known[1]  # type: ignore[index]
         main = f if parts is None else parts.main
         own_params = tuple([swap.get(p, p) if isinstance(p, Buffer) else p for p in main.params])
@@ -112,6 +112,11 @@ def _hoist_from_versions(func: PrimFunc, versions: list[tuple[SizeRanges, PrimFu
         body = If(box.condition(sizes_of(func)), m.body, body)
     main = PrimFunc(f"{func.name}__packed", tuple(params), tuple([b for m in mains for b in m.allocs]), body)
     return HoistedPacking(main, tuple(packers), tuple(positions), tuple(sources))
+
+
+def _layout(packer: PrimFunc) -> str:
+    """A text that is equal for equal packers, whose blocks have different names in different versions."""
+    return structural.digest(packer.with_(body=transform(packer.body, {Block: lambda b, _: b.with_(name="")})))
 
 
 def _packing(func: PrimFunc, stmt: Stmt, block: Block) -> tuple[Buffer, Buffer]:

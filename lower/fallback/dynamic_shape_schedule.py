@@ -142,6 +142,8 @@ def _parallelize(s: Schedule, name: str, target: Target) -> bool:
     few = product([s.loop(x).extent for x in outer[:-1]]).const
     if s.loop(outer[-1]).extent.const is None and (few is None or few >= target.num_cores):
         outer = outer[:-1]
+    while len(outer) > 1 and s.loop(outer[0]).extent == 1:  # fused, its index would be a division by the extents of the others
+        outer = outer[1:]
     tasks = s.fuse(outer)
     s.parallel(tasks)
     if known == math.inf:

@@ -29,17 +29,23 @@ MAX_VERSIONS = 24
 """Limit on the copies of a tile; beyond it guards stay in the tile, which is slow but small."""
 MAX_RESTS = 16
 """Limit on the tiles of different sizes for the rest of a dynamic extent."""
+MAX_VECTOR_RESTS = 3
+"""The same limit for lanes of a vector: a longer rest is masked, which costs little."""
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """A guard `outer + inner < 0`: outer over loops around the tile, inner over its unrolled loops, in the range [low, high]."""
+    """A guard `outer + inner < 0`: outer over loops around the tile, inner over its unrolled loops, in the range [low, high].
+
+    `in_lanes`: the guard depends on the lane of a vector.
+    """
 
     condition: Poly
     outer: Poly
     inner: Poly
     low: int
     high: int
+    in_lanes: bool
 
 
 @function_pass(requires="OPAQUE")
@@ -68,6 +74,7 @@ class _Versioner:
         self.dynamic = bool(ranges)
         self.facts: dict[Poly, Range] = {}
         self.skipped: list[Poly] = []
+        self._lanes: set[Var] = set()
         self._conditions: dict[BufferStore, bool] = {}
 
     def visit(self, n: Any, copies: int) -> Any:
@@ -92,6 +99,8 @@ class _Versioner:
             if type(n) is For:
                 if n.kind in ("unrolled", "vectorized") and n.extent.const is not None:
                     tile[n.var] = (0, n.extent.const - 1)
+                    if n.kind == "vectorized":
+                        self._lanes.add(n.var)
                 return go(n.body)
             if type(n) is BufferStore and not self._has_conditions(n):
                 return None
@@ -129,7 +138,7 @@ class _Versioner:
             return None
         part = Poly(tuple(inner.items()))
         low, high = Simplifier(tile).bounds(part)
-        return Guard(e, Poly(tuple(outer.items())), part, low, high)
+        return Guard(e, Poly(tuple(outer.items())), part, low, high, not part.vars.isdisjoint(self._lanes))
 
     def _version(self, n: Any, g: Guard, copies: int) -> Any:
         steps, unit, offset = _factor_out_gcd(g.outer)
@@ -147,7 +156,7 @@ class _Versioner:
         if mixed is not None:
             if mixed[0] == mixed[1]:
                 part = self._under(steps, mixed, self._substitute_outer(n, g, unit * mixed[0] + offset), more)
-            elif self.dynamic and mixed[1] - mixed[0] < self.rests:
+            elif self.dynamic and mixed[1] - mixed[0] < (min(self.rests, MAX_VECTOR_RESTS) if g.in_lanes else self.rests):
                 rests = range(mixed[0], mixed[1] + 1)
                 rest_tiles = [self._under(steps, (q, q), self._substitute_outer(n, g, unit * q + offset), more * len(rests)) for q in rests]
                 part = rest_tiles.pop()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from tunesmith import te
 from tunesmith.codegen.llvm.build import build
 from tunesmith.ir import structural
 from tunesmith.ir.function import PrimFunc
@@ -15,6 +16,8 @@ from tunesmith.ir.script.parser import parse
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.verify import verify
 from tunesmith.lower.hoist_constant_packing import hoist_constant_packing
+from tunesmith.lower.size_ranges import SizeRanges
+from tunesmith.lower.size_versions import with_versions
 from tunesmith.measure.evaluator.packed_call import load_call
 from tunesmith.ops.workload import workload
 from tunesmith.runtime.module import Module
@@ -156,3 +159,38 @@ def test_constants_are_parameters() -> None:
     with pytest.raises(ScriptError, match=r"`constants` names U, V, which are not buffer parameters"):
         verify(dense().with_(attrs=(("constants", "V U W"),)))
     assert dense().constants == ("W",)
+
+
+def test_versions_share_equal_copies_and_keep_what_they_read() -> None:
+    n = te.var("n")
+    a, w, k = te.placeholder((n, 5), name="A"), te.placeholder((5, 20), name="W"), te.reduce_axis(5, "k")
+    base = te.create_prim_func([a, w, te.compute((n, 20), lambda i, j: te.sum(a[i, k] * w[k, j], axis=[k]), "C")], "dense")
+    base = base.with_(attrs=(("constants", "W"),))
+
+    def columns(width: int) -> PrimFunc:
+        s = Schedule(base)
+        copy = s.cache_read(s.get_block("C"), "W", "global", [[1, "/", width], 0, [1, "%", width]])
+        s.annotate(copy, "pack_constant", "W")
+        return s.func
+
+    boxes = [SizeRanges.of({"n": (low, low + 1)}) for low in (1, 3, 5)]
+    func = with_versions(base, list(zip(boxes, [columns(8), columns(8), columns(4)], strict=True)))
+    hoisted = hoist_constant_packing(func)
+    assert hoisted is not None
+    for f in (hoisted.main, *hoisted.packers):
+        verify(f)
+    assert [p.name for p in hoisted.main.params] == ["A", "W", "W_copy", "W_copy", "C", "n"], "the last version reads W itself"
+    assert hoisted.positions == (2, 3) and hoisted.sources == (0, 1, 1, 1, 2, 3)
+    assert [p.name for p in hoisted.packers] == ["dense__pack_W_0", "dense__pack_W_1"]
+    module = Module.from_object(build([func, hoisted.main, *hoisted.packers], TARGET).data)
+    weights = np.random.default_rng(0).random((5, 20), np.float32)
+    copies = [np.zeros([e.as_int() for e in p.params[1].shape], np.float32) for p in hoisted.packers]  # type: ignore[union-attr]
+    for packer, copy in zip(hoisted.packers, copies, strict=True):
+        module[packer.name](weights, copy)
+    for rows in range(9):
+        x = np.random.default_rng(rows).random((rows, 5), np.float32)
+        direct, out = np.zeros((2, rows, 20), np.float32)
+        module["dense"](x, weights, direct, rows)
+        module["dense__packed"](x, weights, *copies, out, rows)
+        np.testing.assert_allclose(direct, x @ weights, rtol=1e-5)
+        np.testing.assert_array_equal(out, direct)

@@ -51,7 +51,8 @@ def compile_records(
         replaceable = {"used"}
         if passes.untuned is analytic_schedule and isinstance(error, BuildError):
             replaceable |= {"missing", "plain", "refused"}
-        broken = {c.function: why for c in applied.coverage if c.status in replaceable and (why := _fault(applied.mod[c.function], alone))}
+        suspects = dict.fromkeys([c.function for c in applied.coverage if c.status in replaceable])
+        broken = {name: why for name in suspects if (why := _fault(applied.mod[name], alone))}
         if not broken:
             raise
         failed = error

@@ -69,7 +69,26 @@ def test_divisors_are_constant_if_possible() -> None:
     assert loops(default_schedule(te.create_prim_func([x, twice], "f"), TARGET), "Y")[0] == ("parallel", "n")
     row = te.placeholder((1, m), name="x")
     twice = te.compute((1, m), lambda i, j: row[i, j] * 2.0, "Y")
-    assert loops(default_schedule(te.create_prim_func([row, twice], "f"), TARGET), "Y")[0] == ("parallel", "ceildiv(m, 4)")
+    assert loops(default_schedule(te.create_prim_func([row, twice], "f"), TARGET), "Y")[:2] == [
+        ("serial", "1"),
+        ("parallel", "ceildiv(m, 4)"),
+    ]
+
+
+def test_a_leading_dimension_of_one_element_adds_no_division() -> None:
+    n = te.var("n")
+    x, w, k = te.placeholder((1, n, n), name="x"), te.placeholder((1, n, 64), name="w"), te.reduce_axis(n, "k")
+    f = te.create_prim_func([x, w, te.compute((1, n, 64), lambda a, i, j: te.sum(x[a, i, k] * w[a, k, j], axis=[k]), "C")], "f")
+    call = Module.from_object(build(default_schedule(f, HERE), HERE).data)["f"]
+    for size in (0, 1, 9):
+        rng = np.random.default_rng(size)
+        left, right, out = (
+            rng.random((1, size, size), np.float32),
+            rng.random((1, size, 64), np.float32),
+            np.zeros((1, size, 64), np.float32),
+        )
+        call(left, right, out, size)
+        np.testing.assert_allclose(out, left @ right, rtol=1e-5)
 
 
 def test_one_core_runs_no_tasks() -> None:
