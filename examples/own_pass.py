@@ -72,7 +72,7 @@ def main():
 
     # Pipelines are values: `insert_after` and `without` make others, and check that each pass finds the stage that it needs.
     exact = CPU.insert_after("legalize_bool_storage", divide_by_multiplying)
-    print(*[p.name for p in exact.passes[-7:]])
+    print(*[p.name for p in exact.passes[-8:]])
 
     with pass_context(ShowChanges("divide_by_multiplying")):
         exact(func, target)

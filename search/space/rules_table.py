@@ -60,8 +60,8 @@ def _rule(found: object) -> Rule:
 
 
 def rules_of(target: Target) -> tuple[Rule, ...]:
-    """The rules of a target's backend, after which no term of a sum is left that a remainder makes zero."""
-    return tuple([without_zero_terms(r) for r in find_rules(backend_of(target).rules)])
+    """The rules of a target's backend."""
+    return find_rules(backend_of(target).rules)
 
 
 def generate(func: PrimFunc, target: Target, rules: Sequence[Rule] | None = None) -> Space:
@@ -92,7 +92,7 @@ def generate(func: PrimFunc, target: Target, rules: Sequence[Rule] | None = None
     if rules is None:
         # Functions too large to be inlined as a whole: the other rules would inline them.
         rules = find_rules(backend_of(target).large_rules) if stages.sketches(func, target) else None
-    for rule in rules_of(target) if rules is None else rules:
+    for rule in [without_zero_terms(r) for r in rules_of(target)] if rules is None else rules:
         found: list[str] = []
         out.extend(sketches_of(rule, func, target, empty, found))
         refused += [f"the rule {_name(rule)} has a schedule for {func.name} that is refused, {line}" for line in found]
