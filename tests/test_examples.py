@@ -15,6 +15,7 @@ EXAMPLES = ROOT / "examples"
 PRINTED = {
     "own_operator.py": ["def rms_norm(X: T.Buffer((96, 256)", "as written: equal to numpy", "tuned: equal to numpy, record used"],
     "own_rule.py": ["sketch 'tiles': 15 configurations of", "for j_1 in T.vectorized", "tuned: equal to numpy"],
+    "attention_rule.py": ["built-in sketches and 'row blocks'", "'rows1': ", "equal to numpy", "equal to numpy", "equal to numpy"],
     "own_sampler.py": ["matmul(m=64,n=64,k=64): 8 trials", "best after 1 trials: ", "best after 8 trials: "],
     "own_pass.py": [
         "legalize_bool_storage divide_by_multiplying vectorize_loops",

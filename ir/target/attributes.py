@@ -105,6 +105,21 @@ def canonical_mattr(text: str) -> str:
     return ",".join(sign + name for name, sign in sorted(chosen.items()))
 
 
+TILE_STRUCTURE = "SSSRS"
+"""The default of `tile_structure`."""
+
+
+def check_tile_structure(text: str) -> str:
+    """The structure itself: 3 to 6 levels S, the first outermost and the last innermost, and 1 or 2 levels R, each directly outside of
+    an S, one of them outside of the last.  Otherwise `TargetError`."""
+    if not re.fullmatch(r"S+(RS+)?RS", text) or not 3 <= text.count("S") <= 6:
+        raise TargetError(
+            "expected levels of loops from the outermost to the innermost, 3 to 6 S (spatial) and 1 or 2 R (reduction), that start with S "
+            f"and end with RS, and no two R side by side, such as {TILE_STRUCTURE} or SSRSRS, got {text!r}"
+        )
+    return text
+
+
 def _attribute_list() -> list[Attribute]:
     every, cpu, gpu = KINDS, CPU_KINDS, GPU_KINDS
     rate = "GB/s"
@@ -133,6 +148,14 @@ def _attribute_list() -> list[Attribute]:
         Attribute("num_cores", int, every, True, "threads of a parallel loop; on a GPU multiprocessors (compute units)"),
         Attribute("vector_bits", int, cpu, True, "width of the widest vector register used, bits"),
         Attribute("vector_registers", int, cpu, False, "vector registers available to a kernel"),
+        Attribute(
+            "tile_structure",
+            str,
+            cpu,
+            False,
+            "levels of the nest of a contraction, outermost first: `S` spatial loops, `R` reduction loops; the last is the register tile",
+            check_tile_structure,
+        ),
         Attribute("l1_bytes", int, cpu, False, "L1 data cache of a core, bytes"),
         Attribute("l2_bytes", int, every, False, "L2 cache of a core (of the whole GPU), bytes"),
         Attribute("l3_bytes", int, cpu, False, "last-level cache shared by cores, bytes; 0 if there is none", minimum=0),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from tunesmith.ir.target.attributes import CPU_KINDS, KINDS, TARGET_KINDS, TARGET_TAGS, Value, check_attributes, suggestion
+from tunesmith.ir.target.attributes import CPU_KINDS, KINDS, TARGET_KINDS, TARGET_TAGS, TILE_STRUCTURE, Value, check_attributes, suggestion
 from tunesmith.ir.target.cpus import CPUS, CpuModel, vector_width
 from tunesmith.ir.target.detect import detect_host, nvidia_gpus
 from tunesmith.ir.target.gpus import ARCHITECTURES, CARDS, L2_BYTES_PER_CLOCK, OPENCL_FLOOR, base_arch, card_of_driver_name
@@ -98,6 +98,7 @@ def _resolve_cpu(given: dict[str, Value], where: str) -> Resolved:
         "mattr": "",
         "vector_bits": bits,
         "vector_registers": registers,
+        "tile_structure": TILE_STRUCTURE,
         "l1_bytes": row.l1_bytes,
         "l2_bytes": row.l2_bytes,
         "l3_bytes": row.l3_bytes,

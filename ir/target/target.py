@@ -70,6 +70,7 @@ class Target:
     num_cores: int
     vector_bits: int
     vector_registers: int
+    tile_structure: str
     l1_bytes: int
     l2_bytes: int
     l3_bytes: int

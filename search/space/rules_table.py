@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import cast
 
@@ -28,13 +29,16 @@ class SketchWarning(UserWarning):
     """A schedule of a rule was refused, and is missing in the space."""
 
 
-Rule = Callable[[PrimFunc, Target], list[tuple[str, Callable[[Schedule], None]]]]
+Named = tuple[str, Callable[[Schedule], None]]
+"""A name, and the function that makes the schedule."""
+Rule = Callable[[PrimFunc, Target], list[Named]]
 """Maps (function, target) to named schedules; [] if the rule does not apply."""
 
 _NAMES = ("contraction", "fallback", "pointwise", "reductions", "rows")
 SEARCH_RULES: Registry[Rule] = Registry(
     "search rule",
-    {n: f"tunesmith.search.space.rules.{n}:sketches" for n in (*_NAMES, "derived", "stages", *[f"gpu_{n}" for n in _NAMES])},
+    {n: f"tunesmith.search.space.rules.{n}:sketches" for n in (*_NAMES, "derived", "stages", *[f"gpu_{n}" for n in _NAMES])}
+    | {"default": "tunesmith.search.space.rules_table:built_in"},
     contract=FUNCTION,
 )
 """Rules by name.  A registered rule is used only if it is named, so installing a package changes no search space."""
@@ -64,16 +68,32 @@ def rules_of(target: Target) -> tuple[Rule, ...]:
     return find_rules(backend_of(target).rules)
 
 
+def built_in(func: PrimFunc, target: Target) -> list[Named]:
+    """The rule `default`: the schedules of the rules that apply where a search names none, in the same order.
+
+    These are the schedules of the target's rules; if none of them makes a sketch, those of its fallback rules.
+    """
+    if not has_loop_for_each_variable(func):
+        return []
+    backend = backend_of(target)
+    first = backend.large_rules if stages.sketches(func, target) else backend.rules
+    for names in (first, *[(n,) for n in backend.fallback_rules]):
+        named = [x for rule in find_rules(names) for x in without_zero_terms(rule)(func, target)]
+        if any(collect([x], func) for x in named):
+            return named
+    return []
+
+
 def generate(func: PrimFunc, target: Target, rules: Sequence[Rule] | None = None) -> Space:
     """The search space of `func`: the sketches of `rules`, by default those of the target's kind.
 
     Sketches without admissible rows are skipped and listed in `Space.left_out`, schedules that a primitive refused in `Space.refused`; a
-    refused schedule of `rules` is also a `SketchWarning`.  If no sketch remains and `rules` is None, the backend's fallback rules
-    are tried.
+    refused schedule of `rules`, except of `built_in`, is also a `SketchWarning`.  If no sketch remains and `rules` is None, the backend's
+    fallback rules are tried.
 
     Raises:
         BuildError: no rule applies to the function.
-        UserError: a rule raises an exception, or does not return named functions of a Schedule.
+        UserError: a rule raises an exception, does not return named functions of a Schedule, or two sketches of `rules` have one name.
     """
     if rules is None and not has_loop_for_each_variable(func):
         if not any(type(n) is Block for n in walk(func.body)):
@@ -95,10 +115,12 @@ def generate(func: PrimFunc, target: Target, rules: Sequence[Rule] | None = None
     for rule in [without_zero_terms(r) for r in rules_of(target)] if rules is None else rules:
         found: list[str] = []
         out.extend(sketches_of(rule, func, target, empty, found))
-        refused += [f"the rule {_name(rule)} has a schedule for {func.name} that is refused, {line}" for line in found]
-    if given is not None:
-        for line in refused:
+        lines = [f"the rule {_name(rule)} has a schedule for {func.name} that is refused, {line}" for line in found]
+        refused += lines
+        for line in lines if given is not None and rule is not built_in else ():
             warnings.warn(f"{line}. The space has no such sketch", SketchWarning, stacklevel=stacklevel())
+    if given is not None:
+        _check_names(out, func)
     for rule in find_rules(backend_of(target).fallback_rules) if given is None else ():
         if not out:
             found = []
@@ -107,7 +129,7 @@ def generate(func: PrimFunc, target: Target, rules: Sequence[Rule] | None = None
     if not out:
         why = f" ({'; '.join([*empty, *refused][:3])})" if empty or refused else ""
         raise BuildError(f"no sketch rule applies to {func.name}{why}: schedule it by hand, or pass your own rule in rules=")
-    blocks = [(b, irregularity(b)) for b in blocks_under(func.body)] if given is None and target.is_cpu else []
+    blocks = [(b, irregularity(b)) for b in blocks_under(func.body)] if (given is None or built_in in given) and target.is_cpu else []
     plain = [f"block {b.name} of {func.name} keeps plain loops: {why}" for b, why in blocks if why]
     return Space(tuple(out), tuple(empty), tuple(refused), tuple(plain))
 
@@ -123,6 +145,15 @@ def sketches_of(
     what = f"the rule {_name(rule)}"
     with running(what):
         return collect(_named_schedules(rule(func, target), what), func, left_out, refused)
+
+
+def _check_names(sketches: Sequence[Sketch], func: PrimFunc) -> None:
+    twice = next((n for n, count in Counter([s.name for s in sketches]).items() if count > 1), None)
+    if twice is not None:
+        raise UserError(
+            f"the rules make several sketches named {twice!r} for {func.name}; names are unique in a space. "
+            "Name each rule once ('default' contains the target's rules), or give the sketches of your rule other names"
+        )
 
 
 def _named_schedules(given: object, what: str) -> list[tuple[str, Callable[[Schedule], None]]]:

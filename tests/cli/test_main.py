@@ -102,6 +102,13 @@ def test_tune_with_rules_of_a_file(tmp_path: Path) -> None:
     assert result.exit_code == 0 and '"as it is"' in log.read_text(), result.output
     assert run(*arguments, "--rule", "pointwise", "--trials", 3).exit_code == 0
     assert len({record.sketch for record in RecordLog(log).load().records}) > 1
+    both = ["tune", "relu(shape=64)", "--target", "llvm", "--log", tmp_path / "both.jsonl", *TUNING]
+    assert run(*both, "--rules", f"default,{tmp_path}/mine.py:sketches", "--trials", 12).exit_code == 0
+    assert {record.sketch for record in RecordLog(tmp_path / "both.jsonl").load().records} >= {"as it is", "pointwise"}
+    result = run(*both, "--rules", "default,,pointwise")
+    assert result.exit_code == 2 and "--rules default,,pointwise: a name is empty. Separate names by one comma" in result.stderr
+    result = run(*both, "--rules", "default,pointwise")
+    assert result.exit_code == 1 and "several sketches named 'pointwise' for relu" in result.output
     result = run(*arguments, "--rule", "pointwyse")
     assert result.exit_code == 2 and "unknown search rule 'pointwyse'. Did you mean 'pointwise'" in result.stderr
 

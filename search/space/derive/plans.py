@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tunesmith.ir.analysis.access_regions import accesses, writes
@@ -69,9 +69,15 @@ class Plan:
         return " ".join(["derived", *parts, *marks])
 
 
-def plans(func: PrimFunc, target: Target) -> list[Plan]:
-    """The plans of a function with constant sizes whose blocks have one loop for each variable."""
-    blocks = blocks_under(func.body)
+def plans(func: PrimFunc, target: Target, names: Collection[str] | None = None) -> list[Plan]:
+    """The plans of a function with constant sizes, or only of some of its blocks, which have one loop for each variable.
+
+    Args:
+        func: the function.
+        target: the machine.
+        names: the blocks that are planned, by default all; the others are scheduled already, and stay as they are.
+    """
+    blocks = [b for b in blocks_under(func.body) if names is None or b.name in names]
     axes = AxisClasses(blocks)
     always, sometimes = _inlined(func, blocks, axes)
     tiled = [b for b in blocks if is_contraction(b) and rows_of(b)]
@@ -112,10 +118,13 @@ def _inlined(func: PrimFunc, blocks: Sequence[Block], axes: AxisClasses) -> tupl
     always: list[str] = []
     sometimes: list[str] = []
     small = inlined_sizes(func)
+    planned = {b.name for b in blocks}
     for b in blocks:
         if not is_pointwise(b) or is_output(func, b) or not is_within(small[b.name], INLINED) or _is_looked_up(func, b):
             continue
         readers = consumers(func, b)
+        if any(c.name not in planned for c in readers):
+            continue  # inlining would change a block that is scheduled already
         same = all(axes.axes(c.name) <= axes.axes(b.name) for c in readers)
         if is_copy(b) or (len(readers) == 1 and same and not is_contraction(readers[0])):
             always.append(b.name)

@@ -1,7 +1,8 @@
 """Schedule matrix products and convolutions on CPUs: register tiles, cache blocks, packing, fused epilogues, padding.
 
-The loop nests of docs/design/003-cpu-space.md: spatial loops in four levels with the reduction between the third and the fourth.  The
-fourth level is the register tile, whose accumulators stay in registers during the reduction.  An operand may be packed into a
+The loop nests of docs/design/003-cpu-space.md.  The target's `tile_structure` has their levels, by default `SSSRS`: spatial loops in four
+levels with the reduction between the third and the fourth.  The last level is the register tile, whose accumulators stay in registers
+during the reduction.  A second R splits the longest reduction loop into blocks.  An operand may be packed into a
 thread's workspace in panels of the tile's width.  The epilogue reads the accumulators.
 """
 
@@ -46,6 +47,9 @@ from tunesmith.search.space.rules.tile_domains import ROWS, middle_tiles, outer_
 
 WINDOW = 8
 """Maximum extent of a reduction loop that may be unrolled: the window of a convolution, not its channels."""
+
+SHORT_BLOCKS = (2, 4, 8, 16, 32)
+"""More block sizes where the target's structure asks for blocks, so that short reductions have them, too."""
 
 BLOCKS = (64, 96, 128, 192, 256, 384, 512, 768)
 """Block sizes of a blocked reduction."""
@@ -102,7 +106,7 @@ class Plan:
 class _Levels:
     """Loops and tile factors by level during the construction of a nest."""
 
-    loops: list[list[LoopRV]] = field(default_factory=lambda: [[], [], [], []])
+    loops: list[list[LoopRV]]
     rows: list[IntRV] = field(default_factory=list)
     vector: IntRV | None = None
     vector_loops: list[LoopRV] = field(default_factory=list)
@@ -181,9 +185,12 @@ def _plans(func: PrimFunc, main: Block, target: Target, axis: int, across: bool,
         packs.append((None, False))
     packs += [(o.buffer.name, o.buffer.name in func.constants) for o in packable if packs_well(main, o, vector)]
     windows = [False, True] if any(i.kind == "R" and 1 < (i.extent.const or 0) <= WINDOW for i in main.iters) else [False]
-    long = any(i.kind == "R" and (i.extent.const or 0) >= BLOCKS[0] * 2 for i in main.iters)
-    cuts = (False, True) if long and not (followed or padded or across) else (False,)
-    paddings = ("inline", "block", "root") if padded else (None,)
+    longest = max([i.extent.const or 0 for i in main.iters if i.kind == "R"], default=0)
+    cuts = (False, True) if longest >= BLOCKS[0] * 2 and not (followed or padded or across) else (False,)
+    paddings: tuple[str | None, ...] = ("inline", "block", "root") if padded else (None,)
+    if target.tile_structure.count("R") == 2 and longest > SHORT_BLOCKS[0] and not (followed or across):
+        cuts, paddings = (True,), paddings[:1]
+        windows = windows if longest > WINDOW else [False]
     threading = (True, False) if worth_serial(func, target) else (True,)
     return [
         Plan(first, pack, constant, pad, window, cut, axis, across, threads)
@@ -225,31 +232,35 @@ def nest(s: Schedule, main: str, readers: Sequence[str], pads: Sequence[str], pl
     """
     block = s.get_block(main)
     lanes, registers = target.vector_lanes("float32"), target.vector_registers
-    levels, reduction, window = _tile(s, block, plan, lanes, registers)
+    structure = target.tile_structure
+    levels, reduction, window = _tile(s, block, plan, structure.count("S"), lanes, registers)
     vec1 = levels.vector_loops[1]
-    level1 = [vec1, *[x for x in levels.loops[1] if x is not vec1]]
-    vec2 = levels.vector_loops[2]
-    rows2 = [x for x in levels.loops[2] if x is not vec2]
-    level2 = [vec2, *rows2] if plan.vector_first else [*rows2, vec2]
-    vec3 = levels.vector_loops[3]
-    rows3 = [x for x in levels.loops[3] if x is not vec3]
+    *outer, (vec2, *rows2), (vec3, *rows3) = [
+        [v, *[x for x in loops if x is not v]] for v, loops in zip(levels.vector_loops[1:], levels.loops[1:], strict=True)
+    ]
+    over_tiles = [vec2, *rows2] if plan.vector_first else [*rows2, vec2]
+    between = [levels.loops[0], *outer, over_tiles]
     cut: list[LoopRV] = []
     if plan.blocked:
         longest = max(reduction, key=lambda x: s.loop(x).extent.const or 0)
         extent = s.loop(longest).extent.const or 1
-        length = s.sample_tile(longest, 2, f"{longest.var.name}_block", [tuple(n for n in BLOCKS if n < extent)])
-        outer, inner = s.split(longest, [None, *length])
-        reduction[reduction.index(longest)] = inner
-        cut = [outer]
-    s.reorder([*levels.loops[0], *level1, *cut, *level2, *reduction, *rows3, vec3])
+        sizes = (*SHORT_BLOCKS, *BLOCKS) if structure.count("R") == 2 else BLOCKS
+        length = s.sample_tile(longest, 2, f"{longest.var.name}_block", [tuple(n for n in sizes if n < extent)])
+        over, inside = s.split(longest, [None, *length])
+        reduction[reduction.index(longest)] = inside
+        cut = [over]
+        # In a structure with one R, the blocks are those of the loops over register tiles.
+        at = structure.index("R") if structure.count("R") == 2 else len(between) - 1
+        between.insert(at, cut)
+    s.reorder([*itertools.chain(*between), *reduction, *rows3, vec3])
     _budget(s, levels, lanes, registers)
     _bound_code(s, block, plan.axis, levels, window, lanes)
     if plan.blocked:
-        fill, epilogue = s.cache_reduction(block, level2[-1], "register")
+        fill, epilogue = s.cache_reduction(block, over_tiles[-1], "register")
         _mark_epilogue(s, fill)
     else:
         epilogue = _epilogue(s, block, readers, plan)
-        s.reverse_compute_at(epilogue, level2[-1])
+        s.reverse_compute_at(epilogue, over_tiles[-1])
     if plan.pack is not None:
         copy = _pack(s, block, plan, levels, cut[0] if cut else vec1)
         if plan.constant:
@@ -271,9 +282,9 @@ def nest(s: Schedule, main: str, readers: Sequence[str], pads: Sequence[str], pl
         s.parallel(tasks)
 
 
-def _tile(s: Schedule, block: BlockRV, plan: Plan, lanes: int, registers: int) -> tuple[_Levels, list[LoopRV], LoopRV | None]:
-    """Sample and split: (spatial loops by level, reduction loops in order, the reduction loop to unroll)."""
-    levels = _Levels()
+def _tile(s: Schedule, block: BlockRV, plan: Plan, depth: int, lanes: int, registers: int) -> tuple[_Levels, list[LoopRV], LoopRV | None]:
+    """Sample and split into `depth` levels: (spatial loops by level, reduction loops in order, the reduction loop to unroll)."""
+    levels = _Levels([[] for _ in range(depth)])
     reduction: list[LoopRV] = []
     window: LoopRV | None = None
     for n, (it, loop) in enumerate(zip(s.block(block).iters, s.get_loops(block), strict=True)):
@@ -287,8 +298,8 @@ def _tile(s: Schedule, block: BlockRV, plan: Plan, lanes: int, registers: int) -
             levels.loops[0].append(loop)
             continue
         inner = vector_tiles(lanes, registers) if n == plan.axis else tuple([r for r in ROWS if r <= extent])
-        domains = [outer_tiles(extent), middle_tiles(extent, inner), inner]
-        factors = s.sample_tile(loop, 4, loop.var.name, domains, slack=lanes if n == plan.axis else 4)
+        domains = [*[outer_tiles(extent)] * (depth - 3), middle_tiles(extent, inner), inner]
+        factors = s.sample_tile(loop, depth, loop.var.name, domains, slack=lanes if n == plan.axis else 4)
         parts = s.split(loop, [None, *factors])
         for at, x in enumerate(parts):
             levels.loops[at].append(x)

@@ -6,7 +6,7 @@ nest with symbolic tile sizes (`search.space.derive`).  It applies to functions 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from tunesmith.ir.analysis.access_regions import writes
 from tunesmith.ir.function import PrimFunc
@@ -36,13 +36,15 @@ def sketches(func: PrimFunc, target: Target) -> list[Named]:
     return [(p.name, lambda s, p=p: schedule(s, p, target)) for p in plans(func, target)]  # type: ignore[misc]
 
 
-def schedule(s: Schedule, plan: Plan, target: Target) -> None:
-    """Build the nests of a plan."""
+def schedule(s: Schedule, plan: Plan, target: Target, names: Collection[str] | None = None) -> None:
+    """Build the nests of a plan; `names` are the blocks that were planned, by default all."""
+    kept = set() if names is None else {b.name for b in s.blocks()} - set(names)
     for b in [b.name for b in s.blocks() if b.name in plan.inlined]:
         s.compute_inline(s.get_block(b))
-    order = [b.name for b in s.blocks()]
-    anchors = [b.name for b in s.blocks() if b.name in plan.apart or is_output(s.func, b)]
-    for group in [members(s.func, a, s.blocks(), anchors) for a in anchors]:
+    left = [b for b in s.blocks() if b.name not in kept]
+    order = [b.name for b in left]
+    anchors = [b.name for b in left if b.name in plan.apart or is_output(s.func, b)]
+    for group in [members(s.func, a, left, anchors) for a in anchors]:
         names = sorted(group, key=order.index)
         main = contraction_of(s, names, target)
         if main is not None:

@@ -47,7 +47,12 @@ def main() -> None:
     help="The cost model: a name, path.py:Class, or a saved model (.json, .safetensors).",
 )
 @click.option(
-    "--rule", "rules", multiple=True, metavar="NAME", help="In place of the target's rules: a name, or path.py:function; repeatable."
+    "--rules",
+    "--rule",
+    "rules",
+    multiple=True,
+    metavar="NAMES",
+    help="In place of the target's rules: names, or path.py:function, separated by commas; `default` names those of the target.",
 )
 @click.option("--workers", metavar="N|ray[:N]", help="Compiling processes, by default one per core; 0 for none; or Ray actors.")
 @click.option("--batch", default=32, show_default=True, help="Candidates per turn of a workload.")
@@ -88,7 +93,7 @@ def tune(
         target,
         log,
         budget=Budget(trials, total_trials, seconds, early_stop),
-        search=Search(sampler, model, seed, batch, rules or None, allocation=allocate, weights=_weights(weights)),
+        search=Search(sampler, model, seed, batch, _names(rules), allocation=allocate, weights=_weights(weights)),
         sizes=list(sizes) or None,
         workers=int(workers) if workers is not None and workers.isdecimal() else workers,
         tensorboard=tensorboard,
@@ -234,6 +239,17 @@ def doctor(quick: bool, out: str | None) -> None:
 
     found = report(measure=not quick)
     finish(render(found), found, out, True)
+
+
+def _names(texts: tuple[str, ...]) -> list[str] | None:
+    """Names separated by commas, in one or several options, None if none is given; an existing file's name may hold commas."""
+    found: list[str] = []
+    for text in texts:
+        path, colon, _ = text.rpartition(":")
+        found += [text] if colon and Path(path).is_file() else [name.strip() for name in text.split(",")]
+    if "" in found:
+        raise click.UsageError(f"--rules {','.join(texts)}: a name is empty. Separate names by one comma, such as default,path.py:rule")
+    return found or None
 
 
 def _weights(texts: tuple[str, ...]) -> dict[str, float]:
