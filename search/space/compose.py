@@ -14,7 +14,7 @@ from tunesmith.ir.poly import Var
 from tunesmith.ir.stmt import Block, For, Stmt
 from tunesmith.ir.target.target import Target
 from tunesmith.schedule.schedule import Schedule
-from tunesmith.search.space.derive.plans import plans
+from tunesmith.search.space.derive.plans import Plan, plans
 from tunesmith.search.space.rules import derived
 from tunesmith.search.space.rules_table import Named, built_in
 from tunesmith.support.errors import UserError
@@ -81,7 +81,7 @@ def with_rest(name: str, steps: Callable[[Schedule], None], func: PrimFunc, targ
     if not names:
         return [(name, steps)]
 
-    def made(plan: derived.Plan) -> Callable[[Schedule], None]:
+    def made(plan: Plan) -> Callable[[Schedule], None]:
         def schedule(s: Schedule) -> None:
             steps(s)
             derived.schedule(s, plan, target, rest(s))
