@@ -20,6 +20,7 @@ from tunesmith.ir.script.diagnostics import Source, SourceError, shorten
 from tunesmith.ir.script.parser_block import BlockParser
 from tunesmith.ir.script.parser_scope import Budget
 from tunesmith.ir.script.parser_stmt import statement_word
+from tunesmith.ir.script.tvm_script import is_tvm_script, translated
 from tunesmith.ir.stmt import Annotations
 from tunesmith.support.errors import ScriptError
 from tunesmith.support.registry import FUNCTION, Registry
@@ -110,7 +111,8 @@ def _read(text: str, file: str, first_line: int) -> tuple[Source, ast.Module]:
         raise ScriptError(f"{file}: the text has {len(text)} characters; at most {MAX_TEXT} are read")
     source = Source.of(text, file, first_line)
     try:
-        return source, ast.parse(text)
+        tree = ast.parse(text)
+        return source, translated(tree) if is_tvm_script(text) else tree
     except SyntaxError as e:
         line, column = min(e.lineno or 1, len(source.lines)), max((e.offset or 1) - 1, 0)
         end = (e.end_offset or 0) - 1 if e.end_lineno == e.lineno else -1

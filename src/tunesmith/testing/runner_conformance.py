@@ -164,17 +164,24 @@ class RunnerConformance:
             assert runner.run([]) == [] == runner.compare([], COMPARISON), "no request must give no result"
 
     def test_times_follow_the_policy(self, make: Make, setup: RunSetup) -> None:
-        """A good candidate has as many positive samples as the policy asks for; one that is clearly behind the best is timed once."""
+        """A good candidate has as many positive samples as the policy asks for; one that is clearly behind the best is timed once.
+
+        A sample that other processes disturbed may be repeated; the candidate behind is timed once in one of `TRIES`.
+        """
+        late = example_request(setup, "right", best=1e-9)
         with make() as runner:
             request = example_request(setup, "right")
             longer = replace(request, policy=replace(RACE, repeats=RACE.repeats + 1))
-            good, more, behind = runner.run([request, longer, example_request(setup, "right", best=1e-9)])
+            good, more, behind = runner.run([request, longer, late])
             for result in (good, more, behind):
                 assert all(0 < s < 60 for s in result.samples), f"samples are seconds per call, got {result.samples}"
                 assert result.seconds >= 0 and result.error is None
             for wanted, found in ((RACE.repeats, len(good.samples)), (RACE.repeats + 1, len(more.samples))):
                 assert found == wanted, f"the policy asks for {wanted} samples, got {found}"
-            assert len(behind.samples) == 1, f"a candidate clearly behind the best has {len(behind.samples)} samples, expected one"
+            counts = [len(behind.samples)]
+            while counts[-1] != 1 and len(counts) < TRIES:
+                counts.append(len(runner.run([late])[0].samples))
+            assert counts[-1] == 1, f"a candidate clearly behind the best has {counts[-1]} samples, expected one"
 
     def test_times_are_those_of_a_wall_clock(self, make: Make, setup: RunSetup) -> None:
         """Samples are seconds per call: a call of about a millisecond takes as long by a clock of the suite, up to a factor of `UNIT`.
