@@ -7,7 +7,7 @@ A versioned function is an ordinary function: its body is a chain of conditions 
     else: <version of all other sizes>
 
 Each version is lowered on its own (`lower_versions`), with the ranges of its sizes, or without those that have one value, and with its own
-budget of unrolled code.
+budget of unrolled code.  Code generators make a function of each.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tunesmith.ir.buffer import Buffer, BufferLoad
-from tunesmith.ir.expr import Expr
+from tunesmith.ir.expr import Binary, Expr
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import less_than
 from tunesmith.ir.specialize import sizes_of, specialize
@@ -25,12 +25,13 @@ from tunesmith.ir.visit import fresh_copy, substitute, transform, walk_objects
 from tunesmith.lower.empty_sizes import empty_version
 from tunesmith.lower.passes.check_bounds import sites_of
 from tunesmith.lower.pipelines import CPU
-from tunesmith.lower.renew_binders import renew_binders
 from tunesmith.lower.simplifier import SIZE_RANGES
 from tunesmith.lower.size_ranges import SizeRanges, ranges_of
 from tunesmith.support.errors import UserError
 
 Lowering = Callable[[PrimFunc, Target], PrimFunc]
+LoweredVersion = tuple[Expr, PrimFunc]
+"""The condition on sizes under which a version runs, and its lowered function."""
 
 MOST_EMPTY = 4
 """Limit on the sizes of functions that take size 0: the versions for combinations of empty sizes double with each size."""
@@ -61,13 +62,17 @@ def versions_of(func: PrimFunc) -> tuple[list[tuple[SizeRanges, PrimFunc]], Prim
     return found, (_alone(func, body) if found else func)
 
 
-def lower_versions(func: PrimFunc, target: Target, lowering: Lowering) -> PrimFunc:
+def lower_versions(func: PrimFunc, target: Target, lowering: Lowering) -> tuple[list[LoweredVersion], PrimFunc]:
     """Lower a function with dynamic shapes for all sizes from 0 on: each version alone, and one for each size that is 0.
 
     Args:
         func: a concrete function, scheduled or not.
         target: as for `lowering`.
         lowering: a pipeline, which assumes that all sizes are at least 1.  A pipeline with index checks lowers the last version only.
+
+    Returns:
+        The versions, of which the first runs whose condition is true, and the function for all other sizes.  A version has the tensors of
+        `func` as its parameters, then those of the sizes that are not constants in it.
     """
     versions, rest = versions_of(func)
     out = lowering(rest, target)
@@ -75,12 +80,7 @@ def lower_versions(func: PrimFunc, target: Target, lowering: Lowering) -> PrimFu
     parts = _empty_parts(rest, target, CPU if is_checked else lowering)
     for box, version in () if is_checked else versions:
         parts.append((box.condition(sizes_of(func)), lowering(version_for(version, box), target)))
-    body, allocs = out.body, list(out.allocs)
-    for condition, part in reversed(parts):
-        own = [p for p in part.params if isinstance(p, Buffer)]
-        allocs += part.allocs
-        body = If(condition, substitute(part.body, {}, dict(zip(own, out.params, strict=False))), body)  # type: ignore[arg-type]
-    return out.with_(body=renew_binders(body), allocs=tuple(allocs))
+    return parts, out
 
 
 def takes_empty(func: PrimFunc) -> bool:
@@ -95,22 +95,23 @@ def takes_empty(func: PrimFunc) -> bool:
     return all(_is_nothing(f) or takes_empty(f) for f in made)
 
 
-def _empty_parts(func: PrimFunc, target: Target, lowering: Lowering) -> list[tuple[Expr, PrimFunc]]:
-    """For each size, the condition that it is 0 and the lowered version for it."""
-    parts: list[tuple[Expr, PrimFunc]] = []
+def _empty_parts(func: PrimFunc, target: Target, lowering: Lowering) -> list[LoweredVersion]:
+    """For each size, the condition that it is 0 and the lowered versions for it."""
+    parts: list[LoweredVersion] = []
     for v in sizes_of(func) if takes_empty(func) else ():
         made = empty_version(func, v)
-        lower = lower_versions if sizes_of(made) and not _is_nothing(made) else _lower_alone
-        parts.append((less_than(v, 1), lower(made, target, lowering)))
+        is_empty = less_than(v, 1)
+        if sizes_of(made) and not _is_nothing(made):
+            inner, made = lower_versions(made, target, lowering)
+            parts += [(Binary("and", is_empty, condition), part) for condition, part in inner]
+        else:
+            made = lowering(made, target)
+        parts.append((is_empty, made))
     return parts
 
 
 def _is_nothing(func: PrimFunc) -> bool:
     return type(func.body) is Seq and not func.body.stmts
-
-
-def _lower_alone(func: PrimFunc, target: Target, lowering: Lowering) -> PrimFunc:
-    return lowering(func, target)
 
 
 def version_for(func: PrimFunc, box: SizeRanges) -> PrimFunc:

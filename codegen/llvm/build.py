@@ -11,6 +11,7 @@ from tunesmith.codegen.llvm.dynamic_shape_entry import DynamicShapeParam, emit_d
 from tunesmith.codegen.llvm.host import llvm_options
 from tunesmith.codegen.llvm.host_entry import emit_entry
 from tunesmith.codegen.llvm.kernel.function import Module, emit_kernel
+from tunesmith.codegen.llvm.kernel.versions import emit_versions
 from tunesmith.codegen.params import check_scope, param_spec, param_specs, written_buffers
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.function import IRModule, PrimFunc
@@ -85,9 +86,9 @@ def emit_text(funcs: Functions, target: Target, pipeline: Pipeline = CPU) -> tup
         sizes = _sizes(f)
         if sizes:
             params = _dynamic_shape_params(f, sizes)
-            lowered = lower_versions(f, target, pipeline)
-            kernel = emit_kernel(lowered, module)
-            sites = sites_of(lowered)
+            versions, rest = lower_versions(f, target, pipeline)
+            kernel = emit_versions(versions, rest, module)
+            sites = sites_of(rest)
             entries.append(
                 emit_dynamic_shape_entry(
                     f.name, kernel.name, params, sizes, declared, module.declares, sites, kernel.detail, takes_empty(versions_of(f)[1])

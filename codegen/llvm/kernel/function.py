@@ -79,21 +79,27 @@ class Kernel:
     detail: str = ""
 
 
-def emit_kernel(func: PrimFunc, module: Module) -> Kernel:
-    """Emit the kernel `<name>_kernel(ptr, ...)`: one data pointer for each parameter, then the sizes, i64.
+def emit_kernel(func: PrimFunc, module: Module, version: str = "") -> Kernel:
+    """Emit the kernel `<name><version>_kernel(ptr, ...)`: one data pointer for each parameter, then the sizes, i64.
+
+    Args:
+        func: a lowered function.
+        module: receives the kernel.
+        version: suffix of the kernel's name; kernels of versions are internal.
 
     Raises:
         BuildError: the function cannot be compiled for the target.
     """
-    return _Kernel(func, module).emit()
+    return _Kernel(func, module, version).emit()
 
 
 class _Kernel:
     """One exported kernel, with the arena of its allocations."""
 
-    def __init__(self, func: PrimFunc, module: Module) -> None:
+    def __init__(self, func: PrimFunc, module: Module, version: str) -> None:
         self.func, self.module = func, module
-        self.name = f"{func.name}_kernel"
+        self.name = f"{func.name}{version}_kernel"
+        self.exported = module.exported and not version
         self.bodies = 0
         self.sizes = {p: f"%z{i}" for i, p in enumerate(p for p in func.params if isinstance(p, Var) and not isinstance(p, Param))}
         made = [*func.allocs, *[n.buffer for n in walk(func.body) if type(n) is Allocate]] if self.sizes else []
@@ -118,7 +124,7 @@ class _Kernel:
         if self.arena.used and not self.arena.heap:
             self.module.static += self.arena.nbytes
         refuses = bool(self.sizes or self.bodies or self.arena.heap)
-        result = ("" if self.module.exported else "internal ") + ("i64" if refuses else "void")
+        result = ("" if self.exported else "internal ") + ("i64" if refuses else "void")
         end = [*self.arena.release(), "  ret i64 0" if refuses else "  ret void", "}"]
         # Allocas must be in the first block: sroa ignores others.
         text = [f"define {result} @{self.name}({inputs}) #0 {{", "start:", *f.allocas, *team, *start, *f.lines, *end]
