@@ -5,11 +5,12 @@ Scheduling primitives do not simplify their results; this rewrite runs after the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tunesmith.ir.arith.interval import bounds
-from tunesmith.ir.arith.simplify import is_plain
+from tunesmith.ir.arith.linear import coefficient
+from tunesmith.ir.arith.simplify import extent_of, is_plain
 from tunesmith.ir.arith.simplify import simplify as simplify_poly
 from tunesmith.ir.expr import Binary, Broadcast, Const, Expr, IsNegative, Not, Select
 from tunesmith.ir.function import PrimFunc
@@ -27,6 +28,7 @@ class Simplifier:
 
     def __init__(self, ranges: Mapping[Var, Range] | None = None) -> None:
         self.ranges: dict[Var, Range] = dict(ranges or {})
+        self.extents: dict[Var, Poly] = {}  # of the loops around a statement whose extents depend on sizes
         self._simplified: dict[Any, Poly] = {}
         self._unchanged: set[BufferStore] = set()
         self._table: dict[type, Any] = {
@@ -52,15 +54,34 @@ class Simplifier:
         """The simplest known form of an index."""
         if is_plain(p, self.ranges):
             return p
-        key = (p, *[self.ranges.get(v) for v in p.vars])  # copies of a statement repeat their indices
+        extents = {v: self.extents[v] for v in p.vars if v in self.extents} if self.extents else {}
+        key = (p, *[self.ranges.get(v) for v in p.vars], *extents.items())  # copies of a statement repeat their indices
         done = self._simplified.get(key)
         if done is None:
-            done = self._simplified[key] = simplify_poly(p, self.ranges)
+            done = self._simplified[key] = simplify_poly(p, self.ranges, extents)
         return p if done == p else done
 
     def bounds(self, p: Poly) -> Range:
         """The lowest and the highest value of an index."""
-        return bounds(p, self.ranges)
+        low, high = bounds(p, self.ranges)
+        for a, b in self._bounds_by_extents(p) if self.extents and low < high else ():
+            low, high = max(low, a), min(high, b)
+        return low, high
+
+    def _bounds_by_extents(self, p: Poly) -> Iterator[Range]:
+        """Bounds that follow from extents of loops that depend on sizes, which ranges do not have."""
+        for v, extent in self.extents.items():
+            split = coefficient(p, v) if v in p.vars else None
+            if split is not None:  # monotone in v: at one end v is 0, at the other extent - 1
+                step, rest = split
+                ends = [bounds(e, self.ranges) for e in (rest, rest + (extent - 1) * step)]
+                yield min([low for low, _ in ends]), max([high for _, high in ends])
+        for m, c in p.terms:
+            extent_or_none = extent_of(Poly(((m, 1),)), self.extents) if len(m) == 1 and type(m[0]) is Op else None
+            last = None if extent_or_none is None else (extent_or_none - 1).const
+            if last is not None:
+                low, high = bounds(p - Poly(((m, c),)), self.ranges)
+                yield low + min(0, c * last), high + max(0, c * last)
 
     def loop(self, n: For) -> Stmt | None:
         """The simplified loop; None when it never runs."""
@@ -71,8 +92,11 @@ class Simplifier:
         if extent.const == 1 and n.kind != "thread":
             return self(substitute(n.body, {n.var: ZERO}))
         self.ranges[n.var] = (0, high - 1)
+        if extent.const is None:
+            self.extents[n.var] = extent
         body = self(n.body)
         del self.ranges[n.var]
+        self.extents.pop(n.var, None)
         if body is None:
             return None
         if body is n.body and extent is n.extent:

@@ -1,18 +1,20 @@
-"""Measure the sixty functions: `python experiments/functions/run.py untuned|tuned OUT.jsonl`.
+"""Measure the sixty functions: `python experiments/functions/run.py untuned|tuned|ranking OUT.jsonl`.
 
 python experiments/functions/run.py untuned runs/functions/untuned.jsonl                    # compiled without records
 python experiments/functions/run.py tuned runs/functions/tuned.jsonl --trials 64 --logs runs/functions/logs
+python experiments/functions/run.py ranking runs/functions/ranking.jsonl --trials 48        # random candidates, without torch
 python experiments/functions/table.py runs/functions/untuned.jsonl
 
 Each function is one line of OUT.jsonl.  A repeated run measures the missing ones, with --again also the noisy ones, and continues the logs.
 The systems of a line are `ours` (tunesmith.compile, with the log if tuned), `first` (the first choice of the analytic model, unmeasured),
 `eager` and `inductor` (torch.compile).  A worker process compares their outputs with those of eager, then times them in turns, in quiet
-windows.
+windows.  A `ranking` run measures random candidates, for the rank correlation of the analytic model; those of a search are near each other.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 import time
@@ -43,7 +45,7 @@ Line = dict[str, Any]
 def main(arguments: list[str] | None = None) -> int:
     """Append a line for each function that has none."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("mode", choices=("untuned", "tuned"))
+    parser.add_argument("mode", choices=("untuned", "tuned", "ranking"))
     parser.add_argument("out", type=Path)
     parser.add_argument("--only", default=",".join(FUNCTIONS), help="names, separated by commas")
     parser.add_argument("--trials", type=int, default=64, help="candidates of each function, with those in the log")
@@ -90,12 +92,14 @@ def measured(f: Function, given: argparse.Namespace, pool: WorkerPool) -> Line:
     line: Line = {"name": f.name, "family": f.family, "mode": given.mode, "threads": given.threads, "errors": {}}
     log: Path | None = None
     target = target_of(given.threads)
-    task = Task(f.name, f.build(*sizes), calibrated(target) if given.mode == "tuned" else target)
+    task = Task(f.name, f.build(*sizes), target if given.mode == "untuned" else calibrated(target))
     line |= space(task)
-    if given.mode == "tuned":
+    if given.mode != "untuned":
         log = (given.logs or given.out.with_suffix("")) / f"{f.name}.jsonl"
         log.parent.mkdir(parents=True, exist_ok=True)
         line |= tuned(task, log, given)
+    if given.mode == "ranking":
+        return line
     [result] = pool.run([tuple(Job(f.name, sizes, None if log is None else str(log), given.limit))])
     if result.error is not None:
         line["errors"]["process"] = f"{result.error}: {result.message}"
@@ -117,7 +121,8 @@ def space(task: Task) -> Line:
 def tuned(task: Task, log: Path, given: argparse.Namespace) -> Line:
     """The facts of a search.  Raises KeyboardInterrupt if it was interrupted."""
     start = time.perf_counter()
-    budget, search = tunesmith.Budget(trials=given.trials), tunesmith.Search(seed=given.seed)
+    sampler = "random" if given.mode == "ranking" else "evolutionary"
+    budget, search = tunesmith.Budget(trials=given.trials), tunesmith.Search(sampler, seed=given.seed)
     report = tunesmith.tune(task.func, task.target, log, budget=budget, search=search, progress=False)
     if report.interrupted:
         raise KeyboardInterrupt
@@ -163,6 +168,9 @@ def correlation(task: Task, database: Database, target: Target) -> Line:
 def shown(line: Line) -> str:
     """A line of progress."""
     times = ", ".join([f"{system} {t['median']:.1f}" for system, t in line.get("us", {}).items()])
+    if line["mode"] == "ranking":
+        count, found = line.get("candidates", 0), line.get("rank_correlation", math.nan)
+        return f"{line['name']}: rank correlation {found:.2f} of {count} candidates"
     notes = "".join([f"; {system}: {message.splitlines()[0][:150]}" for system, message in line["errors"].items()])
     return f"{line['name']}: {times or 'no times'} us{'' if line.get('clean', True) else ' (noisy)'}{notes}"
 

@@ -17,19 +17,20 @@ from tunesmith.ir.poly import MAKE, ONE, Atom, Monomial, Op, Poly, Var, add, cei
 Args = tuple[Poly, ...]
 
 
-def simplify(p: Poly, ranges: Mapping[Var, Range]) -> Poly:
+def simplify(p: Poly, ranges: Mapping[Var, Range], extents: Mapping[Var, Poly] | None = None) -> Poly:
     """An expression equal to `p` for all values in `ranges`, with fewer or cheaper operations.
 
     Args:
         p: an expression of a concrete program.
         ranges: lowest and highest value of every variable of `p`, both inclusive.
+        extents: for loop variables, the number of their iterations, if it depends on sizes: 0 <= v < extent.
 
     Raises:
         InternalError: a variable of `p` has no range.
     """
     if is_plain(p, ranges):
         return p
-    facts = Facts(ranges)
+    facts = Facts(ranges, extents)
     for _ in range(_ROUNDS):
         simpler = _round(p, facts)
         if simpler == p:
@@ -55,10 +56,11 @@ _ROUNDS = 8
 class Facts:
     """Bounds and quotients of expressions, computed once each."""
 
-    __slots__ = ("_memo", "_quotients", "ranges")
+    __slots__ = ("_memo", "_quotients", "extents", "ranges")
 
-    def __init__(self, ranges: Mapping[Var, Range]) -> None:
+    def __init__(self, ranges: Mapping[Var, Range], extents: Mapping[Var, Poly] | None = None) -> None:
         self.ranges = ranges
+        self.extents = extents or {}
         self._memo: dict[Poly, Range] = {}
         self._quotients: dict[tuple[Poly, Poly], Poly] = {}
 
@@ -91,8 +93,33 @@ class Facts:
         """c if all values of x are in [c*d, (c + 1)*d), else None."""
         if d.const is not None:
             low, high = self.range(x)
-            return low // d.const if low // d.const == high // d.const else None
-        return 0 if self.range(x)[0] >= 0 and self.range(x - d)[1] < 0 else None
+            if low // d.const == high // d.const:
+                return low // d.const
+        elif self.range(x)[0] >= 0 and self.range(x - d)[1] < 0:
+            return 0
+        return 0 if self.extents and extent_of(x, self.extents) == d else None
+
+
+def extent_of(x: Poly, extents: Mapping[Var, Poly]) -> Poly | None:
+    """The number of values, from 0 on, of a loop variable v, or of v // d if d divides the extent of its loop; None for others."""
+    a = x.as_atom()
+    if type(a) is Op and a.op == "floordiv":
+        whole = extent_of(a.args[0], extents)
+        return None if whole is None else _exact_quotient(whole, a.args[1])
+    return None if a is None or type(a) is Op else extents.get(a)
+
+
+def _exact_quotient(x: Poly, d: Poly) -> Poly | None:
+    """x / d for products x and d of which one contains the other, None for others."""
+    if len(x.terms) != 1 or len(d.terms) != 1:
+        return None
+    (m, c), (divisor, b) = x.terms[0], d.terms[0]
+    left = list(m)
+    for a in divisor:
+        if a not in left:
+            return None
+        left.remove(a)
+    return Poly(((tuple(left), c // b),)) if b and c % b == 0 else None
 
 
 @dataclass(frozen=True, slots=True)

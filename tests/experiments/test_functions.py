@@ -19,7 +19,7 @@ from tunesmith.support import json_lines
 
 torch = pytest.importorskip("torch")
 
-from tunesmith.experiments.functions import registry, run, table  # noqa: E402  it imports torch
+from tunesmith.experiments.functions import law, registry, run, table  # noqa: E402  it imports torch
 from tunesmith.experiments.functions.function import Function  # noqa: E402
 
 PAIRS = Path(registry.__file__).parent / "torch_pairs"
@@ -47,6 +47,21 @@ def test_the_program_agrees_with_torch(name: str) -> None:
     expected = f.torch(*[torch.from_numpy(x) for x in inputs])
     expected = [x.numpy() for x in (expected if isinstance(expected, tuple) else (expected,))]
     assert f.difference(outputs, expected) <= f.tolerance
+
+
+@pytest.mark.parametrize("family", registry.FAMILIES)
+def test_sketches_keep_the_law_and_compute_what_torch_computes(family: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ",".join([name for name, f in registry.FUNCTIONS.items() if f.family == family])
+    command = [str(tmp_path / "law.jsonl"), "--small", "--rows", "1", "--sketches", "1", "--only", names]
+    assert law.main(command) == 0, capsys.readouterr().out
+
+
+def test_a_wrong_program_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    right = registry.FUNCTIONS["global_mean"]
+    monkeypatch.setitem(law.FUNCTIONS, "global_mean", dataclasses.replace(right, torch=lambda x: right.torch(x) + 1))
+    command = [str(tmp_path / "law.jsonl"), "--small", "--rows", "1", "--only", "global_mean"]
+    assert law.main(command) == 1 and "differs from torch" in capsys.readouterr().out
+    assert law.main(command) == 1, "a repeated run reads the lines of the first"
 
 
 def test_wrong_outputs_are_different() -> None:

@@ -183,7 +183,8 @@ def _plans(func: PrimFunc, main: Block, target: Target, axis: int, across: bool,
     packs: list[tuple[str | None, bool]] = []
     if all(vector in o.contiguous for o in packable):
         packs.append((None, False))
-    packs += [(o.buffer.name, o.buffer.name in func.constants) for o in packable if packs_well(main, o, vector)]
+    # An operand that is read twice is packed once.
+    packs += dict.fromkeys([(o.buffer.name, o.buffer.name in func.constants) for o in packable if packs_well(main, o, vector)])
     windows = [False, True] if any(i.kind == "R" and 1 < (i.extent.const or 0) <= WINDOW for i in main.iters) else [False]
     longest = max([i.extent.const or 0 for i in main.iters if i.kind == "R"], default=0)
     cuts = (False, True) if longest >= BLOCKS[0] * 2 and not (followed or padded or across) else (False,)

@@ -18,6 +18,7 @@ from tunesmith.graph.passes.pipelines import GRAPH
 from tunesmith.graph.tuning.apply_records import example_sizes
 from tunesmith.graph.tuning.tasks import extract_tasks
 from tunesmith.ir import structural
+from tunesmith.ir.analysis.lookup_ranges import lookup_ranges
 from tunesmith.ir.analysis.operation_count import operation_count
 from tunesmith.ir.analysis.out_of_bounds import check_out_of_bounds
 from tunesmith.ir.function import IRModule, PrimFunc
@@ -73,9 +74,9 @@ class Subject:
 
     @property
     def ranges(self) -> Mapping[str, Range]:
-        """Value ranges of inputs for which the default range is invalid."""
+        """Value ranges of inputs for which the default range is invalid: those of an operator, or of the indices of a program."""
         if self.operator is None:
-            return {}
+            return lookup_ranges(self.func)
         indices: dict[str, Range] = {name: (0, extent) for name, extent in self.operator.index_extents.items()}
         return dict.fromkeys(self.operator.operator.positive, POSITIVE) | indices
 

@@ -9,6 +9,7 @@ import pytest
 from tunesmith.ir.arith.interval import Range
 from tunesmith.ir.arith.simplify import RULES, Facts, simplify
 from tunesmith.ir.poly import MAKE, Op, Poly, Var, ceildiv, evaluate, floordiv, maximum, minimum, mod, poly
+from tunesmith.lower.simplifier import Simplifier
 from tunesmith.support.errors import InternalError
 from tunesmith.support.seeds import stream
 
@@ -143,6 +144,50 @@ def test_every_rule_applies_and_is_sound_alone() -> None:
                     for env in code.points()[::3]:
                         assert evaluate(done, env) == evaluate(poly(a), env), (rule.text, a, done, code.ranges, env)  # type: ignore[arg-type]
     assert min(fired.values()) >= 5, fired
+
+
+def test_extents_of_sizes_decide_quotients_and_remainders() -> None:
+    """The digits of a fused loop whose extent depends on a size, split again."""
+    ranges: dict[Var, Range] = {i: (0, 127), n: (65, 128)}
+    whole = ceildiv(n, 4) * 4
+    assert simplify(floordiv(i, whole), ranges, {i: whole}) == 0
+    assert simplify(mod(i, whole), ranges, {i: whole}) == poly(i)
+    assert simplify(mod(floordiv(i, ceildiv(n, 4)), 4), ranges, {i: whole}) == floordiv(i, ceildiv(n, 4))
+    assert simplify(mod(floordiv(i, ceildiv(n, 4)), 2), ranges, {i: whole}) == mod(floordiv(i, ceildiv(n, 4)), 2)
+    assert simplify(mod(i, n), ranges, {i: whole}) == mod(i, n)
+
+
+def test_values_are_preserved_for_loops_whose_extent_depends_on_sizes() -> None:
+    smaller = 0
+    for seed in range(1500):
+        rng = stream(seed, "fuzz", "extents")
+        factors = [poly(n), ceildiv(n, 4), ceildiv(n, 3), poly(k), ceildiv(k, 2), poly(4), poly(6), poly(2)]
+        extent = poly(1)
+        chosen = [factors[f] for f in rng.integers(0, len(factors), rng.integers(1, 4))]
+        for f in chosen:
+            extent = extent * f
+        sizes = {n: (1, 9), k: (1, 4)}
+        high = max(evaluate(extent, {n: a, k: b}) for a in (1, 9) for b in (1, 4))
+        assert isinstance(high, int)
+        ranges: dict[Var, Range] = {**sizes, i: (0, high - 1), j: (0, 3)}
+        e = poly(i)
+        for _ in range(int(rng.integers(1, 4))):
+            d = ([*chosen, extent] if rng.integers(0, 4) else factors)[int(rng.integers(0, len(chosen)))]
+            e = (floordiv, mod)[int(rng.integers(0, 2))](e, d)
+            e = e * int(rng.integers(1, 4)) + j if rng.integers(0, 3) == 0 else e
+        s = simplify(e, ranges, {i: extent})
+        known = Simplifier(ranges)
+        known.extents[i] = extent
+        low, top = known.bounds(s)
+        for a, b in itertools.product(range(1, 10), range(1, 5)):
+            count = evaluate(extent, {n: a, k: b})
+            assert isinstance(count, int)
+            for at in {0, 1, count // 2, count - 2, count - 1, int(rng.integers(0, count))} & set(range(count)):
+                env = {n: a, k: b, i: at, j: int(rng.integers(0, 4))}
+                assert evaluate(s, env) == evaluate(e, env), (e, s, extent, env)
+                assert low <= evaluate(s, env) <= top, (s, low, top, extent, env)
+        smaller += len(repr(s)) < len(repr(simplify(e, ranges)))
+    assert smaller > 200
 
 
 def test_the_fuzz_detects_a_wrong_rule() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tunesmith import te
 from tunesmith.ir.expr import Binary, Broadcast, Const, Expr, IsNegative, Not, Select, const
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Var, poly
@@ -13,6 +14,7 @@ from tunesmith.ir.script.syntax import T
 from tunesmith.ir.target.target import Target
 from tunesmith.lower.passes.simplify import simplify
 from tunesmith.lower.simplifier import Simplifier, known_truth, negate, truth
+from tunesmith.schedule.schedule import Schedule
 
 Lowered = Callable[..., PrimFunc]
 Golden = Callable[..., None]
@@ -127,3 +129,15 @@ def test_conditions_of_vectors_stay_vectors() -> None:
     one, two = Broadcast(const(1.0, "float32"), 4), Broadcast(const(2.0, "float32"), 4)
     assert s(Select(always, one, two)) is one and s(Select(never, one, two)) is two
     assert type(truth(True)) is Const and truth(True).dtype == "bool"
+
+
+def test_guards_of_a_fused_loop_of_dynamic_extent_vanish() -> None:
+    """Loops of n rows, fused and split again: the parallel loop has ceildiv(n, 4) * 4 iterations, and no guard asks for it."""
+    size = te.var("n")
+    x = te.placeholder((4, size), name="X")
+    s = Schedule(te.create_prim_func([x, te.compute((4, size), lambda h, i: x[h, i] + 1.0, "Y")]))
+    heads, rows = s.get_loops(s.get_block("Y"))
+    group = s.split(rows, [None, 4])
+    s.split(s.fuse([heads, group[0]]), [None, 1])
+    text = str(simplify(s.func, Target("llvm")))
+    assert text.count("T.where") == 1 and "% 4" not in text

@@ -56,6 +56,14 @@ def test_names_are_unique_and_the_space_is_not_trivial(text: str) -> None:
     assert space.size() > 3
 
 
+def test_an_operand_that_is_read_twice_is_packed_once() -> None:
+    """Squared distances of rows: (x - y) * (x - y)."""
+    x, y, k = te.placeholder((60, 20), name="x"), te.placeholder((50, 20), name="y"), te.reduce_axis(20, "k")
+    d = te.compute((60, 50), lambda i, j: te.sum((x[i, k] - y[j, k]) * (x[i, k] - y[j, k]), axis=k), "D")
+    names = [s.name for s in generate(te.create_prim_func([x, y, d]), TARGET).sketches]
+    assert len(set(names)) == len(names) and any("pack(y)" in name for name in names)
+
+
 SMALL = (
     "matmul(m=16,n=16,k=16)",
     "conv2d(n=1,h=4,w=4,ci=8,co=8,kh=3,kw=3,pad=1)",
