@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from tunesmith.costmodel.analysis.operation_groups import Variables, operation_groups
 from tunesmith.costmodel.formulas.expr_graph import Dag, Num
 from tunesmith.ir.analysis.access_regions import accesses
 from tunesmith.ir.arith.interval import interval
@@ -40,6 +41,7 @@ COUNTS = ("add", "mul", "div", "max", "call", "select", "mask", "cast", "integer
 """Kinds of operations: float additions, multiplications, divisions, comparisons (with min and max), operations inside intrinsics,
 selects on values, selects on positions (padding, tails), conversions, and integer and boolean arithmetic except on positions."""
 FLOPS = ("add", "mul", "div", "max", "call")
+Indices = tuple[Poly, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +130,34 @@ class Store:
         return sum(self.counts[k] for k in FLOPS)
 
     @cached_property
+    def groups(self) -> dict[Variables, dict[str, int]]:
+        """The operations by the loops that their values depend on."""
+        out: dict[Variables, dict[str, int]] = {}
+        loops = {it.var: b.vars for it, b in zip(self.block.iters, self.block.bindings, strict=True)}
+        for variables, counts in operation_groups(self.block, _counted_as).items():
+            group = out.setdefault(frozenset().union(*[loops[v] for v in variables]), {})
+            for kind, n in counts.items():
+                group[kind] = group.get(kind, 0) + n
+        return out
+
+    @cached_property
     def useful(self) -> Num:
         """Fraction of iterations that pass the guards: extent of each iteration variable / number of values of its binding."""
         d, share = self.dag, self.dag.one
         widths = {loop.var: loop.size - 1.0 for loop in self.loops}
         for it, binding in zip(self.block.iters, self.block.bindings, strict=True):
             share = share * d.minimum(1.0, d.poly(it.extent) / (self._width(binding, widths, whole=False) + 1.0))
+        return share
+
+    def useful_tiles(self, level: int) -> Num:
+        """Fraction of the tiles of the `level` innermost loops that have an iteration that passes the guards."""
+        d, share = self.dag, self.dag.one
+        widths = {loop.var: loop.size - 1.0 for loop in self.loops}
+        inside = {loop.var: widths[loop.var] for loop in self.loops[:level]}
+        for it, binding in zip(self.block.iters, self.block.bindings, strict=True):
+            tile = self._width(binding, inside, whole=False) + 1.0
+            tiles = (self._width(binding, widths, whole=False) + 1.0) / tile
+            share = share * d.minimum(1.0, d.ceildiv(d.poly(it.extent), tile) / tiles)
         return share
 
     def rounding(self, level: int) -> Num:
@@ -254,14 +278,19 @@ class Store:
         key = (use.buffer, loop.var)
         found = self._strides.get(key)
         if found is None:
-            found = self._strides[key] = self._stride(use, loop)
+            found = self._strides[key] = self.step(use, use.at[0], loop)
         return found
 
-    def _stride(self, use: Use, loop: Loop) -> Num:
+    def depends(self, at: Indices, loop: Loop) -> Num:
+        """1 if an access depends on the loop."""
+        return self.dag.largest([self._depends(e, loop.var) for e in at])
+
+    def step(self, use: Use, at: Indices, loop: Loop) -> Num:
+        """As `stride`, of the access at these indices."""
         d = self.dag
         start: dict[Var, Poly] = {x.var: ZERO for x in self.loops}
         moved, pitch = d.zero, d.one
-        for e, size in zip(reversed(use.at[0]), reversed(use.buffer.shape), strict=True):
+        for e, size in zip(reversed(at), reversed(use.buffer.shape), strict=True):
             if loop.var in e.vars:
                 moved = moved + d.poly(substitute(e, start | {loop.var: ONE}) - substitute(e, start)) * pitch
             pitch = pitch * d.poly(size)
@@ -320,23 +349,24 @@ def _uses(block: Block) -> dict[Buffer, Use]:
 def operation_counts(block: Block) -> dict[str, int]:
     """Operations of one instance of a block's body, by `COUNTS`."""
     counts = dict.fromkeys(COUNTS, 0)
-
-    def visit(n: Any) -> None:
-        if type(n) is Poly or (isinstance(n, Expr) and _is_position(n)):
-            return
-        if type(n) is Binary:
-            kind = _BINARY.get(n.op) or ("max" if n.op in COMPARISONS else "integer")
-            counts[kind if dt.is_float(n.a.dtype) else "integer"] += 1
-        elif type(n) is Call:
-            counts["call"] += intrinsic(n.name).flops
-        elif type(n) is Select:
-            counts["mask" if _is_position(n.cond) else "select"] += 1
-        elif type(n) is Cast:
-            counts["cast"] += 1
-        n.each_child(visit)
-
-    visit(block.body)
+    for group in operation_groups(block, _counted_as).values():
+        for kind, n in group.items():
+            counts[kind] += n
     return counts
+
+
+def _counted_as(e: Expr) -> tuple[str, int] | None:
+    """The kind of an operation, and how many it counts as; None for leaves and for conditions on indices."""
+    if _is_position(e):
+        return None
+    if type(e) is Binary:
+        kind = _BINARY.get(e.op) or ("max" if e.op in COMPARISONS else "integer")
+        return (kind if dt.is_float(e.a.dtype) else "integer"), 1
+    if type(e) is Call:
+        return "call", intrinsic(e.name).flops
+    if type(e) is Select:
+        return ("mask" if _is_position(e.cond) else "select"), 1
+    return ("cast", 1) if type(e) is Cast else None
 
 
 def _is_position(e: Expr) -> bool:

@@ -18,10 +18,10 @@ correlation 0.98, 0.86, 0.85 and 0.77.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tunesmith.costmodel.analysis.program_analysis import Loop, ProgramAnalysis, Store, Use
+from tunesmith.costmodel.analysis.program_analysis import COUNTS, Indices, Loop, ProgramAnalysis, Store, Use
 from tunesmith.costmodel.formulas.expr_graph import Dag, Num
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.target.target import Target
@@ -42,6 +42,8 @@ MASK = 0.25
 """Slots of a select on positions: most become loop bounds, some masked loads."""
 FOLD = 24.0
 """Slots of a horizontal reduction of a vector."""
+MERGE = 4.0
+"""Slots of each further vector of it."""
 LOOP = 1.5
 """Slots of a loop iteration: counter, branch, addresses, and lost overlap between iterations."""
 ENTRY = 32.0
@@ -53,6 +55,8 @@ STALL = 1.4
 """Stall time relative to transfer time for accesses with large strides: no prefetching, and their pages miss the TLB."""
 FAR = 1000
 """Stride in bytes above which accesses are not a stream."""
+FAR_RUN, NEAR_RUN = 256.0, 64.0
+"""Bytes of a contiguous run that are not prefetched, for larger and for smaller strides from run to run."""
 CALL = 1.2
 """Slots of an operation inside an intrinsic: half of them are fused to multiply-adds."""
 CODE = 3000.0
@@ -126,9 +130,9 @@ class _Cost:
             stalls = d.zero
             for name, cache in self.caches.items():
                 rate = d.minimum(cache.rate_core, cache.rate_all / threads) * 1e9
-                streamed, scattered = self._traffic(s, cache, threads)
-                times[name] = (streamed + scattered) * share / rate
-                stalls = stalls + scattered * share / rate * STALL
+                moved, stalled = self._traffic(s, cache, threads)
+                times[name] = moved * share / rate
+                stalls = stalls + stalled * share / rate * STALL
             longest = d.largest(list(times.values()))
             total = total + longest + (d.total(list(times.values())) - longest) * OVERLAP + stalls
             overhead = overhead * share / self.slots_per_second
@@ -146,8 +150,9 @@ class _Cost:
         """The fullest thread's share of the block's executed iterations, and the number of active threads."""
         d, cores = self.d, float(self.target.num_cores)
         tasks = d.product([x.size for x in s.loops if x.kind == "parallel"])
-        # Tasks are whole tiles: the fullest thread has complete ones, while a guard may cut off the average task.
-        share = d.minimum(1.0, d.ceildiv(tasks, cores) / tasks / s.useful)
+        # Tasks are whole tiles: the fullest thread has complete ones, while a guard may cut off the average task.  Lanes and rows that a
+        # guard cuts off from a register tile are cut off from those of all tasks.
+        share = d.minimum(1.0, d.ceildiv(tasks, cores) / tasks / s.useful_tiles(len(_tile_loops(s))))
         return share, d.minimum(tasks, cores)
 
     def _regions(self) -> Num:
@@ -169,7 +174,7 @@ class _Cost:
         width = self._width(s, tile)
         size = d.product([x.size for x in tile])
         vectors = size / width.size * width.vectors
-        arithmetic = self._arithmetic(s) * vectors
+        arithmetic = self._arithmetic(s, tile, width)
         loads, stores = d.zero, d.zero
         for u in s.uses.values():
             if u.buffer.scope != "register":
@@ -180,18 +185,26 @@ class _Cost:
         chain = d.product([x.size for x in tile if x is not width.loop and s.reduces(x)])
         slots = d.maximum(slots, self._chained(s, tile) * chain * LATENCY)
         if width.loop is not None and s.reduces(width.loop):
-            slots = slots + FOLD * width.loop.non_trivial
+            slots = slots + (width.vectors * MERGE + (FOLD - MERGE)) * width.loop.non_trivial
         slots = slots + self._spills(s, tile, width, slots)
         slots = slots * d.where(vectors * max(s.flops, 1) > CODE, 1.5, 1.0)
         # A partial tile at the end of an axis costs about half of a whole one.
         runs = s.executed / size * (0.5 + 0.5 * s.rounding(len(tile)))
         return slots * runs, self._loop_slots(s, tile, runs)
 
-    def _arithmetic(self, s: Store) -> float:
-        """Slots of one vector of instances; an addition and a multiplication are fused."""
-        c = s.counts
-        simple = max(c["add"], c["mul"]) + c["max"] + c["select"] + c["cast"] + c["integer"]
-        return simple + MASK * c["mask"] + DIVISION * c["div"] + CALL * c["call"]
+    def _arithmetic(self, s: Store, tile: Sequence[Loop], width: _Width) -> Num:
+        """Slots of the operations of a tile.  LLVM moves those that do not depend on a loop out of it."""
+        d, out = self.d, self.d.zero
+        for loops, counts in s.groups.items():
+            times, invariant = d.one, True
+            for x in s.loops:
+                if x in tile:
+                    times = times * ((width.vectors if x is width.loop else x.size) if x.var in loops else d.one)
+                else:
+                    invariant = invariant and x.var not in loops
+                    times = times / x.size if invariant and x.kind != "parallel" else times
+            out = out + times * _slots(counts)
+        return out
 
     def _width(self, s: Store, tile: Sequence[Loop]) -> _Width:
         d = self.d
@@ -202,13 +215,17 @@ class _Cost:
 
     def _pieces(self, s: Store, u: Use, tile: Sequence[Loop], width: _Width) -> Num:
         """Loads (or stores) of a use in a tile, in slots: per distinct element of the unrolled loops a scalar, vectors, or lanes."""
+        return self.d.total([self._pieces_at(s, u, at, tile, width) for at in u.at])
+
+    def _pieces_at(self, s: Store, u: Use, at: Indices, tile: Sequence[Loop], width: _Width) -> Num:
+        """The pieces of one access."""
         d, out = self.d, self.d.one
         for x in tile:
-            used = s.indexed(u, x)
+            used = s.depends(at, x)
             if x is not width.loop:
                 out = out * d.where(used, x.size, 1.0)
                 continue
-            step = s.stride(u, x)
+            step = s.step(u, at, x)
             apart = x.size * (SCATTER if u.reads else self._across(s, u, tile, width))
             out = out * d.where(used * x.non_trivial, d.where(d.equal(step, 1.0), width.vectors, apart), 1.0)
         return out
@@ -295,10 +312,10 @@ class _Cost:
         return d.product(extents[:-1]) * d.where(apart, d.maximum(run, gap), run)
 
     def _traffic(self, s: Store, cache: _Cache, threads: Num) -> tuple[Num, Num]:
-        """Bytes that a block transfers from beyond a cache: in prefetched streams, and in large strides."""
+        """Bytes that a block transfers from beyond a cache, and those of them that no prefetcher brings in time."""
         d, limit, top = self.d, cache.nbytes * FILL, len(s.loops)
         fits = [self._under(s.loops[k - 1], 1) < limit if k else d.one for k in range(top)]
-        streamed, scattered = d.zero, d.zero
+        total, stalled = d.zero, d.zero
         for u in s.uses.values():
             if u.buffer.scope != "register":
                 level = self._reuse_level(s, u)
@@ -310,23 +327,36 @@ class _Cost:
                 # Skipped iterations transfer nothing, but the footprint is transferred at least once.
                 moved = d.maximum(moved * s.useful, d.minimum(moved, self._lines(s, u, top))) * lost
                 moved = moved * (2.0 if u.writes and u.buffer not in self.a.reuse_levels else 1.0)
-                far = self._walk(s, u) * u.item > float(FAR)
-                streamed, scattered = streamed + moved * (1.0 - far), scattered + moved * far
-        return streamed, scattered
+                total, stalled = total + moved, stalled + moved * self._jumps(s, u)
+        return total, stalled
 
-    def _walk(self, s: Store, u: Use) -> Num:
-        """Stride in elements of the innermost loop around the tile that the use depends on."""
+    def _jumps(self, s: Store, u: Use) -> Num:
+        """The share of a use's bytes that the prefetchers miss: the beginnings of its contiguous runs.
+
+        The innermost loop around the tile that the use depends on walks from run to run, unless it continues them.
+        """
         known = self._walks.get((s, u.buffer))
         if known is not None:
             return known
         d = self.d
-        step, found = d.zero, d.zero
-        for x in s.loops[len(_tile_loops(s)) :]:
+        step, run, found = d.zero, d.one, d.zero
+        first = len(_tile_loops(s))
+        for i, x in enumerate(s.loops[first:]):
             hit = x.non_trivial * s.indexed(u, x)
-            step = d.where(found, step, hit * s.stride(u, x))
+            step = d.where(found, step, hit * s.stride(u, x) * u.item)
+            run = d.where(found, run, self._run(s, u, first + i))
             found = d.maximum(found, hit)
-        self._walks[s, u.buffer] = step
-        return step
+        missed = d.where(step > float(FAR), FAR_RUN, NEAR_RUN) / d.maximum(run, float(self.target.cache_line))
+        out = self._walks[s, u.buffer] = d.minimum(1.0, missed) * (step > run)
+        return out
+
+    def _run(self, s: Store, u: Use, level: int) -> Num:
+        """Contiguous bytes of a use's footprint."""
+        d, run, whole = self.d, self.d.const(u.item), self.d.one
+        for e, size in zip(reversed(s.extents(u, level)), reversed(u.buffer.shape), strict=True):
+            run = run * d.where(whole, e, 1.0)
+            whole = whole * d.equal(e, d.poly(size))
+        return run
 
     def _reuse_level(self, s: Store, u: Use) -> int:
         """The level at which a buffer was accessed before: by an earlier block in the same iteration of a shared loop, in the previous
@@ -344,6 +374,13 @@ class _Cost:
             repeated = moved * x.size
             moved = d.where(fits[k], self._lines(s, u, k + 1), repeated) if k < level else repeated
         return moved
+
+
+def _slots(counts: Mapping[str, int]) -> float:
+    """Slots of one vector of operations; an addition and a multiplication are fused."""
+    c = dict.fromkeys(COUNTS, 0) | dict(counts)
+    simple = max(c["add"], c["mul"]) + c["max"] + c["select"] + c["cast"] + c["integer"]
+    return simple + MASK * c["mask"] + DIVISION * c["div"] + CALL * c["call"]
 
 
 def _shared(s: Store, other: Store) -> int:

@@ -1,7 +1,8 @@
 """Compare searches with TVM MetaSchedule: `python experiments/metaschedule/run.py OUT.jsonl --tvm-python VENV/bin/python`.
 
 Both systems search each workload once, with batches of 16 and their own rules, and the best candidates of the first 16, 64 and 256 trials
-are timed in turns, each system in its own process, after their outputs were compared with numpy's.  Each workload is one line of
+are timed in turns, each system in its own process, after their outputs were compared with numpy's.  The curves are of the times that each
+search measured itself.  Each workload is one line of
 OUT.jsonl, and a repeated run continues with the missing ones.  TVM and its tuner need an environment of their own:
 
     python -m venv VENV && VENV/bin/pip install apache-tvm==0.27.0.post1 apache-tvm-ffi==0.1.14.post0 xgboost cloudpickle psutil
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -72,7 +74,7 @@ class Tvm:
     def close(self) -> None:
         """End the process."""
         self._process.kill()
-        self._process.wait()
+        self._process.communicate()
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -128,7 +130,7 @@ def compared(text: str, given: argparse.Namespace) -> Answer:
                 inputs=str(folder / "data.npz"),
             )
             line["search_s"]["tvm"] = answer["seconds"]
-            line["tvm_trials"] = len(answer["best"])
+            line["curve_us"] = {"tvm": [_finite(t) for t in answer["best"]], "tunesmith": _curve(log)}
             for n in counts:
                 line["difference"][f"tvm {n}"] = tvm.ask("load", trials=n)["error"]
                 line["us"] |= _times({k: c for k, c in calls.items() if k == f"tunesmith {n}"}, tvm, n, given.rounds)
@@ -145,6 +147,20 @@ def _best(log: Path, out: Path, trials: int) -> Path:
     records = [line for line in kept if isinstance(line, dict) and line.get("kind") == "record"]
     json_lines.append(out, [*[line for line in kept if line not in records], *records[:trials]])
     return out
+
+
+def _curve(log: Path) -> list[float | None]:
+    """Microseconds of the best candidate after each trial, as the search measured it; None before the first valid one."""
+    best, curve = math.inf, list[float | None]()
+    for _, line in json_lines.read(log):
+        if isinstance(line, dict) and line.get("kind") == "record" and line["policy"]["kind"] == "race":
+            best = min([best, *line["samples"]])
+            curve.append(_finite(best))
+    return curve
+
+
+def _finite(seconds: float) -> float | None:
+    return seconds * 1e6 if math.isfinite(seconds) and seconds < 1e6 else None
 
 
 def _difference(out: np.ndarray, expected: np.ndarray) -> float:
