@@ -197,6 +197,8 @@ _LAYERS = [
     "log_softmax(m=128,n=30522)",
     "argmax(shape=128x30522)",
     "argmin(shape=4096x256)",
+    "argsort(shape=1024x256)",
+    "topk(shape=1x32000,k=50)",
     "attention(b=12,m=128,n=128,d=64)",
     "attention(b=32,m=512,n=512,d=128,causal=1)",
     "embedding(tokens=128,vocabulary=30522,width=768)",

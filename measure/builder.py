@@ -115,7 +115,7 @@ class InProcessBuilder(Builder):
 
 
 MOST_LINES = 9000
-"""Limit on the LLVM IR lines of a version of a function with dynamic shapes: a function may have ten versions, which are compiled together."""
+"""Limit on the LLVM IR lines of a version of a function with dynamic shapes, of which ten may be compiled together."""
 
 
 def check_version(func: PrimFunc, target: Target) -> None:

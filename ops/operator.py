@@ -126,6 +126,7 @@ _LIBRARY: dict[str, tuple[str, ...]] = {
     "reduction": ("sum", "prod", "mean", "max", "min"),
     "arg_extreme": ("argmax", "argmin"),
     "cumulative": ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"),
+    "ordering": ("argsort", "topk"),
     "moments": ("variance",),
     "pooling": ("max_pool1d", "max_pool2d", "max_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d"),
     "matrix_norm": ("matrix_norm",),

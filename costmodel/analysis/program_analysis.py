@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 from tunesmith.costmodel.analysis.operation_groups import Variables, operation_groups
 from tunesmith.costmodel.formulas.expr_graph import Dag, Num

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 import tunesmith
 from tunesmith.experiments.functions.function import Function
 from tunesmith.experiments.functions.registry import FUNCTIONS
+from tunesmith.experiments.functions.torch_systems import eager_results
 from tunesmith.ir import structural
 from tunesmith.ir.target.target import Target
 from tunesmith.schedule.schedule import replay
@@ -58,8 +58,7 @@ def checked(f: Function, given: argparse.Namespace) -> dict[str, Any]:
     func = f.build(*(f.small if given.small else ()))
     target = Target.detect()
     inputs, outputs = f.arguments(func, np.random.default_rng(given.seed))
-    expected = f.torch(*[torch.from_numpy(x) for x in inputs])
-    expected = [x.numpy() for x in (expected if isinstance(expected, tuple) else (expected,))]
+    expected = eager_results(f, inputs)
     count, refused, wrong = 0, 0, list[str]()
     for sketch in Task(f.name, func, target).space.sketches[: given.sketches]:
         rng = stream(given.seed, "law", f.name, sketch.name)

@@ -128,6 +128,11 @@ def _inductor(f: Function, tensors: Sequence[torch.Tensor]) -> Prepared:
     return lambda: compiled(*tensors), lambda: _arrays(compiled(*tensors))
 
 
+def eager_results(f: Function, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """What torch computes."""
+    return _arrays(f.torch(*[torch.from_numpy(x) for x in inputs]))
+
+
 def _arrays(results: Any) -> list[np.ndarray]:
     return [x.numpy() for x in (results if isinstance(results, tuple) else (results,))]
 

@@ -96,6 +96,20 @@ def _along(name: str) -> Callable[[OperatorCall], Function]:
     return made
 
 
+def _argsort(call: OperatorCall) -> Function:
+    import torch
+
+    axis, descending = call.number("axis"), bool(call.number("descending"))
+    return lambda X: torch.sort(X, dim=axis, descending=descending, stable=True).indices
+
+
+def _topk(call: OperatorCall) -> Function:
+    import torch
+
+    k, axis = call.number("k"), call.number("axis")
+    return lambda X: torch.topk(X, k, axis).indices
+
+
 def _values_along(name: str) -> Callable[[OperatorCall], Function]:
     """A function along one axis that returns values and their positions."""
 
@@ -188,6 +202,8 @@ _FUNCTIONS: dict[str, Callable[[OperatorCall], Function | None]] = {
     **{f"{kind}_pool{rank}d": _pool for kind in ("max", "avg") for rank in (1, 2, 3)},
     **{name: _along(name) for name in ("argmax", "argmin", "log_softmax", "softmax", "cumsum", "cumprod", "logcumsumexp")},
     **{name: _values_along(name) for name in ("cummax", "cummin")},
+    "argsort": _argsort,
+    "topk": _topk,
     "prod": _prod,
     "variance": _variance,
     "rms_norm": _rms_norm,

@@ -64,7 +64,9 @@ def test_a_saved_model_predicts_what_it_did(model: str, values: str, tmp_path: P
     result = CliRunner().invoke(main, ["costmodel", "eval", str(SAVED / model), str(SAVED / "pool.parquet"), "--json", str(out)])
     assert result.exit_code == 0, result.output
     found, before = (json.loads(p.read_text())["values"]["model"] for p in (out, SAVED / values))
-    assert found == pytest.approx(before, rel=1e-4)
+    # The trees continue from the analytic cost, whose estimates improve from version to version: those of 0.1 are nearly as good on it.
+    tolerance = {"abs": 0.05} if model == "xgb.json" else {"rel": 1e-4}
+    assert found == pytest.approx(before, **tolerance)
 
 
 def test_an_exported_function_runs() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import sys
 from pathlib import Path
 
@@ -45,7 +46,7 @@ def test_prefixes_and_curves_of_a_log(tmp_path: Path) -> None:
     search = tunesmith.Search("random", batch=4)
     tunesmith.tune("softmax(m=16,n=16)", "llvm -num-cores=1", log, budget=8, search=search, progress=False)
     curve = run._curve(log)
-    assert len(curve) == 8 and all(b is not None and a is not None and b <= a for a, b in zip(curve, curve[1:], strict=False))
+    assert len(curve) == 8 and all(b is not None and a is not None and b <= a for a, b in itertools.pairwise(curve))
     first = run._best(log, tmp_path / "first.jsonl", 4)
     kinds = [line["kind"] for _, line in json_lines.read(first) if isinstance(line, dict)]
     assert kinds.count("record") == 4 and "workload" in kinds
