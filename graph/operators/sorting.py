@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from tunesmith.graph.ir.operator import FUSABLE, REDUCTION, GraphOperator
 from tunesmith.graph.operators.axes import axis_of
 from tunesmith.graph.operators.element_types import NUMBERS, require
-from tunesmith.ir.expr import Expr, Not, compare
-from tunesmith.ir.poly import Index, Poly
+from tunesmith.ir.expr import Expr, Not, compare, select
+from tunesmith.ir.poly import Index, Poly, minimum, poly
 from tunesmith.ops import tensor_expression as te
+from tunesmith.ops.formulas import both
 from tunesmith.ops.ordering import argsort, argsort_reference
 from tunesmith.ops.tensor_expression import Tensor
 from tunesmith.support.errors import ScriptError
@@ -39,14 +42,25 @@ def _searchsorted(boundaries: Tensor, x: Tensor, *, right: bool = False) -> Tens
     lead = boundaries.shape[:-1]
     if lead and (len(x.shape) != len(boundaries.shape) or x.shape[:-1] != lead):
         raise ScriptError(f"{boundaries!r} must be a vector, or have the extents of {x!r} except in the last axis")
-    r = te.reduce_axis(boundaries.shape[-1], "r")
 
-    def element(*i: Poly) -> Expr:
-        # The negated comparison counts all boundaries for NaN, which is the greatest number.
-        beyond = compare("gt" if right else "ge", boundaries[(*i[: len(lead)], r)], x[i])
-        return te.sum(te.cast("int64", Not(beyond)), axis=r)
+    def reached(at: Index, i: Sequence[Poly]) -> Expr:
+        # The negated comparison is true for NaN, which is the greatest number.
+        return Not(compare("gt" if right else "ge", boundaries[(*i[: len(lead)], at)], x[tuple(i)]))
 
-    return te.compute(x.shape, element, "Y", axes=te.default_loops(len(x.shape)))
+    extent, loops = boundaries.shape[-1], te.default_loops(len(x.shape))
+    if extent.const is None:
+        r = te.reduce_axis(extent, "r")
+        return te.compute(x.shape, lambda *i: te.sum(te.cast("int64", reached(r, i)), axis=r), "Y", axes=loops)
+    n = extent.const
+
+    def search(at: Poly, step: int, i: Sequence[Poly]) -> Expr:
+        """The position, of which `at` is known to be a lower and at + 2 * step an upper bound."""
+        if step == 0:
+            return te.cast("int64", at)
+        further = both(at + step <= n, reached(minimum(at + step, n) - 1, i))
+        return te.lookup(select(further, at + step, at), n + 1, lambda v: search(v, step // 2, i))
+
+    return te.compute(x.shape, lambda *i: search(poly(0), 2 ** (n.bit_length() - 1), i), "Y", axes=loops)
 
 
 def _searchsorted_reference(boundaries: np.ndarray, x: np.ndarray, *, right: bool = False) -> np.ndarray:
@@ -63,6 +77,6 @@ SEARCHSORTED = GraphOperator(
     _searchsorted_reference,
     meaning=(
         "The position in a sorted vector, or in a sorted row for each row of x, before which x is inserted to keep the order: "
-        "before equal elements, or after them if `right`. The time is linear in the number of boundaries."
+        "before equal elements, or after them if `right`. A binary search; if the number of boundaries is symbolic, all are compared."
     ),
 )

@@ -27,6 +27,27 @@ def test_argsort_is_stable() -> None:
     assert made == [[[0, 1, 2, 3, 4]], [[3, 4, 2, 0, 1]]]
 
 
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("n", [128, 129, 192, 321])
+def test_long_axes_are_merged(n: int, descending: bool) -> None:
+    rng = np.random.default_rng(n)
+    few = rng.integers(-128, 128, (2, n)).astype(np.int8)
+    few[:, ::3] = -128 if descending else 127
+    check_operator("argsort", [few], axis=1, descending=descending)
+    check_operator("argsort", [few.view(np.uint8).T.copy()], axis=0, descending=descending, count=5)
+    special = rng.choice(np.float32([math.nan, math.inf, -math.inf, 0.0, -0.0, 1.5]), (1, n))
+    check_operator("argsort", [special], axis=-1, descending=descending)
+    check_operator("argsort", [special], axis=-1, descending=descending, count=100)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 100, 1000])
+def test_searchsorted_in_many_boundaries(n: int) -> None:
+    rng = np.random.default_rng(n)
+    boundaries, values = np.sort(rng.integers(0, 2 * n, n)), rng.integers(-1, 2 * n + 1, (3, 50))
+    for right in (False, True):
+        check_operator("searchsorted", [boundaries, values], right=right)
+
+
 @pytest.mark.parametrize("right", [False, True])
 def test_searchsorted(right: bool) -> None:
     values = np.float64([[0.5, 1, -2, math.nan], [7, 3, 2.5, 1]])
