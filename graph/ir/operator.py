@@ -272,6 +272,7 @@ _LIBRARY: dict[str, tuple[str, ...]] = {
     ),
     "bitwise": ("bitwise_and", "bitwise_or", "bitwise_xor", "reinterpret", "shift_left", "shift_right"),
     "cumulative": ("cummax", "cummin", "cumprod", "logcumsumexp"),
+    "sampling": ("grid_sample",),
     "sorting": ("argsort", "searchsorted"),
     "special": ("digamma", "lgamma"),
     "volumes": ("avg_pool3d", "conv3d", "conv3d_transpose", "max_pool3d"),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tunesmith.graph.importers.onnx.nn import Window, add_bias
-from tunesmith.graph.importers.onnx.node import Converted, Converter, OnnxNode, cast_to, extents, rank
+from tunesmith.graph.importers.onnx.node import Converted, Converter, OnnxNode, cast_to, extents
 from tunesmith.graph.importers.onnx.values import Datum, UnsupportedNode
 
 
@@ -18,64 +18,25 @@ class _Tap:
 
     Attributes:
         at: pixel index, int64, inside the axis.
-        weight: interpolation weight in the image's element type; None for 1.
+        weight: interpolation weight in the image's element type.
     """
 
     at: Datum
-    weight: Datum | None
+    weight: Datum
 
 
-def _reflected(node: OnnxNode, at: Datum, low: float, high: float) -> Datum:
-    """Coordinates reflected at the borders into [low, high]."""
-    b, span = node.b, high - low
-    if span == 0:
-        return b.multiply(at, node.like(0, at))
-    inside = b.mod(b.subtract(at, node.like(low, at)), node.like(2 * span, at))
-    folded = b.subtract(node.like(span, at), b.abs(b.subtract(inside, node.like(span, at))))
-    return b.add(folded, node.like(low, at))
-
-
-def _tap(node: OnnxNode, at: Datum, weight: Datum | None, extent: int, padding: str, aligned: bool) -> _Tap:
-    """A tap at an integral float index that may be out of bounds."""
+def _taps(node: OnnxNode, at: Datum, extent: int) -> list[_Tap]:
+    """The two pixels around each coordinate, with linear weights; pixels outside have weight 0."""
     b = node.b
-    if padding == "reflection":
-        at = _reflected(node, at, *((0.0, extent - 1.0) if aligned else (-0.5, extent - 0.5)))
-    if padding == "zeros":
-        inside = b.logical_and(b.greater_equal(at, node.like(0, at)), b.less_equal(at, node.like(extent - 1, at)))
-        inside = cast_to(b, inside, at.type.dtype)
-        weight = inside if weight is None else b.multiply(weight, inside)
-    return _Tap(b.cast(b.clip(at, min=0.0, max=float(extent - 1)), dtype="int64"), weight)
-
-
-def _cubic(node: OnnxNode, t: Datum) -> list[Datum]:
-    """Keys' cubic weights of the four pixels around a point, `t` after the second pixel."""
-    b, a = node.b, -0.75
-
-    def polynomial(x: Datum, *factors: float) -> Datum:
-        made: Datum = node.like(factors[0], x)
-        for f in factors[1:]:
-            made = b.add(b.multiply(made, x), node.like(f, x))
-        return made
-
-    def near(x: Datum) -> Datum:
-        return polynomial(x, a + 2, -(a + 3), 0, 1)
-
-    def far(x: Datum) -> Datum:
-        return polynomial(x, a, -5 * a, 8 * a, -4 * a)
-
-    one = node.like(1, t)
-    rest = b.subtract(one, t)
-    return [far(b.add(t, one)), near(t), near(rest), far(b.add(rest, one))]
-
-
-def _taps(node: OnnxNode, at: Datum, mode: str, extent: int, padding: str, aligned: bool) -> list[_Tap]:
-    b = node.b
-    if mode == "nearest":
-        return [_tap(node, b.round(at), None, extent, padding, aligned)]
     base = b.floor(at)
     t = b.subtract(at, base)
-    weights, first = ([b.subtract(node.like(1, t), t), t], 0) if mode == "linear" else (_cubic(node, t), -1)
-    return [_tap(node, b.add(base, node.like(first + i, base)), w, extent, padding, aligned) for i, w in enumerate(weights)]
+    taps = []
+    for i, weight in enumerate((b.subtract(node.like(1, t), t), t)):
+        pixel = b.add(base, node.like(i, base))
+        inside = b.logical_and(b.greater_equal(pixel, node.like(0, at)), b.less_equal(pixel, node.like(extent - 1, at)))
+        index = b.cast(b.clip(pixel, min=0.0, max=float(extent - 1)), dtype="int64")
+        taps.append(_Tap(index, b.multiply(weight, cast_to(b, inside, at.type.dtype))))
+    return taps
 
 
 def _weighted_taps(node: OnnxNode, image: Datum, spatial: tuple[int, ...], axes: list[list[_Tap]]) -> list[Datum]:
@@ -90,11 +51,11 @@ def _weighted_taps(node: OnnxNode, image: Datum, spatial: tuple[int, ...], axes:
         for taps, i, extent in zip(axes, choice, spatial, strict=True):
             tap = taps[i]
             index = tap.at if index is None else b.add(b.multiply(index, node.like(extent, tap.at)), tap.at)
-            weight = tap.weight if weight is None else weight if tap.weight is None else b.multiply(weight, tap.weight)
-        assert index is not None
+            weight = tap.weight if weight is None else b.multiply(weight, tap.weight)
+        assert index is not None and weight is not None
         wide = b.broadcast_to(b.expand_dims(index, axes=(1,)), shape=(n, channels, points))
         part = b.gather_elements(image, wide, axis=2)
-        parts.append(part if weight is None else b.multiply(part, b.expand_dims(weight, axes=(1,))))
+        parts.append(b.multiply(part, b.expand_dims(weight, axes=(1,))))
     return parts
 
 
@@ -115,25 +76,14 @@ _MODES = {"bilinear": "linear", "bicubic": "cubic", "linear": "linear", "cubic":
 
 
 def _grid_sample(node: OnnxNode) -> Converted:
-    x, grid, b = node.input(0), node.input(1), node.b
-    aligned, padding = bool(node.attr("align_corners", 0)), node.attr("padding_mode", "zeros")
-    mode = _MODES[node.attr("mode", "linear")]
-    shape, spatial = extents(x), extents(x)[2:]
-    out = extents(grid, "the grid")[1:-1]
-    points = int(np.prod(out))
-    image = b.reshape(x, shape=(shape[0], shape[1], int(np.prod(spatial))))
-    axes = []
-    for i, extent in enumerate(spatial):
-        last = len(spatial) - 1 - i  # grid coordinates are in order x, y, z
-        column = b.strided_slice(grid, axes=(rank(grid) - 1,), begin=(last,), end=(last + 1,))
-        column = cast_to(b, b.reshape(column, shape=(shape[0], points)), x.type.dtype)
-        unit = b.multiply(b.add(column, node.like(1, column)), node.like(0.5, column))
-        if aligned:
-            at = b.multiply(unit, node.like(extent - 1, unit))
-        else:
-            at = b.subtract(b.multiply(unit, node.like(extent, unit)), node.like(0.5, unit))
-        axes.append(_taps(node, at, mode, extent, padding, aligned))
-    return b.reshape(_sum_of_taps(node, image, spatial, axes), shape=(shape[0], shape[1], *out))
+    x = node.input(0)
+    return node.b.grid_sample(
+        x,
+        cast_to(node.b, node.input(1), x.type.dtype),
+        mode=_MODES[node.attr("mode", "linear")],
+        padding=node.attr("padding_mode", "zeros"),
+        align_corners=bool(node.attr("align_corners", 0)),
+    )
 
 
 def _roi_align(node: OnnxNode) -> Converted:
@@ -212,7 +162,7 @@ def _deform_conv(node: OnnxNode) -> Converted:
         base = np.broadcast_to(grid, (*kernel, *out)).reshape(1, taps, 1, *out)
         part = b.strided_slice(offsets, axes=(2,), begin=(i,), end=(i + 1,))
         at = b.reshape(b.add(part, b.constant(base, x.type.dtype)), shape=(n * offset_groups, points))
-        axes.append(_taps(node, at, "linear", extent, "zeros", True))
+        axes.append(_taps(node, at, extent))
     image = b.reshape(x, shape=(n * offset_groups, channels // offset_groups, spatial[0] * spatial[1]))
     sampled = _sum_of_taps(node, image, tuple(spatial), axes)
     if node.has(4):

@@ -201,3 +201,10 @@ for _overload in ("vec", "default"):
     TORCH_OPERATORS.register(f"aten.upsample_bilinear2d.{_overload}", _bilinear)
     TORCH_OPERATORS.register(f"aten._upsample_bilinear2d_aa.{_overload}", _antialiased(_triangle, 1.0))
     TORCH_OPERATORS.register(f"aten._upsample_bicubic2d_aa.{_overload}", _antialiased(_cubic, 2.0))
+
+
+@converts("aten.grid_sampler_2d.default", "aten.grid_sampler_3d.default")
+def grid_sampler(call: TorchCall, x: Operand, grid: Operand, mode: int, padding: int, align_corners: bool) -> Operand:
+    """Pixels at the coordinates of a grid; torch numbers modes and paddings (aten/src/ATen/native/GridSamplerUtils.h)."""
+    modes, paddings = ("linear", "nearest", "cubic"), ("zeros", "border", "reflection")
+    return call.emit("grid_sample", x, grid, mode=modes[mode], padding=paddings[padding], align_corners=align_corners)

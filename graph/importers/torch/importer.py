@@ -43,7 +43,7 @@ __all__ = ["TORCH_OPERATORS", "from_torch"]
 CONVERTERS = (_creation, _elementwise, _images, _indexing, _nn, _ordering, _pooling, _reductions, _shapes)
 """Modules that register converters in TORCH_OPERATORS when they are imported."""
 
-DECOMPOSED = ("addmv", "grid_sampler_2d")
+DECOMPOSED = ("addmv",)
 """Operators that are composed of others by torch's own definitions, which torch.export does not apply by itself."""
 
 
