@@ -321,10 +321,21 @@ def conjunction(conds: tuple[Expr, ...]) -> Expr:
     return out
 
 
+def require_condition(cond: object, what: str) -> None:
+    """Raise ScriptError unless `cond` is an expression of type bool; `what` names the function that takes it."""
+    if isinstance(cond, bool):
+        raise ScriptError(
+            f"{what}: the condition is the Python value {cond}, no expression: `==` and `!=` of expressions compare the objects. "
+            "Write te.equal(a, b) or te.not_equal(a, b)"
+        )
+    if not isinstance(cond, Expr) or dt.element(cond.dtype) != "bool":
+        got = cond.dtype if isinstance(cond, Expr) else f"{type(cond).__name__}: {cond!r}"
+        raise ScriptError(f"{what} needs a bool condition, got {got}")
+
+
 def select(cond: Expr, a: Value, b: Value) -> Expr:
     """`a` where `cond`, else `b`."""
-    if dt.element(cond.dtype) != "bool":
-        raise ScriptError(f"select needs a bool condition, got {cond.dtype}")
+    require_condition(cond, "select")
     x, y = _pair(a, b, "select")
     return Select(cond, x, y)
 

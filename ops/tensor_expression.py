@@ -14,6 +14,7 @@ lambda.  Reductions are `sum`, `prod`, `max` and `min`; `scan` computes an axis 
 
 from __future__ import annotations
 
+import builtins
 import functools
 import inspect
 import itertools
@@ -21,7 +22,23 @@ from collections.abc import Callable, Iterable, Sequence
 from numbers import Integral
 
 from tunesmith.ir.buffer import BufferLoad
-from tunesmith.ir.expr import Const, Expr, Value, call, cast, conjunction, const, maximum, minimum, select
+from tunesmith.ir.expr import (
+    Binary,
+    Const,
+    Expr,
+    Not,
+    Value,
+    call,
+    cast,
+    compare,
+    conjunction,
+    const,
+    equal,
+    maximum,
+    minimum,
+    require_condition,
+    select,
+)
 from tunesmith.ir.expression_size import size_of
 from tunesmith.ir.indirect_index import IndirectIndex, IndirectVar
 from tunesmith.ir.intrinsics import INTRINSICS
@@ -37,17 +54,21 @@ from tunesmith.support.errors import ScriptError
 __all__ = [
     "Tensor",
     "all",
+    "any",
     "call",
     "cast",
     "compute",
     "const",
     "create_prim_func",
+    "equal",
     "if_then_else",
+    "logical_not",
     "lookup",
     "max",
     "maximum",
     "min",
     "minimum",
+    "not_equal",
     "placeholder",
     "prod",
     "reduce_axis",
@@ -312,9 +333,26 @@ def min(value: Expr, axis: Poly | Sequence[Poly] = ()) -> Expr:
 def all(*conditions: Expr) -> Expr:
     """Whether all conditions hold; conditions that are constant true are left out."""
     for c in conditions:
-        if not isinstance(c, Expr) or c.dtype != "bool":
-            raise ScriptError(f"all: a condition is a comparison of expressions, got {c.dtype if isinstance(c, Expr) else repr(c)}")
+        require_condition(c, "all")
     return conjunction(tuple([c for c in conditions if not (isinstance(c, Const) and c.value)]))
+
+
+def any(*conditions: Expr) -> Expr:
+    """Whether a condition holds; false if there is none."""
+    for c in conditions:
+        require_condition(c, "any")
+    return functools.reduce(functools.partial(Binary, "or"), conditions) if conditions else Const(False, "bool")
+
+
+def logical_not(condition: Expr) -> Expr:
+    """Whether a condition does not hold."""
+    require_condition(condition, "logical_not")
+    return Not(condition)
+
+
+def not_equal(a: Value, b: Value) -> Expr:
+    """The bool expression a != b; `!=` itself compares the objects."""
+    return compare("ne", a, b)
 
 
 def if_then_else(condition: Expr, a: Value, b: Value) -> Expr:
@@ -343,7 +381,7 @@ def _shape(shape: Index | Iterable[Index], what: str) -> tuple[Poly, ...]:
     for e in extents:
         if e.const is not None and e.const < 1:
             raise ScriptError(f"{what}: the extent {e} is not positive")
-        if any(isinstance(v, (SpatialAxis, ReduceAxis)) for v in e.vars):
+        if builtins.any(isinstance(v, (SpatialAxis, ReduceAxis)) for v in e.vars):
             raise ScriptError(f"{what}: the extent {e} depends on an axis; it may depend on sizes only")
     return extents
 
@@ -352,7 +390,7 @@ def _axis_names(formula: Callable[..., object], rank: int, what: str, given: Seq
     """The names of the axes; the formula takes the arguments `before`, and then one index for each axis."""
     kinds = inspect.Parameter
     takes = list(inspect.signature(formula).parameters.values())
-    variadic = any(p.kind is kinds.VAR_POSITIONAL for p in takes)
+    variadic = builtins.any(p.kind is kinds.VAR_POSITIONAL for p in takes)
     named = [p.name for p in takes if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD) and p.default is kinds.empty]
     if len(named) < len(before) and not variadic:
         raise ScriptError(f"{what}: the function takes {' and '.join(before)}, and then {rank} indices")

@@ -3,17 +3,21 @@
 from tunesmith.ir.expr import Expr
 from tunesmith.ops.tensor_expression import Tensor as Tensor
 from tunesmith.ops.tensor_expression import all as all
+from tunesmith.ops.tensor_expression import any as any
 from tunesmith.ops.tensor_expression import call as call
 from tunesmith.ops.tensor_expression import cast as cast
 from tunesmith.ops.tensor_expression import compute as compute
 from tunesmith.ops.tensor_expression import const as const
 from tunesmith.ops.tensor_expression import create_prim_func as create_prim_func
+from tunesmith.ops.tensor_expression import equal as equal
 from tunesmith.ops.tensor_expression import if_then_else as if_then_else
+from tunesmith.ops.tensor_expression import logical_not as logical_not
 from tunesmith.ops.tensor_expression import lookup as lookup
 from tunesmith.ops.tensor_expression import max as max
 from tunesmith.ops.tensor_expression import maximum as maximum
 from tunesmith.ops.tensor_expression import min as min
 from tunesmith.ops.tensor_expression import minimum as minimum
+from tunesmith.ops.tensor_expression import not_equal as not_equal
 from tunesmith.ops.tensor_expression import placeholder as placeholder
 from tunesmith.ops.tensor_expression import prod as prod
 from tunesmith.ops.tensor_expression import reduce_axis as reduce_axis

@@ -285,7 +285,7 @@ te.compute(4, lambda i: (FOREIGN.append(i), X[i, 0])[1], "keep")
         (lambda: te.placeholder(4, "float31"), "unknown dtype 'float31'"),
         (lambda: te.reduce_axis((1, 5), "r"), "reduce_axis r: a range is \\(0, extent\\)"),
         (lambda: te.reduce_axis(0, "r"), "reduce_axis r: the extent 0 is not positive"),
-        (lambda: te.all(R < 2, True), "all: a condition is a comparison of expressions, got True"),
+        (lambda: te.all(R < 2, True), r"all: the condition is the Python value True.*te.equal\(a, b\)"),
         (lambda: te.create_prim_func([X]), "create_prim_func main: no tensor is computed"),
         (lambda: te.create_prim_func([te.compute(4, lambda i: X[i, 0])], "f"), "create_prim_func f: the input X is read, but it is not in"),
         (lambda: te.create_prim_func([X, X, te.compute(4, lambda i: X[i, 0])]), "the tensor X is listed twice"),
@@ -337,6 +337,23 @@ def test_python_conditions_are_refused_with_a_suggestion() -> None:
             ScriptError, match=r"te.select\(cond, a, b\), te.maximum\(a, b\) and te.minimum\(a, b\); in scripts T.select, T.max"
         ):
             te.compute((8,), element)
+
+
+def test_comparisons_of_indices_and_values() -> None:
+    a = te.placeholder((3, 3), name="A")
+
+    def element(i: te.Poly, j: te.Poly) -> Expr:
+        return te.if_then_else(te.any(te.equal(i, j), te.logical_not(te.not_equal(a[i, j], 0.5))), a[i, j], 0.0)
+
+    data = np.float32([[1, 2, 0.5], [4, 5, 6], [0.5, 8, 9]])
+    func = te.create_prim_func([a, te.compute((3, 3), element, "Y")])
+    assert run(func, [data])[1].tolist() == [[1, 0, 0.5], [0, 5, 0], [0.5, 0, 9]]
+    assert isinstance(te.any(), Const) and isinstance(te.all(), Const)
+    for wrong in (lambda i, j: te.select(i == j, a[i, j], 0.0), lambda i, j: te.logical_not(a[i, j] == 0.5), lambda i, j: te.any(i != j)):
+        with pytest.raises(ScriptError, match=r"`==` and `!=` of expressions compare the objects. Write te.equal\(a, b\)"):
+            te.compute((3, 3), wrong)
+    with pytest.raises(ScriptError, match="logical_not needs a bool condition, got float32"):
+        te.compute((3, 3), lambda i, j: te.logical_not(a[i, j]))
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
