@@ -46,6 +46,8 @@ WORKLOADS = (
     "argmin(shape=3x4x5,axis=1)",
     *[f"{name}(shape=3x5x7,axis=1)" for name in ("cumsum", "cumprod", "cummax", "cummin")],
     "logcumsumexp(shape=5x13)",
+    "argsort(shape=2x193x3,axis=1,descending=1)",
+    "topk(shape=3x200,k=9)",
     "softmax(m=7,n=5,axis=0)",
     "log_softmax(m=3,n=17)",
     "layer_norm(m=3,n=11)",
