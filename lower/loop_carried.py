@@ -19,7 +19,7 @@ from tunesmith.ir.analysis.guarded_accesses import GuardedAccess, guarded_access
 from tunesmith.ir.arith.enumerate import values_at
 from tunesmith.ir.arith.interval import interval, nested_interval
 from tunesmith.ir.buffer import Buffer
-from tunesmith.ir.poly import ZERO, Poly, Var, scale, split_constant, substitute
+from tunesmith.ir.poly import ZERO, Poly, Var, poly, scale, split_constant, substitute
 from tunesmith.ir.stmt import For
 from tunesmith.lower.simplifier import Simplifier
 
@@ -160,8 +160,14 @@ def _is_within(w: GuardedAccess, r: GuardedAccess, own: Mapping[Var, Poly], othe
 
 def _bounds(e: Poly, r: GuardedAccess, loops: Mapping[Var, Poly]) -> tuple[Poly, list[Poly]]:
     """The lowest value of an index of `r`, and upper bounds: that of the loops, and n - 1 for each guard e < n."""
-    low, high = nested_interval(e, loops)
+    low, high = nested_interval(e, {v: _guarded_last(v, n, r) for v, n in loops.items()})
     return low, [high, *[e - g - 1 for g in r.guards if (e - g).const is not None]]
+
+
+def _guarded_last(v: Var, last: Poly, r: GuardedAccess) -> Poly:
+    """The last value of a loop variable in `r`: that of the loop, or n - 1 if a guard v < n is lower."""
+    limits = [x for g in r.guards if g.vars == {v} and (x := (poly(v) - g - 1).const) is not None]
+    return poly(min(limits)) if limits and last.const is not None and min(limits) < last.const else last
 
 
 def _points(indices: list[Poly], guards: list[Poly], loops: Mapping[Var, Poly]) -> set[tuple[int, ...]] | None:

@@ -12,7 +12,6 @@ from contextlib import suppress
 from tunesmith.codegen.backends.backend import backend_of
 from tunesmith.codegen.build import build
 from tunesmith.ir.analysis.work import worth_threads
-from tunesmith.ir.expr import Select
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Var
 from tunesmith.ir.stmt import For
@@ -20,7 +19,7 @@ from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import walk
 from tunesmith.lower.code_size import UNROLLED, code_size
 from tunesmith.lower.fallback.default_schedule import default_schedule
-from tunesmith.lower.pipelines import CPU
+from tunesmith.lower.pipelines import CPU, GPU
 from tunesmith.search.samplers.proposal_generator import Population, ProposalGenerator
 from tunesmith.search.samplers.sampler import Candidate
 from tunesmith.search.task import Task
@@ -30,7 +29,7 @@ from tunesmith.support.seeds import stream
 DRAWN = 4096
 """Number of candidates drawn and ranked."""
 TRIED = 8
-"""Number of candidates tried, best first, to find one with small enough code or, on a GPU, one that spills no registers."""
+"""Number of candidates tried, best first, to find one that lowers to small enough code or, on a GPU, one that spills no registers."""
 
 
 def analytic_schedule(func: PrimFunc, target: Target) -> PrimFunc:
@@ -51,7 +50,7 @@ def analytic_schedule(func: PrimFunc, target: Target) -> PrimFunc:
             programs = (task.space.sketches[c.sketch].concretize(c.row) for _, c in best)
             if backend_of(target).counts_spills:
                 return _without_spills(programs, target)
-            found = next((p for p in programs if _is_small(p, target)), None)
+            found = next((p for p in programs if _is_usable(p, target)), None)
             if found is not None:
                 return found
     return default_schedule(func, target)
@@ -64,14 +63,12 @@ def _on_one_thread(task: Task, drawn: Population, target: Target) -> list[tuple[
     return [x for x in best if not worth_threads(x[0], target)]
 
 
-def _is_small(program: PrimFunc, target: Target) -> bool:
-    """Whether the code stays within the unrolling budget, also if a `Select` prevents vectorisation."""
+def _is_usable(program: PrimFunc, target: Target) -> bool:
+    """Whether the program can be lowered, with code within the unrolling budget."""
     if code_size(program.body, target.vector_lanes("float32")) > UNROLLED:
         return False
-    if code_size(program.body) <= UNROLLED or not any(type(n) is Select for n in walk(program.body)):
-        return True
     try:
-        CPU(program, target)
+        (GPU if target.is_gpu else CPU)(program, target)
     except BuildError:
         return False
     return True

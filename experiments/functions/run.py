@@ -59,6 +59,10 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if unknown := sorted(set(given.only.split(",")) - set(FUNCTIONS)):
         parser.error(f"no function is called {', '.join(unknown)}; known: {', '.join(FUNCTIONS)}")
+    if given.out.is_dir() or not given.out.suffix:
+        parser.error(
+            f"{given.out} must be a file with a suffix, such as {given.out}.jsonl: logs are written to a folder of its name without it"
+        )
     lines = read(given.out)
     if other := {line["mode"] for line in lines} - {given.mode}:
         parser.error(f"{given.out} has the results of a run that was {other.pop()}; name another file")

@@ -115,6 +115,11 @@ def test_unknown_functions_and_files_of_the_other_mode_are_refused(tmp_path: Pat
     with pytest.raises(SystemExit):
         run.main(["tuned", str(out)])
     assert "has the results of a run that was untuned; name another file" in capsys.readouterr().err
+    for name in ("out", "folder.jsonl"):
+        (tmp_path / "folder.jsonl").mkdir(exist_ok=True)
+        with pytest.raises(SystemExit):
+            run.main(["tuned", str(tmp_path / name)])
+        assert "must be a file with a suffix" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         table.main([str(tmp_path / "missing.jsonl")])
     assert "missing.jsonl; run.py writes it" in capsys.readouterr().err

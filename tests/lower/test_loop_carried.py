@@ -213,3 +213,31 @@ def packed(A: T.Buffer((5, {bound}), "int32"), C: T.Buffer((4, {bound}), "int32"
     unguarded = parse(source.replace("T.where(at < 1)", "T.where(at * 16 + j + k < 16)"))
     with pytest.raises(BuildError, match="may carry values of the buffer B"):
         tunesmith.build(unguarded, TARGET)
+
+
+@pytest.mark.parametrize("bound", [1, 2])
+def test_a_guard_on_a_loop_of_the_read_bounds_what_must_be_written(bound: int) -> None:
+    """A vector of 16 rows of which one is needed: the one that the iteration of the parallel loop wrote."""
+    source = f"""
+@T.prim_func
+def rows(A: T.Buffer((4, 32), "int32"), C: T.Buffer((128, 16), "int32")):
+    B = T.alloc_buffer((4, 32), "int32", scope="workspace")
+    for i in T.parallel(128):
+        with T.block("B"):
+            vi = T.axis.spatial(4, i // 32)
+            vj = T.axis.spatial(32, i % 32)
+            B[vi, vj] = A[vi, vj] + 1
+        for j in T.vectorized(16):
+            with T.block("C"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                T.where(i % 32 + j < 32)
+                T.where(j < {bound})
+                C[vi, vj] = B[vi // 32, vi % 32 + vj] * 2
+"""
+    if bound == 2:
+        with pytest.raises(BuildError, match="may carry values of the buffer B"):
+            tunesmith.build(parse(source), TARGET)
+        return
+    a, c = np.arange(128, dtype="int32").reshape(4, 32), np.zeros((128, 16), "int32")
+    tunesmith.build(parse(source), TARGET)["rows"](a, c)
+    np.testing.assert_array_equal(c[:, 0], 2 * a.reshape(128) + 2)
