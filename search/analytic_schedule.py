@@ -35,7 +35,8 @@ TRIED = 8
 def analytic_schedule(func: PrimFunc, target: Target) -> PrimFunc:
     """The function with the best of `DRAWN` candidates by analytic cost applied; the default schedule if it has no search space.
 
-    Functions with dynamic shapes and functions that are already scheduled have none.
+    Functions with dynamic shapes and functions that are already scheduled have none.  If no candidate that is tried can be lowered, the
+    best of them is returned, and its build says why.
     """
     if any(isinstance(p, Var) for p in func.params):
         return default_schedule(func, target)
@@ -50,9 +51,15 @@ def analytic_schedule(func: PrimFunc, target: Target) -> PrimFunc:
             programs = (task.space.sketches[c.sketch].concretize(c.row) for _, c in best)
             if backend_of(target).counts_spills:
                 return _without_spills(programs, target)
-            found = next((p for p in programs if _is_usable(p, target)), None)
-            if found is not None:
-                return found
+            refused: list[PrimFunc] = []
+            for program in programs:
+                if code_size(program.body, target.vector_lanes("float32")) > UNROLLED:
+                    continue
+                if _lowers(program, target):
+                    return program
+                refused.append(program)
+            if refused:
+                return refused[0]
     return default_schedule(func, target)
 
 
@@ -63,10 +70,7 @@ def _on_one_thread(task: Task, drawn: Population, target: Target) -> list[tuple[
     return [x for x in best if not worth_threads(x[0], target)]
 
 
-def _is_usable(program: PrimFunc, target: Target) -> bool:
-    """Whether the program can be lowered, with code within the unrolling budget."""
-    if code_size(program.body, target.vector_lanes("float32")) > UNROLLED:
-        return False
+def _lowers(program: PrimFunc, target: Target) -> bool:
     try:
         (GPU if target.is_gpu else CPU)(program, target)
     except BuildError:

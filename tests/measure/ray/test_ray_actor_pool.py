@@ -124,10 +124,11 @@ def test_results_are_in_job_order_and_both_actors_work(make_pool: Callable[..., 
     pool = make_pool()
     assert pool.run([]) == []
     there = started(pool, 2)
-    results = pool.run([job("pid") if i % 2 else job("echo", i) for i in range(20)])
-    assert [r.ticket for r in results] == list(range(20)) and all(r.error is None and r.seconds > 0 for r in results)
-    assert [r.value for r in results[::2]] == list(range(0, 20, 2))
-    assert {r.value for r in results[1::2]} == set(there)
+    # While an actor sleeps, the other one gets the jobs.
+    results = pool.run([(job("echo", i), job("pid"), job("sleep", 0.05))[i % 3] for i in range(30)])
+    assert [r.ticket for r in results] == list(range(30)) and all(r.error is None and r.seconds > 0 for r in results)
+    assert [r.value for r in results[::3]] == list(range(0, 30, 3))
+    assert {r.value for r in results[1::3]} == set(there)
 
 
 def test_exception_of_a_job_is_its_result(make_pool: Callable[..., ActorPool]) -> None:
