@@ -7,7 +7,7 @@ from typing import Any
 
 from tunesmith.codegen.llvm.kernel.cast import convert, in_float32
 from tunesmith.codegen.llvm.kernel.division import divided, positively_divided
-from tunesmith.codegen.llvm.kernel.masks import active_lanes
+from tunesmith.codegen.llvm.kernel.masks import active_lanes, with_inactive_ones
 from tunesmith.codegen.llvm.kernel.order import NESTED, needs_branch, operands_first
 from tunesmith.codegen.llvm.kernel.scale import scaled
 from tunesmith.codegen.llvm.kernel.shift import shifted
@@ -331,6 +331,7 @@ class ExprEmitter:
             return self._float_extremum(e, ty)
         a, b = self.value(e.a), self.value(e.b)
         if fp and e.op in _FLOAT:
+            b = with_inactive_ones(e.b, b, self.mask, self.op) if e.op == "div" else b
             return self.op(f"{_FLOAT[e.op]} {ty} {a}, {b}")
         unsigned = dt.is_unsigned(e.a.dtype)
         if e.op in ("min", "max"):
