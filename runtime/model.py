@@ -13,7 +13,7 @@ import numpy as np
 
 from tunesmith.runtime.compiled import Compiled
 from tunesmith.runtime.executor.executor import Executor, Profile, TensorSpec
-from tunesmith.runtime.library_files import LibraryFiles
+from tunesmith.runtime.loaded_library import LibraryFiles
 from tunesmith.runtime.timing import Samples, TimingPolicy, measure
 from tunesmith.support.errors import RunError
 

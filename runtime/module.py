@@ -37,7 +37,7 @@ from tunesmith.runtime.executor.model_library import PROGRAM, read_library, symb
 from tunesmith.runtime.executor.virtual_machine import VirtualMachine
 from tunesmith.runtime.ffi import tvm_ffi
 from tunesmith.runtime.lazy_negation import MARKABLE, is_negated, negation
-from tunesmith.runtime.library_files import LibraryFiles, unambiguous
+from tunesmith.runtime.loaded_library import LibraryFiles, unambiguous
 from tunesmith.runtime.model import LoadedModel
 from tunesmith.runtime.shared_libraries import load_library
 from tunesmith.runtime.thread_support import STARTED, STATE

@@ -318,12 +318,11 @@ class ExprEmitter:
             return self.value(in_float32(e))
         ty = llvm_type(e.a.dtype)
         fp = dt.is_float(e.a.dtype)
+        unsigned = dt.is_unsigned(e.a.dtype)
         if e.op in _COMPARE:
             kind = _COMPARE[e.op]
-            if fp:
-                cmp = f"fcmp {'u' if kind == 'ne' else 'o'}{kind}"
-            else:
-                cmp = f"icmp {kind if kind in ('eq', 'ne') else ('u' if dt.is_unsigned(e.a.dtype) else 's') + kind}"
+            sign = "" if kind in ("eq", "ne") else "u" if unsigned else "s"
+            cmp = f"fcmp {'u' if kind == 'ne' else 'o'}{kind}" if fp else f"icmp {sign}{kind}"
             return self.op(f"{cmp} {ty} {self.value(e.a)}, {self.value(e.b)}")
         if e.op in ("and", "or"):
             return self.op(f"{e.op} {ty} {self.value(e.a)}, {self.value(e.b)}")
@@ -333,7 +332,6 @@ class ExprEmitter:
         if fp and e.op in _FLOAT:
             b = with_inactive_ones(e.b, b, self.mask, self.op) if e.op == "div" else b
             return self.op(f"{_FLOAT[e.op]} {ty} {a}, {b}")
-        unsigned = dt.is_unsigned(e.a.dtype)
         if e.op in ("min", "max"):
             return self.call(ty, f"llvm.{'u' if unsigned else 's'}{e.op}.{suffix(e.a.dtype)}", [(ty, a), (ty, b)])
         if e.op in ("shl", "shr"):

@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 
 from tunesmith.ir.analysis.access_regions import accesses, writes
 from tunesmith.ir.analysis.work import worth_serial
@@ -42,6 +43,9 @@ CHOICES = 2
 SEPARATE = 3
 """Maximum number of groups of the plan without any fusion: with more, its sketch has too many tile sizes of little effect."""
 
+LISTED = 100
+"""Maximum number of characters of a list of blocks in a name."""
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -64,9 +68,15 @@ class Plan:
     @property
     def name(self) -> str:
         """A readable name, unique among the plans of a function."""
-        parts = [f"{key}({','.join(sorted(names))})" for key, names in (("apart", self.apart), ("inline", self.inlined)) if names]
+        parts = [f"{key}({_listed(names)})" for key, names in (("apart", self.apart), ("inline", self.inlined)) if names]
         marks = [mark for mark, on in (("vec-rows", self.vector_first), ("pack", self.pack), ("serial", not self.threads)) if on]
         return " ".join(["derived", *parts, *marks])
+
+
+def _listed(names: Iterable[str]) -> str:
+    """The names in order; a long list is cut, and ends with its digest: records have names of at most 256 characters."""
+    text = ",".join(sorted(names))
+    return text if len(text) <= LISTED else f"{text[: LISTED - 20]}..{blake2b(text.encode(), digest_size=4).hexdigest()}"
 
 
 def plans(func: PrimFunc, target: Target, names: Collection[str] | None = None) -> list[Plan]:

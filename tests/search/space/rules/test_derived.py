@@ -23,6 +23,7 @@ from tunesmith.ir.visit import blocks_under, walk
 from tunesmith.lower.pipelines import CPU
 from tunesmith.ops.cumulative import cumulative as ops_cumulative
 from tunesmith.ops.cumulative import cumulative_reference
+from tunesmith.ops.ordering import argsort
 from tunesmith.schedule.schedule import replay
 from tunesmith.search.analytic_schedule import analytic_schedule
 from tunesmith.search.space.derive.axes import AxisClasses
@@ -333,6 +334,14 @@ def f(X: T.Buffer((64, 64), "float32"), Y: T.Buffer((64, 64), "float32")):
             Y[{stored}] = X[v_i, v_j] + T.select(X[v_i, v_j] < 0.0, Y[{loaded}], T.float32(0))
 """)
     assert scan_axis(blocks_under(f.body)[0]) == axis
+
+
+def test_names_fit_into_records() -> None:
+    """The sort of a row of 4,000 values has more blocks than a name may list."""
+    values = te.placeholder((2, 4000), name="values")
+    names = [plan.name for plan in plans(te.create_prim_func([values, argsort(values, 1)]), TARGET)]
+    assert max(map(len, names)) <= 256 and len(set(names)) == len(names)
+    assert any(".." in name for name in names)
 
 
 def test_a_product_of_a_matrix_and_its_transpose_packs_one_of_the_reads() -> None:
