@@ -133,6 +133,26 @@ def test_a_chain_of_clamps_is_linear() -> None:
     assert nested(8) < 2.5 * nested(4)
 
 
+def test_time_is_linear_in_shared_divisors() -> None:
+    """As a tree, the last of the divisors has 3 ** 40 nodes."""
+    A = te.placeholder((37,), name="A")
+
+    def formula(i: object) -> Expr:
+        x = A[i]
+        for _ in range(40):
+            x = x / (x * x + 1.0)
+        return x
+
+    s = Schedule(te.create_prim_func([A, te.compute((37,), formula, "B")]))
+    s.vectorize(s.split(s.get_loops(s.get_block("B"))[0], [None, 8])[1])
+    a, b = np.linspace(-2, 2, 37, dtype="float32"), np.empty(37, "float32")
+    tunesmith.build(s.func)(a, b)
+    want = a.astype("float64")
+    for _ in range(40):
+        want = want / (want * want + 1.0)
+    np.testing.assert_allclose(b, want, rtol=1e-5)
+
+
 def test_loops_with_too_many_copies_stay_loops() -> None:
     """The outermost loops of a nest stay loops, so that the estimate is within the budget."""
     func = unrolled_product(48)

@@ -8,7 +8,7 @@ from tunesmith.codegen.llvm.text import literal, llvm_type, vector_literal
 from tunesmith.ir.buffer import BufferLoad
 from tunesmith.ir.expr import Expr
 from tunesmith.ir.poly import ZERO, Poly
-from tunesmith.ir.visit import walk
+from tunesmith.ir.visit import walk_objects
 from tunesmith.support import dtype as dt
 
 
@@ -34,7 +34,7 @@ def with_inactive_ones(e: Expr, value: str, mask: Callable[[Poly, int], str], em
     lanes = dt.lanes(e.dtype)
     if lanes == 1:
         return value
-    loads = [x for x in walk(e) if type(x) is BufferLoad and x.lanes == lanes and x.mask is not None]
+    loads = [x for x in walk_objects(e) if type(x) is BufferLoad and x.lanes == lanes and x.mask is not None]
     for count in dict.fromkeys(n for x in loads if (n := active_lanes(x.mask, lanes)) is not None):
         ones = vector_literal([literal(1.0, e.dtype)] * lanes, llvm_type(dt.element(e.dtype)))
         value = emit(f"select <{lanes} x i1> {mask(count, lanes)}, {llvm_type(e.dtype)} {value}, {llvm_type(e.dtype)} {ones}")
