@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import tunesmith
-from tunesmith.experiments.metaschedule import run
+from tunesmith.experiments.metaschedule import report, run
 from tunesmith.experiments.metaschedule.tvm_text import tvm_text
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.script.parser import parse
@@ -57,3 +57,22 @@ def test_prefixes_and_curves_of_a_log(tmp_path: Path) -> None:
 def test_ratios_are_those_of_the_times() -> None:
     line = {"workload": "w", "us": {"tvm 16": 30.0, "tunesmith 16": 10.0}, "search_s": {"tvm": 60.0, "tunesmith": 5.0}}
     assert run.shown(line) == "w: 16 trials 3.00 x; tvm 60 s, tunesmith 5 s"
+
+
+def test_the_report_has_ratios_and_curves(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    lines = [
+        {"workload": "a(n=1)", "us": {"tvm 16": 30.0, "tunesmith 16": 10.0}, "search_s": {"tvm": 60.0, "tunesmith": 5.4}},
+        {"workload": "b(n=2)", "us": {"tvm 16": 12.0, "tunesmith 16": 1.0}, "search_s": {"tunesmith": 5.0}, "failure": "no"},
+    ]
+    lines[0]["curve_us"] = {"tvm": [None, 40.0, 30.0], "tunesmith": [20.0, 12.0, 10.0]}
+    json_lines.append(tmp_path / "out.jsonl", lines)
+    assert report.table(lines).splitlines()[2:] == [
+        "| `a(n=1)` | 3.00 | 5 | 60 |",
+        "| `b(n=2)` | 12.00 | 5 |  |",
+        "| geometric mean | 6.00 |  |  |",
+    ]
+    assert report.main([str(tmp_path / "out.jsonl"), str(tmp_path / "a.svg")]) == 0
+    report.draw(lines, tmp_path / "b.svg")
+    svg = (tmp_path / "a.svg").read_text()
+    assert svg == (tmp_path / "b.svg").read_text() and "a(n=1)" in svg and "b(n=2)" not in svg
