@@ -30,6 +30,7 @@ from tunesmith.experiments.functions.registry import FUNCTIONS
 from tunesmith.experiments.functions.torch_systems import Job, target_of
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.calibration.cpu import calibrated
+from tunesmith.measure.policies import MeasurePolicy, RacePolicy
 from tunesmith.measure.records.database import Database
 from tunesmith.runtime.threads import pin_threads
 from tunesmith.search.task import Task
@@ -39,6 +40,8 @@ from tunesmith.support.worker_pool import WorkerPool
 
 JOB_SECONDS = 900.0
 """Limit of one function: torch.compile may need a minute."""
+TO_THE_END = MeasurePolicy(RacePolicy(give_up=1e6, patience_s=1.0))
+"""Slow candidates have all samples, repeated in quiet windows; a race would give them one."""
 Line = dict[str, Any]
 
 
@@ -127,7 +130,8 @@ def tuned(task: Task, log: Path, given: argparse.Namespace) -> Line:
     start = time.perf_counter()
     sampler = "random" if given.mode == "ranking" else "evolutionary"
     budget, search = tunesmith.Budget(trials=given.trials), tunesmith.Search(sampler, seed=given.seed)
-    report = tunesmith.tune(task.func, task.target, log, budget=budget, search=search, progress=False)
+    policy = TO_THE_END if given.mode == "ranking" else None
+    report = tunesmith.tune(task.func, task.target, log, budget=budget, search=search, policy=policy, progress=False)
     if report.interrupted:
         raise KeyboardInterrupt
     (found,) = report.tasks
