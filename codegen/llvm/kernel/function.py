@@ -15,7 +15,7 @@ from typing import Any
 from tunesmith.codegen.llvm.arena import PRIVATE, PRIVATE_BYTES, SHARED, SHARED_BYTES, STATIC_BYTES, WORKSPACE, Arena
 from tunesmith.codegen.llvm.kernel.expr import ExprEmitter
 from tunesmith.codegen.llvm.kernel.loop_uses import LoopUses
-from tunesmith.codegen.llvm.kernel.masks import active_lanes
+from tunesmith.codegen.llvm.kernel.masks import active_lanes, inactive_lanes_are_unused
 from tunesmith.codegen.llvm.kernel.transpose import Tile, find_tiles, transpose
 from tunesmith.codegen.llvm.text import literal, llvm_type, suffix
 from tunesmith.ir.arith.interval import bounds
@@ -155,6 +155,7 @@ class _Function(ExprEmitter):
         self.base = dict(base)
         self.parallel = parallel
         self.allocas: list[str] = []
+        self.whole: set[Buffer] = set()
         self.stack = 0
         self.workspace = WORKSPACE
         self._uses = LoopUses(parallel)
@@ -217,6 +218,8 @@ class _Function(ExprEmitter):
         self.allocas.append("")
         self.base[b] = slot
         self.slots[b] = count
+        if inactive_lanes_are_unused(b, n.body):
+            self.whole.add(b)
         self.stack += count * dt.nbytes(b.dtype)
         self.statement(n.body)
         self.stack += (self.slots[b] - count) * dt.nbytes(b.dtype)
@@ -239,9 +242,10 @@ class _Function(ExprEmitter):
             elif self.is_whole(n.buffer, n.indices[0], lanes, mask):
                 # A masked store would keep the register buffer in memory; a blend becomes SSA values after sroa.
                 align = self.alignment(n.buffer, n.indices[0], lanes)
-                old = self.op(f"load {ty}, ptr {at}, align {align}")
-                new = self.op(f"select <{lanes} x i1> {self.mask(mask, lanes)}, {ty} {v}, {ty} {old}")
-                self.do(f"store {ty} {new}, ptr {at}, align {align}")
+                if n.buffer not in self.whole:
+                    old = self.op(f"load {ty}, ptr {at}, align {align}")
+                    v = self.op(f"select <{lanes} x i1> {self.mask(mask, lanes)}, {ty} {v}, {ty} {old}")
+                self.do(f"store {ty} {v}, ptr {at}, align {align}")
             elif mask.const == 1:
                 # For a masked store of one lane of a truncated vector, LLVM stores the element before truncation, which is too wide.
                 first = self.op(f"extractelement {ty} {v}, i64 0")

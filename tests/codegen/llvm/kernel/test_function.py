@@ -126,6 +126,65 @@ def test_padding_is_added_only_for_vectors_that_need_it() -> None:
     assert re.findall(r"alloca \[(\d+) x i32\]", text) == ["10"]
 
 
+@pytest.mark.parametrize(("size", "vector"), [(20, 16), (12, 8), (5, 8), (16, 8)])
+def test_accumulators_have_no_blends(size: int, vector: int) -> None:
+    """Each vector of the tile has one mask in all accesses, so updates may change its inactive lanes."""
+    func = tile("float32", size, vector)
+    text = emit_text(func, WIDE)[0]
+    assert "alloca" in text and "select <" not in text
+    a, c = np.random.default_rng(size).random((6, size), "float32"), np.empty(size, "float32")
+    Module.from_object(build(func, WIDE).data)["f"](a, c)
+    np.testing.assert_allclose(c, a.sum(0), rtol=1e-5)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=str)
+@pytest.mark.parametrize("second", [3, 8])
+def test_lanes_of_other_masks_are_kept(second: int, target: Target) -> None:
+    """A shorter second store to a vector, and one whose active lanes a loop changes, keep the other lanes."""
+    constant = parsed(
+        f"""
+@T.prim_func
+def f(A: T.Buffer((8,), "int32"), C: T.Buffer((8,), "int32")):
+    B = T.alloc_buffer((8,), "int32", scope="register")
+    for i in T.serial(8):
+        with T.block("Z"):
+            vi = T.axis.spatial(8, i)
+            B[vi] = A[vi]
+    for i in T.serial({second}):
+        with T.block("B"):
+            vi = T.axis.spatial({second}, i)
+            B[vi] = A[vi] * 5
+    for i in T.serial(8):
+        with T.block("C"):
+            vi = T.axis.spatial(8, i)
+            C[vi] = B[vi]
+"""
+    )
+    triangular = parsed(
+        """
+@T.prim_func
+def f(A: T.Buffer((8,), "int32"), C: T.Buffer((8,), "int32")):
+    B = T.alloc_buffer((8,), "int32", scope="register")
+    for i in T.vectorized(8):
+        B[i] = A[i]
+    for k in T.serial(3):
+        for i in T.vectorized(8):
+            if i < k + 1:
+                B[i] = A[i] * 5
+    for i in T.vectorized(8):
+        C[i] = B[i]
+"""
+    )
+    s = Schedule(constant)
+    for name in ("Z", "B", "C"):
+        s.vectorize(s.split(s.get_loops(s.get_block(name))[-1], [None, 8])[1])
+    a, c = np.arange(1, 9, dtype=np.int32), np.empty(8, np.int32)
+    Module.from_object(build(s.func, target).data)["f"](a, c)
+    np.testing.assert_array_equal(c, a * np.where(np.arange(8) < second, 5, 1))
+    Module.from_object(build(triangular, target).data)["f"](a, c)
+    np.testing.assert_array_equal(c, a * np.where(np.arange(8) < 3, 5, 1))
+
+
 def test_tables_beyond_the_stack() -> None:
     """A register buffer in the arena has neighbours: masked stores to it write nothing else."""
     size = STACK_BYTES // 4 + 1
