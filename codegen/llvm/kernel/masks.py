@@ -56,8 +56,8 @@ def inactive_lanes_are_unused(buffer: Buffer, body: Stmt) -> bool:
     for n in walk_objects(body):
         if type(n) is For or type(n) is BindIndex:
             bound.add(n.var)
-        if (type(n) is BufferLoad or type(n) is BufferStore) and n.buffer is buffer:
-            lanes = dt.lanes(n.dtype if type(n) is BufferLoad else n.value.dtype)
+        if isinstance(n, BufferLoad | BufferStore) and n.buffer is buffer:
+            lanes = dt.lanes(n.dtype if isinstance(n, BufferLoad) else n.value.dtype)
             (index,) = n.indices
             apart = n.stride is not None and n.stride.const != 1
             access = (lanes, active_lanes(n.mask, lanes))
