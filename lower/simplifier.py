@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from tunesmith.ir.arith.condition import undivided
 from tunesmith.ir.arith.interval import bounds
 from tunesmith.ir.arith.linear import coefficient
 from tunesmith.ir.arith.simplify import extent_of, is_plain
@@ -107,7 +108,7 @@ class Simplifier:
         """The entries that are neither always true nor implied by another entry; None when an entry is always false."""
         kept: list[Poly] = []
         for e in predicate:
-            e = self.index(e)
+            e = self._condition(e)
             low, high = self.bounds(e)
             if low >= 0:
                 return None
@@ -115,6 +116,12 @@ class Simplifier:
                 kept = [k for k in kept if self.bounds(k - e)[1] > 0]
                 kept.append(e)
         return tuple(kept)
+
+    def _condition(self, e: Poly) -> Poly:
+        """The simplest known form of an index of which only the sign matters."""
+        e = self.index(e)
+        q = undivided(e)
+        return e if q is e else self.index(q)
 
     def _block(self, n: Block, recurse: Any) -> Stmt | None:
         predicate = self.guards(n.predicate)
@@ -155,7 +162,7 @@ class Simplifier:
         return n if cond is n.cond and then is n.then and orelse is n.orelse else If(cond, then, orelse)
 
     def _is_negative(self, n: IsNegative, recurse: Any) -> Expr:
-        e = self.index(n.index) if n.lanes > 1 else self._with_negative_arguments(self.index(n.index))
+        e = self.index(n.index) if n.lanes > 1 else self._with_negative_arguments(self._condition(n.index))
         low, high = self.bounds(e)
         if n.lanes > 1 and n.stride is not None:
             a, b = self.bounds(n.stride * (n.lanes - 1))

@@ -194,6 +194,22 @@ def flat(A: T.Buffer((3, 4, 5), "float32"), C: T.Buffer((60,), "float32")):
         C[i] = x[1, i // 30]
 
 
+@T.prim_func
+def fused(A: T.Buffer((2, 13), "int32"), C: T.Buffer((2, 13), "int32")):
+    R = T.alloc_buffer((2, 13), "int32", scope="register")
+    for t_0 in T.parallel(5):
+        for t_1 in T.serial(6):
+            if (t_0 * 6 + t_1) // 13 < 2:
+                R[(t_0 * 6 + t_1) // 13, (t_0 * 6 + t_1) % 13] = A[(t_0 * 6 + t_1) // 13, (t_0 * 6 + t_1) % 13] * 2
+            if t_0 * 6 + t_1 < 26:
+                C[(t_0 * 6 + t_1) // 13, (t_0 * 6 + t_1) % 13] = R[(t_0 * 6 + t_1) // 13, (t_0 * 6 + t_1) % 13]
+
+
+def test_conditions_on_quotients(lowered: Lowered) -> None:
+    """A condition on the outer of two fused axes is one on the fused loop, so that the parallel loop carries no value."""
+    assert shapes(lowered(fused, plan_allocations)) == {"R": [1, 1]}
+
+
 def test_flatten_buffers(lowered: Lowered, assert_golden: Golden) -> None:
     """Row-major and simplified: an index that was split into two dimensions is one variable again."""
     done = lowered(flat, flatten_buffers)
