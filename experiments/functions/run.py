@@ -40,7 +40,7 @@ from tunesmith.support.worker_pool import WorkerPool
 
 JOB_SECONDS = 900.0
 """Limit of one function: torch.compile may need a minute."""
-TO_THE_END = MeasurePolicy(RacePolicy(give_up=1e6, patience_s=1.0))
+TO_THE_END = MeasurePolicy(RacePolicy(give_up=1e6, patience_s=10.0))
 """Slow candidates have all samples, repeated in quiet windows; a race would give them one."""
 Line = dict[str, Any]
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 from tunesmith.ir.analysis.access_regions import accesses, writes
 from tunesmith.ir.analysis.work import worth_serial
-from tunesmith.ir.buffer import BufferLoad
+from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import Binary, Call
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.indirect_index import IndirectVar
@@ -42,7 +43,8 @@ CHOICES = 2
 """Maximum number of blocks that are inlined in some plans only; of more, all or none are."""
 SEPARATE = 3
 """Maximum number of groups of the plan without any fusion: with more, its sketch has too many tile sizes of little effect."""
-
+COMBINED = 10
+"""Maximum number of blocks of functions whose choices are combined; in larger ones, each plan chooses all or nothing."""
 LISTED = 100
 """Maximum number of characters of a list of blocks in a name."""
 
@@ -92,11 +94,18 @@ def plans(func: PrimFunc, target: Target, names: Collection[str] | None = None) 
     always, sometimes = _inlined(func, blocks, axes)
     tiled = [b for b in blocks if is_contraction(b) and rows_of(b)]
     packing = (False, True) if any(_has_contiguous_operand(b) for b in tiled) else (False,)
+    large = len(blocks) - len(always) > COMBINED
+    if not tiled:
+        tilings = [(False, False)]
+    elif large:
+        tilings = [(False, False), (packing[-1], True)]
+    else:
+        tilings = list(itertools.product(packing, (False, True)))
     out: dict[str, Plan] = {}
-    for extra in _subsets(sometimes):
+    for extra in _subsets(sometimes, 1 if large else CHOICES):
         inlined = frozenset((*always, *extra))
         for apart in _partitions(func, [b for b in blocks if b.name not in inlined], inlined, axes, target):
-            for pack, first in itertools.product(packing, (False, True)) if tiled else ((False, False),):
+            for pack, first in tilings:
                 plan = Plan(apart, inlined, pack, first)
                 out.setdefault(plan.name, plan)
     if worth_serial(func, target):
@@ -111,8 +120,8 @@ def _has_contiguous_operand(b: Block) -> bool:
     return axis is not None and any(b.iters[axis].var in o.contiguous and not rows <= o.iters for o in operands(b))
 
 
-def _subsets(names: Sequence[str]) -> Iterable[tuple[str, ...]]:
-    if len(names) > CHOICES:
+def _subsets(names: Sequence[str], most: int) -> Iterable[tuple[str, ...]]:
+    if len(names) > most:
         return [(), tuple(names)]
     return itertools.chain.from_iterable(itertools.combinations(names, n) for n in range(len(names) + 1))
 
@@ -129,9 +138,12 @@ def _inlined(func: PrimFunc, blocks: Sequence[Block], axes: AxisClasses) -> tupl
     sometimes: list[str] = []
     small = inlined_sizes(func)
     planned = {b.name for b in blocks}
+    several = _written_by_several(blocks)
     for b in blocks:
         if not is_pointwise(b) or is_output(func, b) or not is_within(small[b.name], INLINED) or _is_looked_up(func, b):
             continue
+        if any(w.buffer in several for w in writes(b)):
+            continue  # a scatter updates what its initial block writes
         readers = consumers(func, b)
         if any(c.name not in planned for c in readers):
             continue  # inlining would change a block that is scheduled already
@@ -141,6 +153,12 @@ def _inlined(func: PrimFunc, blocks: Sequence[Block], axes: AxisClasses) -> tupl
         elif is_cheap(b) and (same or len(readers) == 1):
             sometimes.append(b.name)
     return always, sometimes
+
+
+def _written_by_several(blocks: Sequence[Block]) -> set[Buffer]:
+    """The buffers that more than one block writes."""
+    writers = Counter(buffer for b in blocks for buffer in {w.buffer for w in writes(b)})
+    return {buffer for buffer, n in writers.items() if n > 1}
 
 
 def is_copy(b: Block) -> bool:
@@ -194,7 +212,7 @@ def _partitions(
     """Sets of blocks apart: as few as possible; also the producers of contractions; and, of few blocks, all."""
     names = [b.name for b in blocks]
     outputs = {b.name for b in blocks if is_output(func, b)}
-    several = {w.buffer for b in blocks for w in writes(b) if any(w.buffer is x.buffer for c in blocks if c is not b for x in writes(c))}
+    several = _written_by_several(blocks)
     fixed = {b.name for b in blocks if not is_regular(b) or _is_looked_up(func, b) or any(w.buffer in several for w in writes(b))}
     fixed |= axes.read_apart & set(names)
     before = {p.name for b in blocks if is_contraction(b) for p in producers(func, b) if p.name in names}
@@ -214,6 +232,7 @@ def _closed(
 ) -> set[str]:
     """The anchors, with those added that no group can contain, and those that would leave too few parallel iterations."""
     apart = set(apart)
+    irregular = {b.name for b in blocks if not is_regular(b)}
     fewest = TASKS_PER_CORE * (target.num_cores or 1)
     while True:
         groups = [members(func, b.name, blocks, apart, inlined) for b in blocks if b.name in apart]
@@ -222,14 +241,19 @@ def _closed(
         if loose:
             apart.add(loose[-1])
             continue
-        excess = next((x for x in [_beyond(g, axes, fewest) for g in groups] if x is not None), None)
+        excess = next((x for x in [_beyond(g, axes, fewest, irregular) for g in groups] if x is not None), None)
         if excess is None:
             return apart
         apart.add(excess)
 
 
-def _beyond(group: Sequence[str], axes: AxisClasses, fewest: int) -> str | None:
-    """The first member that leaves the group without shared axes, or with too few shared iterations."""
+def _beyond(group: Sequence[str], axes: AxisClasses, fewest: int, irregular: Collection[str]) -> str | None:
+    """The first member that leaves the group without shared axes, or with too few shared iterations.
+
+    An anchor without tiles, such as a scan, has no members.
+    """
+    if group[0] in irregular and len(group) > 1:
+        return group[1]
     for n in range(2, len(group) + 1):
         shared = axes.shared(group[:n])
         if not shared or math.prod(shared.values()) < min(fewest, math.prod(axes.spatial(group[0]).values())):

@@ -16,7 +16,8 @@ def single_reduction(func: PrimFunc) -> Block | None:
     reductions = [b for b in blocks if is_reduction(b)]
     if len(reductions) != 1 or not is_output(func, reductions[0]) or is_contraction(reductions[0]):
         return None
-    return reductions[0] if all(is_pointwise(b) for b in blocks if b is not reductions[0]) else None
+    others = [b for b in blocks if b is not reductions[0]]
+    return reductions[0] if all(is_pointwise(b) and not is_output(func, b) for b in others) else None
 
 
 def is_of_everything(reduction: Block) -> bool:

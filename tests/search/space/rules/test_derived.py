@@ -310,6 +310,67 @@ def test_all_sketches_of_a_scatter_compute_it(shape: tuple[int, int, int]) -> No
             np.testing.assert_allclose(y, want, rtol=1e-6, err_msg=sketch.name)
 
 
+def scatter_between(make: Callable[[te.Tensor], te.Tensor]) -> PrimFunc:
+    """Rows that a scatter adds up, and a function of its result."""
+    v, at = te.placeholder((31, 20), name="v"), te.placeholder((31,), "int64", name="at")
+    x = te.scatter(
+        lambda i, j: te.const(0.0, "float32"), (31, 20), lambda k, c: (at[k], c), lambda old, k, c: old + v[k, c], shape=(9, 20), name="X"
+    )
+    return te.create_prim_func([v, at, make(x)], "scatter_between")
+
+
+def scaled(x: te.Tensor) -> te.Tensor:
+    return te.compute(x.shape, lambda i, j: x[i, j] * 2.0, "Y")
+
+
+def running(x: te.Tensor) -> te.Tensor:
+    """A scan of sums: the scan has no tiles that the sums are computed in."""
+    r = te.reduce_axis(20, "r")
+    z = te.compute((9,), lambda i: te.sum(x[i, r], axis=r), "Z")
+    return te.scan((9,), lambda before, i: before + z[i], 0.0, name="Y")
+
+
+@pytest.mark.parametrize(("make", "want"), [(scaled, lambda x: x * 2), (running, lambda x: x.sum(1).cumsum())], ids=["scaled", "running"])
+def test_consumers_of_a_scatter_have_their_structures(
+    make: Callable[[te.Tensor], te.Tensor], want: Callable[[np.ndarray], np.ndarray]
+) -> None:
+    """The initial values, which have a second writer, are not inlined."""
+    f = scatter_between(make)
+    space = generate(f, TARGET)
+    assert not space.refused and not space.plain and all(s.name.startswith("derived") for s in space.sketches)
+    rng = stream(6, "scatter_between")
+    v, at, x = rng.random((31, 20), "float32"), rng.integers(0, 9, 31), np.zeros((9, 20), "float32")
+    np.add.at(x, at, v)
+    for sketch in generate(f, Target.detect()).sketches:
+        for row in sketch.space.sample(2, rng):
+            y = np.full_like(want(x), np.nan)
+            tunesmith.build(sketch.concretize(tuple(map(int, row))))["scatter_between"](v, at, y)
+            np.testing.assert_allclose(y, want(x), rtol=1e-4, err_msg=sketch.name)
+
+
+def test_a_scatter_of_one_row_is_parallel_along_it() -> None:
+    space = generate(index_add(9, 200, 1), TARGET)
+    assert not space.refused and "T.parallel" in str(space.sketches[0].func)
+
+
+def chain(products: int) -> PrimFunc:
+    """Products of matrices, with an elementwise function behind each."""
+    names = [te.placeholder((40, 40), name="X")]
+    made = names[0]
+    for n in range(products):
+        w, k = te.placeholder((40, 40), name=f"W{n}"), te.reduce_axis(40, f"k{n}")
+        y = te.compute((40, 40), lambda i, j, x=made, w=w, k=k: te.sum(x[i, k] * w[k, j], axis=k), f"C{n}")
+        made = te.compute((40, 40), lambda i, j, y=y: te.maximum(y[i, j], 0.0) * 2.0, f"Y{n}")
+        names.append(w)
+    return te.create_prim_func([*names, made], "chain")
+
+
+def test_functions_of_many_blocks_have_few_plans() -> None:
+    """Choices are combined in small functions only."""
+    small, large = len(plans(chain(3), TARGET)), len(plans(chain(7), TARGET))
+    assert 4 <= large < small < 60
+
+
 @pytest.mark.parametrize(
     ("stored", "loaded", "axis"),
     [
