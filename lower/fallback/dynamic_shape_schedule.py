@@ -17,10 +17,12 @@ from tunesmith.ir.analysis.access_regions import plain_iter, reads, writes
 from tunesmith.ir.analysis.reduction_update import reassociable_update
 from tunesmith.ir.analysis.work import grain, serial_seconds, worth_threads
 from tunesmith.ir.arith.linear import coefficient
+from tunesmith.ir.expr import Select
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Poly, Var, product
 from tunesmith.ir.stmt import GRAIN, Block, BufferStore, For
 from tunesmith.ir.target.target import Target
+from tunesmith.ir.visit import walk
 from tunesmith.lower.passes.vectorize_loops import FOLDED
 from tunesmith.schedule.handles import LoopRV
 from tunesmith.schedule.schedule import Schedule
@@ -68,7 +70,8 @@ def _tile(s: Schedule, name: str, target: Target) -> bool:
     loops: dict[Var | None, LoopRV] = {x.var: x for x in s.get_loops(block)}
     lanes = target.vector_lanes(writes(b)[0].buffer.dtype)
     at = loops[_loop_of(b, column)]
-    width = _tile_width(s.loop(at).extent, lanes * _VECTORS, lanes)
+    # The lanes of a condition on the column are scalar code where it guards loads of unknown range: one vector is little code.
+    width = _tile_width(s.loop(at).extent, lanes if _has_condition_on(b, b.iters[column].var) else lanes * _VECTORS, lanes)
     if width is None:
         return False
     outer, vectors = s.split(at, [None, width])
@@ -204,6 +207,12 @@ def _contiguous_result(b: Block) -> tuple[int | None, int] | None:
         return None, column
     extent = b.iters[row].extent.const
     return (row if extent is None or extent >= _ROWS else None), column
+
+
+def _has_condition_on(b: Block, v: Var) -> bool:
+    """Whether a select of the block depends on a variable."""
+    conditions = [n.cond for n in walk(b.body) if type(n) is Select]
+    return any(v in x.vars for c in conditions for x in walk(c) if type(x) is Poly)
 
 
 def _folded_axis(b: Block) -> int | None:

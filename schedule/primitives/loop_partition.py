@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tunesmith.ir.poly import ZERO, Poly, Var
+from tunesmith.ir.poly import ZERO, Param, Poly, Var, minimum
 from tunesmith.ir.stmt import Block, For, Stmt, seq
 from tunesmith.ir.visit import blocks_under, fresh_copy, substitute, transform
 from tunesmith.schedule.handles import IntRV, LoopRV
@@ -34,7 +34,8 @@ def loop_partition(s: ScheduleState, loop: LoopRV, cuts: Sequence[IntRV | int]) 
         P[17] = T.select(False, A[16], 0.0)
     Requires:
         serial: the loop is serial and carries no annotation.
-        cuts: there is a cut; each is after the one before it, and inside the loop, so that every part has an iteration.
+        cuts: there is a cut; each is after the one before it, and inside the loop, so that every part has an iteration.  Parts of a loop
+            over a dynamic size may be empty: it may have fewer iterations than a cut.
         loop-exists: the loop is still in the program.
     Keeps: the order of executed block instances (source: TVM's loop_partition, which takes the extents of the parts).
     """
@@ -45,14 +46,17 @@ def loop_partition(s: ScheduleState, loop: LoopRV, cuts: Sequence[IntRV | int]) 
         raise s.refuse("cuts", "there is no cut", target)
     starts: list[Poly] = [ZERO, *[s.value(c) for c in cuts]]
     ends = [*starts[1:], target.extent]
-    for low, high in zip(starts, ends, strict=True):
+    dynamic = any(type(v) is not Param for v in target.extent.vars)
+    for low, high in zip(starts, ends[:-1] if dynamic else ends, strict=not dynamic):
         what = f"loop {target.var.name} would have an empty part: cuts are ascending, from 1 to its extent {target.extent!r} - 1"
         s.require("le0", low - high + 1, "cuts", what)
+    if dynamic:
+        ends = [minimum(e, target.extent) for e in ends]
     variables = [Var(f"{target.var.name}_{n}") for n in range(len(starts))]
     parts: list[Stmt] = []
-    for n, (v, low, high) in enumerate(zip(variables, starts, ends, strict=True)):
+    for n, (v, low, begin, end) in enumerate(zip(variables, starts, [ZERO, *ends[:-1]], ends, strict=True)):
         body = target.body if not n else _renamed(s, fresh_copy(target.body), n)
-        parts.append(For(v, high - low, substitute(body, {target.var: low + v})))
+        parts.append(For(v, end - begin, substitute(body, {target.var: low + v})))
     s.replace_loop(target.var, lambda _: seq(parts))
     return [s.new_loop(v) for v in variables]
 

@@ -232,3 +232,20 @@ def test_the_command_line(tmp_path: Path) -> None:
     stats = CliRunner().invoke(main, ["log", "stats", str(log), "--json", "-"])
     assert sorted(t["sizes"] for t in json.loads(stats.stdout)["tasks"]) == ["n=1", "n=2"]
     assert CliRunner().invoke(main, ["log", "verify", str(log)]).exit_code == 0
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_scan_along_a_dynamic_axis(tmp_path: Path, axis: int) -> None:
+    """Its first iteration is apart from the others, which a size of 1 does not have."""
+    n, log = te.var("n"), tmp_path / "log.jsonl"
+    shape = (n, 5) if axis == 0 else (5, n)
+    x = te.placeholder(shape, name="x")
+    f = te.create_prim_func([x, te.scan(shape, lambda before, i, j: before + x[i, j], 0.0, axis=axis, name="Y")], "running")
+    report = tunesmith.tune(f, **grouped(log=log, trials=2, sizes="n=1..20", **QUICK))
+    assert report.ok
+    call = tunesmith.compile(f, records=log)["running"]
+    for size in (0, 1, 2, 5, 20, 33):
+        a = np.random.default_rng(size).random((size, 5) if axis == 0 else (5, size), np.float32)
+        y = np.full_like(a, np.nan)
+        call(a, y, size)
+        np.testing.assert_allclose(y, np.cumsum(a, axis), rtol=1e-5)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
+from tunesmith import build, te
 from tunesmith.ir.script.syntax import T
 from tunesmith.ir.stmt import Block
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import walk
 from tunesmith.lower.passes.simplify import simplify
 from tunesmith.schedule.schedule import Schedule
+from tunesmith.support.errors import ScheduleError
 
 Apply = Callable[..., Schedule]
 Golden = Callable[..., None]
@@ -92,3 +95,26 @@ def test_names_that_exist_are_not_used_again(apply: Apply) -> None:
         s.loop_partition(first, [4])
 
     assert [b.name for b in apply(padded, steps).blocks()] == ["P", "P_part1_1", "P_part1"]
+
+
+@pytest.mark.parametrize("cuts", [[1], [2, 5]], ids=str)
+def test_parts_of_a_dynamic_loop_may_be_empty(cuts: list[int]) -> None:
+    """A loop of n iterations, n from 0 on, has the parts that n leaves."""
+    n = te.var("n")
+    x = te.placeholder((n, 3), name="x")
+    func = te.create_prim_func([x, te.scan((n, 3), lambda before, i, j: before + x[i, j], 0.0, axis=0, name="Y")], "running")
+    s = Schedule(func)
+    parts = s.loop_partition(s.get_loops(s.get_block("Y"))[0], cuts)
+    assert str(s.loop(parts[0]).extent) == f"min({cuts[0]}, n)"
+    for size in (0, 1, 2, 3, 6):
+        a, y = np.random.default_rng(size).random((size, 3), "float32"), np.full((size, 3), np.nan, "float32")
+        build(s.func, "llvm")["running"](a, y, size)
+        np.testing.assert_allclose(y, np.cumsum(a, 0), rtol=1e-5)
+
+
+def test_cuts_of_a_dynamic_loop_ascend() -> None:
+    n = te.var("n")
+    x = te.placeholder((n,), name="x")
+    s = Schedule(te.create_prim_func([x, te.compute((n,), lambda i: x[i] + 1.0, "Y")], "f"))
+    with pytest.raises(ScheduleError, match="cuts are ascending"):
+        s.loop_partition(s.get_loops(s.get_block("Y"))[0], [4, 4])

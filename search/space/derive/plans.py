@@ -43,7 +43,7 @@ CHOICES = 2
 """Maximum number of blocks that are inlined in some plans only; of more, all or none are."""
 SEPARATE = 3
 """Maximum number of groups of the plan without any fusion: with more, its sketch has too many tile sizes of little effect."""
-COMBINED = 10
+COMBINED = 7
 """Maximum number of blocks of functions whose choices are combined; in larger ones, each plan chooses all or nothing."""
 LISTED = 100
 """Maximum number of characters of a list of blocks in a name."""

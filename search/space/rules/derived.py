@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from tunesmith.ir.analysis.access_regions import writes
+from tunesmith.ir.analysis.access_regions import reads, writes
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import blocks_under
@@ -63,6 +63,11 @@ def contraction_of(s: Schedule, names: Sequence[str], target: Target) -> str | N
     axes = AxisClasses(s.blocks())
     if not all(is_pointwise(b) and axes.axes(b.name) == set(axes.spatial(first.name)) for b in others):
         return None
+    used = {a.buffer for b in others for a in reads(b)}
+    blocks = s.blocks()
+    between = blocks[blocks.index(first) + 1 : blocks.index(others[-1])] if others else []
+    if any(w.buffer in used for b in between if b not in others for w in writes(b)):
+        return None  # the epilogue cannot move to the contraction, before what it reads
     return first.name if contraction.epilogue_size(s.func, others) * target.vector_registers <= UNROLLED else None
 
 

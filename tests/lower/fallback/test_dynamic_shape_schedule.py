@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
+import tunesmith
 from tunesmith.codegen.llvm.build import build, emit_text
 from tunesmith.driver.compile_model import compile_model
 from tunesmith.graph.ir.builder import GraphBuilder
+from tunesmith.ir.expr import Expr
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.poly import Poly, Var
 from tunesmith.ir.script.parser import parse
@@ -51,6 +55,20 @@ def test_tiles_are_no_wider_than_the_result() -> None:
     assert loops(default_schedule(product_of_rows(9), TARGET), "C")[-1] == ("vectorized", "8")
     func = default_schedule(product_of_rows(3), TARGET)
     assert not func.allocs and all(kind != "vectorized" for kind, _ in loops(func, "C"))
+
+
+@pytest.mark.parametrize(("fold", "want"), [(te.sum, np.cumsum), (te.max, np.maximum.accumulate)], ids=["sum", "max"])
+def test_conditions_on_the_column_have_narrow_tiles(fold: Callable[..., Expr], want: Callable[..., np.ndarray]) -> None:
+    """A tile of four vectors a row was too much code: each lane of the condition is code of its own."""
+    n, m = te.var("n"), te.var("m")
+    x, r = te.placeholder((n, m), name="x"), te.reduce_axis(m, "r")
+    low = 0.0 if fold is te.sum else -1.0
+    f = te.create_prim_func([x, te.compute((n, m), lambda i, j: fold(te.select(r <= j, x[i, r], low), axis=r), "y")], "prefixes")
+    call = tunesmith.compile(f, HERE)["prefixes"]
+    for shape in ((5, 37), (1, 1), (0, 3), (4, 64)):
+        a, y = np.random.default_rng(0).random(shape, "float32"), np.full(shape, np.nan, "float32")
+        call(a, y, *shape)
+        np.testing.assert_allclose(y, want(a, 1), rtol=1e-5)
 
 
 def test_reductions_along_memory_are_folded() -> None:

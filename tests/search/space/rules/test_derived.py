@@ -353,6 +353,23 @@ def test_a_scatter_of_one_row_is_parallel_along_it() -> None:
     assert not space.refused and "T.parallel" in str(space.sketches[0].func)
 
 
+def test_an_epilogue_reads_what_is_computed_after_the_contraction() -> None:
+    """The epilogue stays behind the maxima that it reads: the contraction is computed in its tiles."""
+    n = 40
+    a, w, r, k = te.placeholder((n, n), name="a"), te.placeholder((n, n), name="w"), te.reduce_axis(n, "r"), te.reduce_axis(n, "k")
+    product = te.compute((n, n), lambda i, j: te.sum(a[i, k] * w[k, j], axis=k), "C")
+    top = te.compute((n,), lambda j: te.max(a[r, j], axis=r), "top")
+    f = te.create_prim_func([a, w, te.compute((n, n), lambda i, j: product[i, j] - top[j], "Y")], "f")
+    assert [b.name for b in blocks_under(f.body)] == ["C", "top", "Y"]
+    assert not generate(f, TARGET).refused
+    rng = stream(7, "epilogue")
+    x, v = rng.random((n, n), "float32"), rng.random((n, n), "float32")
+    for sketch in generate(f, Target.detect()).sketches:
+        y = np.full_like(x, np.nan)
+        tunesmith.build(sketch.concretize(tuple(map(int, sketch.space.sample(1, rng)[0]))))["f"](x, v, y)
+        np.testing.assert_allclose(y, x @ v - x.max(0), rtol=1e-4, atol=1e-5, err_msg=sketch.name)
+
+
 def chain(products: int) -> PrimFunc:
     """Products of matrices, with an elementwise function behind each."""
     names = [te.placeholder((40, 40), name="X")]
