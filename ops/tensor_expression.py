@@ -90,7 +90,7 @@ def __getattr__(name: str) -> Callable[..., Expr]:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *INTRINSICS])
+    return sorted({*__all__, *INTRINSICS})
 
 
 def var(name: str) -> Poly:

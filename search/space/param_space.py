@@ -44,7 +44,10 @@ class ParamSpace:
         self.params = tuple(params)
         self._constraints = tuple([c for c in constraints if c.expr.vars])
         self._column = {p: i for i, p in enumerate(self.params)}
+        self._columns = {c: {self._column[v] for v in c.expr.vars if isinstance(v, Param)} for c in self._constraints}
         self.groups: list[tuple[int, ...]] = [(i,) for i in range(len(self.params))]
+        self._group = list(range(len(self.params)))
+        """The group of each column."""
         self.tables: list[Rows] = [np.array(p.domain, np.int64)[:, None] for p in self.params]
         pending = list(self._constraints)
         joint: list[Constraint] = []
@@ -63,8 +66,7 @@ class ParamSpace:
             raise ScheduleError("space", self.joint[0].label, f"no combination of the tables satisfies the joint constraints {labels}")
 
     def _groups_of(self, c: Constraint) -> list[int]:
-        columns = {self._column[v] for v in c.expr.vars if isinstance(v, Param)}
-        return [g for g, cols in enumerate(self.groups) if columns & set(cols)]
+        return sorted({self._group[i] for i in self._columns[c]})
 
     def _cost(self, c: Constraint) -> int:
         size = 1
@@ -89,6 +91,9 @@ class ParamSpace:
             del self.groups[g], self.tables[g]
         self.groups.append(columns)
         self.tables.append(table)
+        for g, cols in enumerate(self.groups):
+            for i in cols:
+                self._group[i] = g
 
     def size(self) -> int:
         """Number of rows in the product of the tables: exact without joint constraints, else an upper bound; see `acceptance`."""

@@ -12,6 +12,7 @@ from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.stmt import Block
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import blocks_under, walk
+from tunesmith.measure.records.fields import MAX_NAME
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.search.space.derive.regular import irregularity
 from tunesmith.search.space.derive.zero_terms import without_zero_terms
@@ -164,6 +165,8 @@ def _named_schedules(given: object, what: str) -> list[tuple[str, Callable[[Sche
     for entry in given:
         if not (isinstance(entry, tuple) and len(entry) == 2 and isinstance(entry[0], str) and callable(entry[1])):
             raise UserError(f"{what} returned a list with {shown(entry)}, {entry!r:.200}; {expected}")
+        if len(entry[0]) > MAX_NAME:
+            raise UserError(f"{what} returned a sketch whose name has {len(entry[0])} characters; a record holds at most {MAX_NAME}")
         check_parameters(entry[1], ("schedule",), f"{what} returned a function for {entry[0]!r} which")
     return list(given)
 

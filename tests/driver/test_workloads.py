@@ -29,6 +29,7 @@ def operator():
     return named("relu(shape=0004)")
 
 number = 3
+nothing = []
 """
 
 
@@ -159,8 +160,10 @@ def test_modules_to_compile(tmp_path: Path, file: Path) -> None:
 def test_refusals_of_files(file: Path) -> None:
     with pytest.raises(UserError, match="holds no 'absent'"):
         find_subject(f"{file}:absent")
-    with pytest.raises(UserError, match="is a int. It must be a PrimFunc"):
+    with pytest.raises(UserError, match="is an int. It must be a PrimFunc"):
         find_subject(f"{file}:number")
+    with pytest.raises(UserError, match="is an empty list. It must be a PrimFunc"):
+        find_subject(f"{file}:nothing")
     file.write_text("1 / 0")
     with pytest.raises(UserError, match="failed with ZeroDivisionError"):
         find_subject(f"{file}:program")

@@ -216,9 +216,8 @@ def _of_found(text: str, found: Any, buckets: Buckets | None = None) -> list[Sub
     if isinstance(found, Workload):
         return [Subject(found.text, found.func, found)]
     if not isinstance(found, PrimFunc):
-        raise UserError(
-            f"{text!r} is a {type(found).__name__}. It must be a PrimFunc or a module, or a function that returns one, or a list of tensors"
-        )
+        what = "an empty list" if found == [] else user_code.shown(found)
+        raise UserError(f"{text!r} is {what}. It must be a PrimFunc or a module, or a function that returns one, or a list of tensors")
     return [Subject(text, found)]
 
 

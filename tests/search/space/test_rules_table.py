@@ -64,6 +64,11 @@ def test_a_rule_that_returns_something_else_is_refused_by_name(result: object, m
         generate(FUNC, TARGET, [mine])
 
 
+def test_a_name_that_no_record_can_hold_is_refused() -> None:
+    with pytest.raises(UserError, match=r"the rule .*<lambda> returned a sketch whose name has 257 characters; a record holds at most 256"):
+        generate(FUNC, TARGET, [lambda func, target: [("n" * 257, lambda s: None)]])
+
+
 @pytest.mark.parametrize("rule", [lambda func: [], lambda func, target, more: []])
 def test_a_rule_with_other_parameters_is_refused(rule: Callable[..., Any]) -> None:
     with pytest.raises(UserError, match=r"the rule .*<lambda> is called with \(func, target\), which it does not take"):
