@@ -50,6 +50,7 @@ from tunesmith.ops.tensor import ReduceAxis, Reduction, Scan, Scatter, SpatialAx
 from tunesmith.ops.tensor import default_loops as default_loops
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import ScriptError
+from tunesmith.support.nearest_name import did_you_mean
 
 __all__ = [
     "Tensor",
@@ -84,7 +85,8 @@ def __getattr__(name: str) -> Callable[..., Expr]:
     """Resolve `te.exp(x)` to `te.call("exp", x)`, for each intrinsic."""
     if name not in INTRINSICS:
         raise AttributeError(
-            f"te has no {name}; its functions are {', '.join(__all__)}, and the intrinsics {', '.join(sorted(INTRINSICS))}"
+            f"te has no {name}; its functions are {', '.join(__all__)}, and the intrinsics {', '.join(sorted(INTRINSICS))}."
+            + did_you_mean(name, [*__all__, *INTRINSICS])
         )
     return functools.partial(call, name)
 

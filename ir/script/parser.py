@@ -48,6 +48,8 @@ DIALECTS: Registry[FunctionReader] = Registry(
 def parse(text: str, file: str = "<script>", constants: Mapping[str, Any] | None = None) -> PrimFunc | IRModule | Any:
     """Parse a script that contains one function, such as a `@T.prim_func`, or one `@T.ir_module` class of functions.
 
+    Import statements around it are left out: a script is read and never run.
+
     Args:
         text: script in the format of `printer.script`.
         file: name of the text in messages.
@@ -59,13 +61,13 @@ def parse(text: str, file: str = "<script>", constants: Mapping[str, Any] | None
     if not isinstance(text, str):
         raise ScriptError(f"a script is text, got {type(text).__name__}")
     source, tree = _read(text, file, 1)
-    if len(tree.body) != 1:
-        at = tree.body[1] if tree.body else None
-        raise source.error(
-            at, f"one function or module is expected, found {len(tree.body)} statements", "Put several functions into a @T.ir_module class."
-        )
+    definitions = [s for s in tree.body if not isinstance(s, (ast.Import, ast.ImportFrom))]
+    if len(definitions) != 1:
+        at = definitions[1] if definitions else None
+        found = f"one function or module is expected, found {len(definitions)} statements"
+        raise source.error(at, found, "Put several functions into a @T.ir_module class.")
     try:
-        return _program(source, Budget(len(text)), tree.body[0], constants or {})
+        return _program(source, Budget(len(text)), definitions[0], constants or {})
     except RecursionError:
         raise _too_deep(source) from None
 

@@ -33,11 +33,10 @@ def is_tvm_script(text: str) -> bool:
 def translated(tree: ast.Module) -> ast.Module:
     """The tree in tunesmith's dialect; changes `tree`.
 
-    Import statements are left out, and so are the regions of `T.reads` and `T.writes`, because they are computed from the accesses.  A
+    The regions of `T.reads` and `T.writes` are left out, because they are computed from the accesses.  A
     parameter `a: T.handle` with `A = T.match_buffer(a, ...)` becomes `A: T.Buffer(...)`, sizes `n = T.int32()` become the last parameters,
     the name of a size in a shape becomes the size, and a block "root" becomes its body.
     """
-    tree.body = [s for s in tree.body if not isinstance(s, (ast.Import, ast.ImportFrom))]
     out: ast.Module = _Translator().visit(tree)
     return ast.fix_missing_locations(out)
 

@@ -35,7 +35,7 @@ def loop_partition(s: ScheduleState, loop: LoopRV, cuts: Sequence[IntRV | int]) 
     Requires:
         serial: the loop is serial and carries no annotation.
         cuts: there is a cut; each is after the one before it, and inside the loop, so that every part has an iteration.  Parts of a loop
-            over a dynamic size may be empty: it may have fewer iterations than a cut.
+            whose extent depends on a dynamic size or on an outer loop may be empty: it may have fewer iterations than a cut.
         loop-exists: the loop is still in the program.
     Keeps: the order of executed block instances (source: TVM's loop_partition, which takes the extents of the parts).
     """

@@ -88,6 +88,33 @@ def test_loop_partition_of_tiles(apply: Apply) -> None:
         apply(padded, steps, [[tile]])
 
 
+@T.prim_func
+def lower_triangle(A: T.Buffer((6, 6), "float32"), C: T.Buffer((6,), "float32"), D: T.Buffer((6, 6), "float32")):
+    for i in T.serial(6):
+        for j in T.serial(i + 1):
+            with T.block("C"):
+                vi, vj = T.axis.remap("SR", [i, j])
+                with T.init():
+                    C[vi] = 0.0
+                C[vi] = C[vi] + A[vi, vj]
+    for i in T.serial(6):
+        for j in T.serial(i + 1):
+            with T.block("D"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                D[vi, vj] = A[vi, vj] / C[vi]
+
+
+@pytest.mark.parametrize("cuts", [[1], [2, 5], [9]], ids=str)
+def test_loop_partition_of_a_triangle(apply: Apply, cuts: list[int]) -> None:
+    """A row that is shorter than a cut leaves the parts after it empty."""
+
+    def steps(s: Schedule) -> None:
+        for name in ("C", "D"):
+            s.loop_partition(s.get_loops(s.get_block(name))[1], cuts)
+
+    apply(lower_triangle, steps)
+
+
 def test_names_that_exist_are_not_used_again(apply: Apply) -> None:
     def steps(s: Schedule) -> None:
         i, _ = s.get_loops(s.get_block("P"))

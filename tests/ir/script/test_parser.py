@@ -470,3 +470,8 @@ def test_words_of_the_namespace_exist_and_raise_when_called() -> None:
     for module in (T, tunesmith.script):
         with pytest.raises(AttributeError, match=r"the script has no T\.match_buffer: declare the parameter itself as a buffer"):
             _ = module.match_buffer
+
+
+def test_import_lines_around_a_function_are_left_out() -> None:
+    text = "@T.prim_func\ndef f(A: T.Buffer((4,))):\n    for i in range(4):\n        A[i] = 1.0\n"
+    assert str(parse("from tunesmith import script as T\nimport numpy\n\n" + text)) == str(parse(text))
