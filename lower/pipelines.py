@@ -22,6 +22,7 @@ from tunesmith.lower.passes.insert_barriers import insert_barriers
 from tunesmith.lower.passes.legalize_bool_storage import legalize_bool_storage
 from tunesmith.lower.passes.lower_blocks import lower_blocks
 from tunesmith.lower.passes.lower_cross_thread_reduction import lower_cross_thread_reduction
+from tunesmith.lower.passes.order_unrolled_loops import order_unrolled_loops
 from tunesmith.lower.passes.pad_shared_tiles import pad_shared_tiles
 from tunesmith.lower.passes.plan_allocations import plan_allocations
 from tunesmith.lower.passes.simplify import simplify
@@ -38,6 +39,7 @@ CPU = Pipeline(
     inject_prefetch,
     simplify,
     drop_dead_stores,
+    order_unrolled_loops,
     lower_blocks,
     guard_zero_padding,
     simplify,

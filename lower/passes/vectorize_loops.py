@@ -2,8 +2,8 @@
 
 A loop of E iterations becomes ceil(E / lanes) vectors, the last one masked.  A guard `lane < n` becomes a mask of n leading
 lanes.  Loops inside become loops over vectors.  A store whose index does not depend on the lane becomes a horizontal reduction.
-Loops without a vector form are unrolled into scalar statements, or become serial.  Strides and counts may be expressions of
-dynamic extents.
+Loops without a vector form are unrolled into scalar statements, long ones in chunks.  Strides and counts may be expressions of dynamic
+extents.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ from tunesmith.lower.pass_infra import function_pass
 from tunesmith.lower.simplifier import Simplifier, symbol_ranges
 from tunesmith.lower.uniform_division import UniformDivision, Versions, exact_buffers, requires_exact_operands
 from tunesmith.support import dtype as dt
+
+COPIES = 64
+"""Scalar statements that a loop without a vector form is unrolled to, at most."""
 
 
 class NotVectorizable(Exception):
@@ -70,14 +73,26 @@ def _vectorize(n: For, s: Simplifier, sizes: Collection[Var], target: Target, ex
     lanes = max(target.vector_lanes("float32") * 32 // widest, 1)
     if target.is_gpu:
         lanes = gcd(lanes, extent)  # GPUs have no masked vector loads
-    scalar = n.with_(kind="unrolled" if extent <= 64 or (target.is_gpu and lanes == 1) else "serial")
     try:
         if lanes == 1:
-            return scalar
+            return n.with_(kind="unrolled") if target.is_gpu else _scalar(n, extent)
         divide = UniformDivision(n.body, not target.is_gpu, exact)
         return divide.versions(lambda: _as_vectors(n, extent, lanes, s, sizes, divide))
     except NotVectorizable:
-        return scalar
+        return _scalar(n, extent)
+
+
+def _scalar(n: For, extent: int) -> For:
+    """The loop unrolled, by its longest even chunk of at most `COPIES` statements.
+
+    Copies of one statement share what does not depend on the lane and run in parallel in the core; a scalar loop does neither.
+    """
+    chunk = next(size for size in range(min(extent, COPIES), 0, -1) if extent % size == 0)
+    if chunk in (1, extent):
+        return n.with_(kind="unrolled" if extent <= COPIES else "serial")
+    outer, inner = Var(n.var.name), Var(f"{n.var.name}_copy")
+    copies = For(inner, poly(chunk), substitute(n.body, {n.var: poly(outer) * chunk + inner}), "unrolled")
+    return n.with_(var=outer, extent=poly(extent // chunk), body=copies, kind="serial")
 
 
 def _lane_accesses(root: Stmt, lane: Var) -> list[BufferLoad | BufferStore]:

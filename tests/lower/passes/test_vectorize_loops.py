@@ -157,12 +157,6 @@ def test_loops_without_a_vector_form_are_unrolled(lowered: Lowered, func: PrimFu
 
 
 @T.prim_func
-def long_gather(A: T.Buffer((200,), "float32"), C: T.Buffer((200,), "float32")):
-    for k in T.vectorized(200):
-        C[k] = A[k // 2]
-
-
-@T.prim_func
 def triangle(A: T.Buffer((8,), "float32"), C: T.Buffer((64,), "float32")):
     for i in T.serial(8):
         for k in T.vectorized(8):
@@ -171,9 +165,22 @@ def triangle(A: T.Buffer((8,), "float32"), C: T.Buffer((64,), "float32")):
             C[i * 8 + k] = A[k]
 
 
-def test_loops_of_large_or_unknown_extent_stay(lowered: Lowered) -> None:
-    assert kinds(lowered(long_gather, vectorize_loops)) == ["serial"]
+def test_loops_of_unknown_extent_stay(lowered: Lowered) -> None:
     assert kinds(lowered(triangle, vectorize_loops)) == ["serial", "serial"]
+
+
+@pytest.mark.parametrize(
+    ("extent", "shape"), [(64, ["unrolled"]), (96, ["serial", "unrolled"]), (256, ["serial", "unrolled"]), (67, ["serial"])]
+)
+def test_long_loops_without_a_vector_form_are_unrolled_in_chunks(lowered: Lowered, extent: int, shape: list[str]) -> None:
+    """At most 64 statements, evenly; a prime extent has no chunks."""
+    func = parse(f"""
+@T.prim_func
+def squares(A: T.Buffer(({extent * extent},), "float32"), C: T.Buffer(({extent},), "float32")):
+    for k in T.vectorized({extent}):
+        C[k] = A[k * k]
+""")
+    assert kinds(lowered(func, vectorize_loops)) == shape
 
 
 # ---- unroll_loops
