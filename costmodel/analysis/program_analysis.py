@@ -19,6 +19,7 @@ from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import COMPARISONS, LOGIC, Binary, Call, Cast, Expr, IsNegative, Not, Select
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.gpu import SHARED_SCOPES, is_block_axis, is_thread_axis, is_virtual_axis
+from tunesmith.ir.indirect_index import IndirectVar
 from tunesmith.ir.intrinsics import intrinsic
 from tunesmith.ir.node import Node
 from tunesmith.ir.poly import ONE, ZERO, Atom, Op, Param, Poly, Var, poly, substitute
@@ -287,13 +288,40 @@ class Store:
     def step(self, use: Use, at: Indices, loop: Loop) -> Num:
         """As `stride`, of the access at these indices."""
         d = self.dag
-        start: dict[Var, Poly] = {x.var: ZERO for x in self.loops}
         moved, pitch = d.zero, d.one
         for e, size in zip(reversed(at), reversed(use.buffer.shape), strict=True):
             if loop.var in e.vars:
+                start = self._start(e)
                 moved = moved + d.poly(substitute(e, start | {loop.var: ONE}) - substitute(e, start)) * pitch
             pitch = pitch * d.poly(size)
         return d.maximum(moved, 0.0 - moved)
+
+    def linear(self, use: Use, at: Indices, loop: Loop) -> Num:
+        """1 if an access moves by the same step in each iteration of a loop, judged by the first two and the last of them."""
+        d = self.dag
+        if not any(type(a) is Op and loop.var in a.vars for e in at for m, _ in e.terms for a in m):
+            return d.one
+        step, moved, pitch = d.zero, d.zero, d.one
+        for e, size in zip(reversed(at), reversed(use.buffer.shape), strict=True):
+            start = self._start(e)
+            first, second, last = [substitute(e, start | {loop.var: i}) for i in (ZERO, ONE, loop.extent - 1)]
+            step, moved = step + d.poly(second - first) * pitch, moved + d.poly(last - first) * pitch
+            pitch = pitch * d.poly(size)
+        return d.equal(moved, step * (loop.size - 1.0))
+
+    def start(self, use: Use, at: Indices) -> Num:
+        """Row-major element of an access in the first iteration of all loops; values that are looked up count as 0."""
+        d = self.dag
+        out, pitch = d.zero, d.one
+        for e, size in zip(reversed(at), reversed(use.buffer.shape), strict=True):
+            out = out + d.poly(substitute(e, self._start(e))) * pitch
+            pitch = pitch * d.poly(size)
+        return out
+
+    def _start(self, e: Poly) -> dict[Var, Poly]:
+        """Zero for all loops and all values that are looked up, whose number no loop gives."""
+        looked_up = [v for v in e.vars if isinstance(v, IndirectVar)]
+        return dict.fromkeys([*[x.var for x in self.loops], *looked_up], ZERO)
 
     def _depends(self, p: Poly, v: Var) -> Num:
         d, out = self.dag, self.dag.zero

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 
 from tunesmith.costmodel.analysis.program_analysis import COUNTS, Indices, Loop, ProgramAnalysis, Store, Use
 from tunesmith.costmodel.formulas.expr_graph import Dag, Num
@@ -65,6 +66,9 @@ PAGE = 4096
 """Distance in bytes of addresses that map to the same sets of the L1 cache, and, with arbitrary page placement, to few sets of others."""
 FILL = 1.0
 """Usable share of a cache for one loop nest."""
+
+ORDERED = 3
+"""Most unrolled loops of which all orders are compared; `order_unrolled_loops` compares those of more."""
 
 TERMS = ("issue", "shared", "l2", "l3", "dram", "stalls", "overhead")
 """Parts of the time; see `AnalyticCost.terms`."""
@@ -178,7 +182,7 @@ class _Cost:
         loads, stores = d.zero, d.zero
         for u in s.uses.values():
             if u.buffer.scope != "register":
-                pieces = self._pieces(s, u, tile, width)
+                pieces = self._accesses(s, u, tile, width)
                 loads = loads + (pieces if u.reads else d.zero)
                 stores = stores + (pieces * STORE if u.writes else d.zero)
         slots = d.maximum(d.maximum(arithmetic, loads), stores) + 0.15 * d.minimum(arithmetic, loads)
@@ -211,11 +215,40 @@ class _Cost:
         lanes = self.target.vector_lanes("float32") * 32 // max([dt.bits(u.buffer.dtype) for u in s.uses.values()], default=32)
         loop = tile[0] if tile and tile[0].kind == "vectorized" else None
         size = loop.size if loop else d.one
-        return _Width(loop, size, d.ceildiv(size, float(max(lanes, 1))), max(lanes, 1))
+        vectors = d.ceildiv(size, float(max(lanes, 1)))
+        if loop is not None:
+            # Accesses that are not linear have no vector form: lowering unrolls their loops into scalar statements.
+            linear = d.product([s.linear(u, at, loop) for u in s.uses.values() for at in u.at])
+            vectors = d.where(linear, vectors, size)
+        return _Width(loop, size, vectors, max(lanes, 1))
 
     def _pieces(self, s: Store, u: Use, tile: Sequence[Loop], width: _Width) -> Num:
         """Loads (or stores) of a use in a tile, in slots: per distinct element of the unrolled loops a scalar, vectors, or lanes."""
         return self.d.total([self._pieces_at(s, u, at, tile, width) for at in u.at])
+
+    def _accesses(self, s: Store, u: Use, tile: Sequence[Loop], width: _Width) -> Num:
+        """As `_pieces`; a vector that crosses a cache line is two accesses."""
+        d = self.d
+        crossing = width.lanes * u.item / self.target.cache_line
+        out = d.zero
+        for at in u.at:
+            pieces = self._pieces_at(s, u, at, tile, width)
+            if width.loop is not None and u.buffer.scope == "global" and not self.a.reuse_levels.get(u.buffer, 0):
+                contiguous = s.depends(at, width.loop) * d.equal(s.step(u, at, width.loop), 1.0) * width.loop.non_trivial
+                pieces = pieces * (1.0 + contiguous * (1.0 - self._aligned(s, u, at, width)) * crossing)
+            out = out + pieces
+        return out
+
+    def _aligned(self, s: Store, u: Use, at: Indices, width: _Width) -> Num:
+        """1 if all vectors of an access begin at multiples of their size."""
+        d, lanes = self.d, float(width.lanes)
+        start = s.start(u, at)
+        out = d.equal(d.ceildiv(start, lanes) * lanes, start)
+        for x in s.loops:
+            if x is not width.loop:
+                step = s.step(u, at, x)
+                out = out * d.maximum(1.0 - x.non_trivial, d.equal(d.ceildiv(step, lanes) * lanes, step))
+        return out
 
     def _pieces_at(self, s: Store, u: Use, at: Indices, tile: Sequence[Loop], width: _Width) -> Num:
         """The pieces of one access."""
@@ -250,15 +283,41 @@ class _Cost:
         return chained
 
     def _spills(self, s: Store, tile: Sequence[Loop], width: _Width, slots: Num) -> Num:
-        """Extra slots of a tile whose accumulators, one vector of each operand row and one scalar exceed the registers."""
+        """Extra slots of a tile whose accumulators and operands that are alive exceed the registers."""
         d = self.d
         held = [u for u in s.uses.values() if u.buffer.scope == "register" and u.writes and u.reads]
         if not held:
             return d.zero
         accumulators = d.total([self._pieces(s, u, tile, width) for u in held])
-        over = d.maximum(accumulators + width.vectors + (1.0 - self.target.vector_registers), 0.0)
+        alive = d.maximum(self._alive(s, tile, width), 1.0)
+        over = d.maximum(accumulators + alive - self.target.vector_registers, 0.0)
         # Measured with 32 registers: one too many costs 9 slots of 28, two cost 32 of 30; with more, all values are in memory.
         return d.minimum(over * 9.0 + over * (over - 1.0) * 7.0, slots * 3.0 + LATENCY * (over > 0.0))
+
+    def _alive(self, s: Store, tile: Sequence[Loop], width: _Width) -> Num:
+        """Vectors of operands that are alive at once in the best order of the unrolled loops (see `lower.passes.order_unrolled_loops`)."""
+        d = self.d
+        loops = [x for x in reversed(tile) if x is not width.loop]
+        inner = [x for x in loops if not s.reduces(x)][-ORDERED:]
+        outer = [x for x in loops if x not in inner]
+        operands = [(u, at) for u in s.uses.values() if u.buffer.scope != "register" and not u.writes for at in u.at]
+        totals = []
+        for order in permutations(inner):
+            total = d.zero
+            for _, at in operands:
+                kept, again = d.one, d.zero
+                for x in (*outer, *order):
+                    used = s.depends(at, x)
+                    kept = kept * d.where(used * again, x.size, 1.0)
+                    again = d.maximum(again, (1.0 - used) * x.non_trivial)
+                # An operand that is used once is read by its operation, from memory.
+                lanes = d.zero if width.loop is None else s.depends(at, width.loop)
+                total = total + kept * d.maximum(again, 1.0 - lanes) * d.where(lanes, width.vectors, 1.0)
+            totals.append(total)
+        out = totals[0]
+        for total in totals[1:]:
+            out = d.minimum(out, total)
+        return out
 
     def _loop_slots(self, s: Store, tile: Sequence[Loop], runs: Num) -> Num:
         d = self.d

@@ -127,6 +127,23 @@ def test_strides_are_taken_at_the_first_step(make_case: Callable[[str], Any]) ->
     assert steps["B_copy"][0] == 1 and steps["B_copy"][1] == 0 and steps["B_copy"][3] == 16
 
 
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 6, 8, 12])
+def test_linear_accesses_have_equal_steps(n: int) -> None:
+    """Judged by three iterations: right for quotients and remainders, whose steps differ first at a multiple of the divisor."""
+    v, i = Var("v"), Var("i")
+    w = poly(v)
+    indices = [w * 3, w // 2, w // 12, w // 4 * 8 + w % 4, w // 4 * 4 + w % 4, w % 3, (w + 1) // 2, (w + 8) // 12, w * 2 // 3]
+    for index in indices:
+        x, y = Buffer("X", (64,)), Buffer("Y", (n,))
+        block = Block("Y", (Iter(v, poly(n), "S"),), (poly(i),), (), None, store(y, (v,), x[index]))
+        a = ProgramAnalysis(PrimFunc("f", (x, y), (), nest([(i, n)], block)), ())
+        (s,) = a.stores
+        (use,) = [u for u in s.uses.values() if u.buffer is x]
+        at = [evaluate(index, {v: k}) for k in range(n)]
+        (found,) = numbers(a, [s.linear(use, use.at[0], s.loops[0])], np.zeros(0, np.int64))
+        assert bool(found) == (len({b - a for a, b in itertools.pairwise(at)}) <= 1), (str(index), n)
+
+
 def test_operations_by_kind() -> None:
     x, n, y = Buffer("X", (8,)), Buffer("N", (8,), "int32"), Buffer("Y", (8,))
     v, i = Var("v"), Var("i")

@@ -10,6 +10,7 @@ import pytest
 
 from tunesmith.costmodel.analytic.cost import analytic_cost
 from tunesmith.costmodel.analytic.model import AnalyticModel
+from tunesmith.ir.script.parser import parse
 from tunesmith.ir.target.target import Target
 from tunesmith.ops.workload import workload
 from tunesmith.schedule.schedule import Schedule
@@ -137,6 +138,78 @@ def test_memory_bounds_data_larger_than_the_caches() -> None:
     assert dram == pytest.approx(at_rate, rel=1e-6)
     big = AnalyticModel(s.func, s.params, ONE.with_attributes(l3_bytes=1 << 30))
     assert big.terms(np.array([[64]]))[0][m.term_names.index("dram")] == 0, "data that stays in cache between runs is not loaded again"
+
+
+def issue(text: str, target: Target) -> float:
+    """Predicted seconds of the instructions of a program without parameters."""
+    m = AnalyticModel(parse(text), (), target)
+    return float(m.terms(np.zeros((1, 0), np.int64))[0][m.term_names.index("issue")])
+
+
+AVX2 = Target("llvm -mcpu=x86-64-v3 -num-cores=1")
+REGISTER_TILE = """
+@T.prim_func
+def tile(A: T.Buffer(({k}, {j}), "float32"), B: T.Buffer(({k}, {i}, 8), "float32"), C: T.Buffer(({i}, {j}, 8), "float32")):
+    R = T.alloc_buffer(({i}, {j}, 8), "float32", scope="register")
+    for i in T.unroll({i}):
+        for j in T.unroll({j}):
+            for v in T.vectorized(8):
+                with T.block("zero"):
+                    vi, vj, vv = T.axis.remap("SSS", [i, j, v])
+                    R[vi, vj, vv] = 0.0
+    for k in T.serial({k}):
+        for {first} in T.unroll({n}):
+            for {second} in T.unroll({m}):
+                for v in T.vectorized(8):
+                    with T.block("sum"):
+                        vi, vj, vv, vk = T.axis.remap("SSSR", [i, j, v, k])
+                        R[vi, vj, vv] = R[vi, vj, vv] + A[vk, vj] * B[vk, vi, vv]
+    for i in T.unroll({i}):
+        for j in T.unroll({j}):
+            for v in T.vectorized(8):
+                with T.block("write"):
+                    vi, vj, vv = T.axis.remap("SSS", [i, j, v])
+                    C[vi, vj, vv] = R[vi, vj, vv]
+"""
+
+
+def test_operands_of_a_register_tile_are_those_of_the_best_order_of_its_loops() -> None:
+    """Lowering orders the loops (`order_unrolled_loops`): 2 x 6 vectors keep two vectors of B alive, and 6 x 2 two values of A."""
+
+    def seconds(i: int, j: int, swapped: bool = False) -> float:
+        first, second, n, m = ("j", "i", j, i) if swapped else ("i", "j", i, j)
+        return issue(REGISTER_TILE.format(i=i, j=j, k=500, first=first, second=second, n=n, m=m), AVX2) / (i * j)
+
+    assert seconds(2, 6) == pytest.approx(seconds(2, 6, swapped=True), rel=1e-9)
+    assert seconds(3, 5) > 1.3 * seconds(2, 6), "15 accumulators and three operands exceed 16 registers"
+    assert seconds(1, 14) < 1.2 * seconds(2, 6), "14 accumulators and one operand do not"
+
+
+ROWS = """
+@T.prim_func
+def rows(A: T.Buffer((64, {n}), "float32"), C: T.Buffer((64, {n}), "float32")):
+    for i in T.serial(64):
+        for j in T.serial(12):
+            for v in T.vectorized(8):
+                with T.block("rows"):
+                    vi = T.axis.spatial(64, i)
+                    vj = T.axis.spatial({n}, j * 8 + v)
+                    C[vi, vj] = A[vi, {index}]
+"""
+
+
+def test_vectors_that_cross_cache_lines_are_two_accesses() -> None:
+    """Of rows of 97 elements few vectors begin at multiples of 8: on average each second one crosses a line of 16."""
+    aligned, odd = [issue(ROWS.format(n=n, index="vj"), AVX2) for n in (96, 97)]
+    assert 1.2 * aligned < odd < 1.8 * aligned
+
+
+def test_accesses_without_equal_steps_are_scalar() -> None:
+    """Lowering makes no vectors of `A[vj // 3]`: each lane is a load, a store and their addresses."""
+    whole, thirds = [issue(ROWS.format(n=96, index=index), AVX2) for index in ("vj", "vj // 3")]
+    assert thirds > 5 * whole
+    shifted = issue(ROWS.format(n=96, index="vj // 8 * 8 + vj % 8"), AVX2)
+    assert shifted == pytest.approx(whole, rel=1e-9), "the steps are equal"
 
 
 def test_rows_read_again_in_the_same_iteration_come_from_cache(make_case: Callable[[str], Any]) -> None:

@@ -77,25 +77,67 @@ def test_other_loops_keep_their_places(outer: str) -> None:
     assert order_unrolled_loops(func, AVX2) is func
 
 
-def test_loops_of_reductions_keep_their_places() -> None:
-    """The order of the terms of a sum is the order of its loops; the spatial loops inside are ordered."""
-    text = """
+TAPS = """
 @T.prim_func
-def taps(A: T.Buffer((3, 6), "float32"), B: T.Buffer((3, 2, 8), "float32"), C: T.Buffer((2, 6, 8), "float32")):
-    for {first} in T.unroll({n}):
-        for {second} in T.unroll({m}):
-            for j in T.unroll(6):
-                for v in T.vectorized(8):
-                    with T.block("taps"):
-                        vi, vj, vv, vk = T.axis.remap("SSSR", [i, j, v, k])
-                        with T.init():
-                            C[vi, vj, vv] = 0.0
-                        C[vi, vj, vv] = C[vi, vj, vv] + A[vk, vj] * B[vk, vi, vv]
+def taps(A: T.Buffer((3, {n}, 6), "float32"), B: T.Buffer((3, {n}, 2, 8), "float32"), C: T.Buffer((2, 6, 8), "float32")):
+{loops}
+                        with T.block("taps"):
+                            vi, vj, vv, vk, vl = T.axis.remap("SSSRR", [i, j, v, k, l])
+                            with T.init():
+                                C[vi, vj, vv] = 0.0
+                            C[vi, vj, vv] = C[vi, vj, vv] + A[vk, vl, vj] * B[vk, vl, vi, vv]
 """
-    inside = parse(text.format(first="i", n=2, second="k", m=3))
-    assert order_unrolled_loops(inside, AVX2) is inside
-    outside = parse(text.format(first="k", n=3, second="i", m=2))
-    assert order(order_unrolled_loops(outside, AVX2)) == "kjiv"
+
+
+def taps(order: str, lanes: str = "v") -> PrimFunc:
+    """Unrolled loops of a reduction around and between those of a tile of 2 x 6 vectors."""
+    sizes = {"i": 2, "j": 6, "k": 3, "l": 2 if lanes == "v" else 8, "v": 8}
+    loops = [f"{' ' * 4 * n}for {x} in T.unroll({sizes[x]}):" for n, x in enumerate(order, 1)]
+    loops.append(f"{' ' * 20}for {lanes} in T.vectorized({sizes[lanes]}):")
+    return parse(TAPS.format(n=sizes["l"], loops="\n".join(loops)))
+
+
+@pytest.mark.parametrize(("given", "expected"), [("klij", "klji"), ("ijkl", "klji"), ("ilkj", "lkji"), ("lijk", "lkji")])
+def test_two_loops_of_a_reduction_keep_their_order(given: str, expected: str) -> None:
+    """The terms of each sum are added as before; a step of the reduction in front of the tile keeps two vectors of B alive."""
+    func = taps(given)
+    done = order_unrolled_loops(func, AVX2)
+    assert order(done) == expected + "v"
+    rng = stream(0, "order_unrolled_loops", given)
+    a, b = rng.standard_normal((3, 2, 6)).astype("float32"), rng.standard_normal((3, 2, 2, 8)).astype("float32")
+    np.testing.assert_array_equal(run(done, [a, b])[-1], run(func, [a, b])[-1])
+
+
+def test_a_vectorized_loop_of_the_reduction_keeps_the_order() -> None:
+    func = taps("kijv", lanes="l")
+    assert order_unrolled_loops(func, AVX2) is func
+
+
+WINDOW = """
+@T.prim_func
+def window(A: T.Buffer((8, 8), "float32"), B: T.Buffer((3, 8), "float32"), C: T.Buffer((6, 8), "float32"), D: T.Buffer((6, 8), "float32")):
+    for k in T.unroll(3):
+        for j in T.unroll(6):
+            for v in T.vectorized(8):
+                with T.block("window"):
+                    vj, vv, vk = T.axis.remap("SSR", [j, v, k])
+                    with T.init():
+                        C[vj, vv] = D[vj, vv]
+                    C[vj, vv] = C[vj, vv] + A[vj + vk, vv] * B[vk, vv]
+"""
+
+
+def test_the_taps_of_a_window_run_inside_its_elements(lowered: Lowered, assert_golden: Callable[[str], None]) -> None:
+    """Of k outside, six vectors of A wait for the next tap; of j outside, the two that the next element shares, and the three of B."""
+    done = lowered(parse(WINDOW), order_unrolled_loops)
+    assert_golden(str(done))
+    assert order(done) == "jkv"
+
+
+def test_a_window_of_larger_steps_shares_no_elements() -> None:
+    """Elements 3 j + k of three taps differ: they are loaded once in any order."""
+    func = parse(WINDOW.replace("(8, 8)", "(18, 8)").replace("vj + vk", "vj * 3 + vk").replace("T.unroll(6)", "T.unroll(4)"))
+    assert order_unrolled_loops(func, AVX2) is func
 
 
 @pytest.mark.parametrize(
