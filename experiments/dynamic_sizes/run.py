@@ -2,6 +2,7 @@
 
     python experiments/dynamic_sizes/run.py matmul FOLDER --trials 48
     python experiments/dynamic_sizes/run.py encoder FOLDER --trials 16
+    python experiments/dynamic_sizes/run.py bert FOLDER --trials 16
 
 Every size is tuned with the number of trials of one bucket of the range.  The calls are timed in turns, and the medians are printed.
 """
@@ -44,7 +45,7 @@ def matmul(folder: Path, trials: int, target: Target) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["matmul", "encoder"])
+    parser.add_argument("what", choices=["matmul", "encoder", "bert"])
     parser.add_argument("folder", type=Path, help="Folder of the logs.")
     parser.add_argument("--trials", type=int, default=48)
     given = parser.parse_args()
@@ -52,9 +53,9 @@ def main() -> None:
     if given.what == "matmul":
         matmul(given.folder, given.trials, Target.detect())
     else:
-        from tunesmith.experiments.dynamic_sizes.torch_encoder import encoder
+        from tunesmith.experiments.dynamic_sizes import torch_encoder
 
-        encoder(given.folder, given.trials, Target.detect())
+        getattr(torch_encoder, given.what)(given.folder, given.trials, Target.detect())
 
 
 if __name__ == "__main__":
