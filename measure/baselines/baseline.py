@@ -16,6 +16,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from tunesmith.measure.baselines.equivalent_call import equivalent_call
 from tunesmith.measure.baselines.operator_call import OperatorCall, operator_call
 from tunesmith.measure.records.environment import package_version
 from tunesmith.ops.workload import Workload
@@ -107,11 +108,23 @@ class Baseline(ABC):
         if call is None:
             return None
         try:
-            return _fastest([variant for variant in self.variants(call) if _computes(variant, call)])
+            return _fastest([variant for variant in self._variants(call) if _computes(variant, call)])
         except RunError:
             raise
         except Exception as error:  # an exception of the library is a failure of the baseline, not of the benchmark
             raise RunError(f"baseline {self.name} failed on {call}: {type(error).__name__}: {error}") from error
+
+    def _variants(self, call: OperatorCall) -> Sequence[PreparedCall]:
+        """The variants of the operator, or of an equivalent one if the library lacks it."""
+        found = self.variants(call)
+        other = None if found else equivalent_call(call)
+        if other is None:
+            return found
+        rewritten, back = other
+        return [
+            PreparedCall(f"{rewritten.name}, {v.variant}", v.run, lambda y, v=v: back(v.output(y)), v.finish)  # type: ignore[misc]
+            for v in self.variants(rewritten)
+        ]
 
     @abstractmethod
     def variants(self, call: OperatorCall) -> Sequence[PreparedCall]:

@@ -56,6 +56,7 @@ CASES = (
     "add(shape=4x5x6,other=5x1)",
     "softmax(m=7,n=50,axis=0)",
     "log_softmax(m=7,n=50)",
+    "capsule_conv2d(n=2,h=5,w=4,ci=3,co=5,kh=3,kw=2,stride=2,pad=1,size=2)",
     "conv1d(n=2,w=11,ci=6,co=8,kw=3,stride=2,pad=1,bias=1,relu=1)",
     "conv1d(n=1,w=8,ci=8,co=8,kw=3,pad=1,groups=8,layout=NCW)",
     "conv3d(n=1,d=4,h=5,w=6,ci=4,co=6,kd=3,kh=2,kw=3,pad=1,dilation=2,groups=2)",

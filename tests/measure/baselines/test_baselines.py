@@ -32,7 +32,6 @@ RARE = [
     "exp(shape=3)",
     "mean(shape=3x4)",
     "conv3d(n=1,d=3,h=3,w=3,ci=2,co=2,kd=3,kh=3,kw=2,residual=1)",
-    "capsule_conv2d(n=1,h=3,w=3,ci=2,co=2,kh=3,kw=3)",
     "lstm_cell(m=2,n=3,k=4)",
 ]
 """Forms and operators that no baseline supports."""
