@@ -15,6 +15,7 @@ from tunesmith.costmodel.analysis.operation_groups import Variables, operation_g
 from tunesmith.costmodel.formulas.expr_graph import Dag, Num
 from tunesmith.ir.analysis.access_regions import accesses
 from tunesmith.ir.arith.interval import interval
+from tunesmith.ir.arith.linear import coefficient
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import COMPARISONS, LOGIC, Binary, Call, Cast, Expr, IsNegative, Not, Select
 from tunesmith.ir.function import PrimFunc
@@ -287,27 +288,40 @@ class Store:
 
     def step(self, use: Use, at: Indices, loop: Loop) -> Num:
         """As `stride`, of the access at these indices."""
+        moved = self._moved(use, at, loop, ONE)
+        return self.dag.maximum(moved, 0.0 - moved)
+
+    def linear(self, use: Use, at: Indices, loop: Loop) -> Num:
+        """1 if an access moves by the same step in each iteration of a loop.
+
+        That is judged by the first two iterations and the last, and by the boundaries of quotients and remainders: the loop may cross one
+        unless its extent divides the divisor, and then the address must go on with the same step, as in (v // 8) * 8 + v % 8.
+        """
+        d = self.dag
+        bounded = [a for e in at for m, _ in e.terms for a in m if type(a) is Op and loop.var in a.vars]
+        if not bounded:
+            return d.one
+        step = self._moved(use, at, loop, ONE)
+        out = d.equal(self._moved(use, at, loop, loop.extent - 1), step * (loop.size - 1.0))
+        for a in bounded:
+            if a.op in ("floordiv", "mod") and (coefficient(a.args[0], loop.var) or (0,))[0] == 1:
+                size = self._closed(a.args[1])
+                divisor = d.poly(size)
+                divided = d.equal(d.ceildiv(divisor, loop.size) * loop.size, divisor)
+                joined = d.equal(self._moved(use, at, loop, size), step * divisor)
+                out = out * d.maximum(1.0 - self._reaches(a.args[0], divisor), d.maximum(divided, joined))
+        return out
+
+    def _moved(self, use: Use, at: Indices, loop: Loop, n: Poly) -> Num:
+        """Row-major elements between the accesses of the first iteration of a loop and of iteration n."""
         d = self.dag
         moved, pitch = d.zero, d.one
         for e, size in zip(reversed(at), reversed(use.buffer.shape), strict=True):
             if loop.var in e.vars:
                 start = self._start(e)
-                moved = moved + d.poly(substitute(e, start | {loop.var: ONE}) - substitute(e, start)) * pitch
+                moved = moved + d.poly(substitute(e, start | {loop.var: n}) - substitute(e, start)) * pitch
             pitch = pitch * d.poly(size)
-        return d.maximum(moved, 0.0 - moved)
-
-    def linear(self, use: Use, at: Indices, loop: Loop) -> Num:
-        """1 if an access moves by the same step in each iteration of a loop, judged by the first two and the last of them."""
-        d = self.dag
-        if not any(type(a) is Op and loop.var in a.vars for e in at for m, _ in e.terms for a in m):
-            return d.one
-        step, moved, pitch = d.zero, d.zero, d.one
-        for e, size in zip(reversed(at), reversed(use.buffer.shape), strict=True):
-            start = self._start(e)
-            first, second, last = [substitute(e, start | {loop.var: i}) for i in (ZERO, ONE, loop.extent - 1)]
-            step, moved = step + d.poly(second - first) * pitch, moved + d.poly(last - first) * pitch
-            pitch = pitch * d.poly(size)
-        return d.equal(moved, step * (loop.size - 1.0))
+        return moved
 
     def start(self, use: Use, at: Indices) -> Num:
         """Row-major element of an access in the first iteration of all loops; values that are looked up count as 0."""
@@ -342,8 +356,12 @@ class Store:
         divisor = d.poly(self._closed(a.args[1]))
         if a.op == "mod":
             return inside * (divisor > 1.0)
-        highest = interval(a.args[0], {loop.var: loop.extent - 1 for loop in self.loops})[1]
-        return inside * (d.poly(highest) + 1.0 > divisor)
+        return inside * self._reaches(a.args[0], divisor)
+
+    def _reaches(self, p: Poly, divisor: Num) -> Num:
+        """1 if an expression has values from a divisor on."""
+        highest = interval(p, {loop.var: loop.extent - 1 for loop in self.loops})[1]
+        return self.dag.poly(highest) + 1.0 > divisor
 
 
 def _counted(block: Block, path: Sequence[Loop]) -> tuple[Loop, ...]:

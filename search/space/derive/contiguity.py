@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from tunesmith.ir.analysis.access_regions import Access, accesses
 from tunesmith.ir.analysis.guards import step_of
-from tunesmith.ir.poly import ONE, ZERO
+from tunesmith.ir.poly import ONE, ZERO, Var
 from tunesmith.ir.stmt import Block
+from tunesmith.search.space.rules.block_classes import operands
 
 
 def contiguous_suffix(b: Block, positions: Sequence[int]) -> int:
@@ -16,6 +17,14 @@ def contiguous_suffix(b: Block, positions: Sequence[int]) -> int:
     while count < len(positions) and all(_is_contiguous(b, a, positions[-count - 1 :]) for a in accesses(b)):
         count += 1
     return count
+
+
+def contiguous_last(b: Block, positions: Sequence[int]) -> list[int]:
+    """The iteration variables in `positions`, those that are contiguous in an operand last."""
+    contiguous: set[Var] = set()
+    for o in operands(b):
+        contiguous |= o.contiguous
+    return sorted(positions, key=lambda n: b.iters[n].var in contiguous)
 
 
 def _is_contiguous(b: Block, a: Access, positions: Sequence[int]) -> bool:

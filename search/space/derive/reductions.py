@@ -11,12 +11,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tunesmith.ir.poly import Var
 from tunesmith.ir.stmt import Block
 from tunesmith.schedule.handles import BlockRV, IntRV, LoopRV
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.search.space.derive.axes import AxisClasses
-from tunesmith.search.space.derive.contiguity import contiguous_suffix
+from tunesmith.search.space.derive.contiguity import contiguous_last, contiguous_suffix
 from tunesmith.search.space.derive.plans import rows_of
 from tunesmith.search.space.rules.block_classes import consumers, is_contraction, is_pointwise, is_reduction, operands, vector_axis
 
@@ -88,7 +87,7 @@ def factor_into_lanes(s: Schedule, name: str, lanes: int) -> Reduction:
     loops = s.get_loops(block)
     spatial = [x for x, it in zip(loops, b.iters, strict=True) if it.kind == "S"]
     reduced = [n for n, it in enumerate(b.iters) if it.kind == "R"]
-    longest = _contiguous_last(b, reduced)
+    longest = contiguous_last(b, reduced)
     s.reorder([*spatial, *[loops[n] for n in longest]])
     adjacent = contiguous_suffix(b, longest)
     x = s.fuse([loops[n] for n in longest[-adjacent:]]) if adjacent > 1 else loops[longest[-1]]
@@ -96,14 +95,6 @@ def factor_into_lanes(s: Schedule, name: str, lanes: int) -> Reduction:
     part = s.block(s.rfactor(s.split(x, [None, *width])[1])).name
     s.set_scope(s.get_block(part), "register")
     return Reduction(name, part=part, width=width)
-
-
-def _contiguous_last(b: Block, reduced: Sequence[int]) -> list[int]:
-    """The reduction variables, those that are contiguous in an operand last."""
-    contiguous: set[Var] = set()
-    for o in operands(b):
-        contiguous |= o.contiguous
-    return sorted(reduced, key=lambda n: b.iters[n].var in contiguous)
 
 
 def finish_lanes(s: Schedule, r: Reduction, at: LoopRV) -> None:

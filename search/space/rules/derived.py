@@ -99,8 +99,7 @@ def alone(s: Schedule, name: str, plan: Plan, target: Target) -> None:
     if is_pointwise(b):
         pointwise.tile(s, name, target, plan.threads)
     elif is_reduction(b) and is_of_everything(b):
-        loops = [x for x, it in zip(s.get_loops(s.get_block(name)), b.iters, strict=True) if it.kind == "R"]
-        reductions.in_ranges(s, loops, target, plan.threads)
+        reductions.in_ranges(s, name, target, plan.threads)
     elif scans.scan_axis(b) is not None:
         scans.nest(s, name, target, plan.threads)
     elif scatters.is_scatter(b):
