@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from tunesmith.ir.analysis.work import worth_serial
 from tunesmith.ir.function import PrimFunc
@@ -68,10 +68,13 @@ def in_ranges(s: Schedule, main: str, target: Target, threads: bool) -> None:
         inside = around
         factors = s.sample_tile(along, 3, "part", [middle_tiles(s.loop(along).extent.const or 1, widths), widths], slack=widths[0])
         task, over, lane = s.split(along, [None, *factors])
-    s.reorder([task, *inside, over, lane]) if inside else None
+    reduced = {x.var for x in (task, *inside, over, lane)}
+    single = [x for x in s.get_loops(s.get_block(main)) if x.var not in reduced]
+    if single or inside:
+        s.reorder([task, *single, *inside, over, lane])
     part = s.rfactor(task)
     inner = s.rfactor(lane)
-    _accumulate(s, inner, part, 1)
+    _accumulate(s, inner, part, 1 + len(single))
     if threads:
         s.parallel(task)
 

@@ -144,6 +144,23 @@ def test_linear_accesses_have_equal_steps(n: int) -> None:
         assert bool(found) == (len({b - a for a, b in itertools.pairwise(at)}) <= 1), (str(index), n)
 
 
+@pytest.mark.parametrize(("n", "row", "pitch"), list(itertools.product([2, 4, 6], [4, 6, 12, 7], [12, 13])))
+def test_linear_accesses_cross_no_row(n: int, row: int, pitch: int) -> None:
+    """Iterations of an outer loop that begin elsewhere in a row count: 4 elements of a row of 6 cross its end in the second one."""
+    v, f, i, g = Var("v"), Var("f"), Var("i"), Var("g")
+    at = poly(f) * n + poly(v)
+    index = at // row * pitch + at % row
+    x, y = Buffer("X", (64,)), Buffer("Y", (4, n))
+    iters = (Iter(f, poly(4), "S"), Iter(v, poly(n), "S"))
+    block = Block("Y", iters, (poly(g), poly(i)), (), None, store(y, (f, v), x[index]))
+    a = ProgramAnalysis(PrimFunc("f", (x, y), (), nest([(g, 4), (i, n)], block)), ())
+    (s,) = a.stores
+    (use,) = [u for u in s.uses.values() if u.buffer is x]
+    rows = [[evaluate(index, {v: k, f: o}) for k in range(n)] for o in range(4)]
+    (found,) = numbers(a, [s.linear(use, use.at[0], s.loops[0])], np.zeros(0, np.int64))
+    assert bool(found) == (len({b - a for at in rows for a, b in itertools.pairwise(at)}) == 1)
+
+
 def test_operations_by_kind() -> None:
     x, n, y = Buffer("X", (8,)), Buffer("N", (8,), "int32"), Buffer("Y", (8,))
     v, i = Var("v"), Var("i")
