@@ -31,11 +31,13 @@ class Code:
         function: its symbol in the object.
         data: object bytes.
         packs: arguments that are passed packed.
+        sizes: values of the sizes of a function with dynamic shapes, which calls pass after the tensors.
     """
 
     function: str
     data: bytes
     packs: tuple[Pack, ...] = ()
+    sizes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ class Artifact:
         target: the target, as JSON.
         facts: measurements of the compiler, for records (sizes, times in seconds).
         packed: packed forms by function name: the symbol, and the packs that make the copies.
+        sizes: see `Code`; for artifacts of one function with dynamic shapes that is called with these sizes only.
     """
 
     data: bytes
@@ -55,9 +58,10 @@ class Artifact:
     target: dict[str, Any]
     facts: dict[str, float] = field(default_factory=dict)
     packed: dict[str, tuple[str, tuple[Pack, ...]]] = field(default_factory=dict)
+    sizes: tuple[int, ...] = ()
 
     def code(self, function: str | None = None) -> Code:
         """One function, by default the first, for repeated calls with the same constants: its packed form if there is one."""
         name = self.functions[0] if function is None else function
         form, packs = self.packed.get(name, (name, ()))
-        return Code(form, self.data, packs)
+        return Code(form, self.data, packs, self.sizes)

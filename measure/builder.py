@@ -80,18 +80,20 @@ class BuildJob:
         start = time.perf_counter()
         try:
             program = self._sketches.program(request)
+            version = self._sketches.program(replace(request, workload=request.version)) if request.version else None
             concretized = time.perf_counter()
-            artifact = compile_function(program, self._target(request.target))
-            if request.version:
-                check_version(self._sketches.program(replace(request, workload=request.version)), self._target(request.target))
+            target = self._target(request.target)
+            if version is not None:
+                check_version(version, target)
+            code = compile_function(program if version is None else version, target)
             broken = self._sketches.broken_law(request, program) if request.check_law else ""
         except MemoryError:
             raise
         except Exception as error:  # a bug in a pass must not end the search
             text = f"{type(error).__name__}: {error}" if not isinstance(error, BuildError) else str(error)
             return BuildResult(None, ErrorInfo("build_error", text), time.perf_counter() - start)
-        artifact.facts["concretize_s"] = concretized - start
-        return BuildResult(artifact, None, time.perf_counter() - start, broken)
+        code.facts["concretize_s"] = concretized - start
+        return BuildResult(replace(code, sizes=request.sizes), None, time.perf_counter() - start, broken)
 
     def _target(self, text: str) -> Target:
         if text not in self._targets:

@@ -19,6 +19,7 @@ from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.poly import Var, evaluate
 from tunesmith.ir.script.parser import parse
 from tunesmith.ir.script.printer import script
+from tunesmith.ir.specialize import sizes_of
 from tunesmith.lower.tuned_sizes import TunedSizes
 from tunesmith.measure.evaluator.argument_data import Range
 from tunesmith.measure.evaluator.correctness import tolerance_of
@@ -66,8 +67,9 @@ class BuildRequest:
         row: one value for each number that the trace samples.
         target: the target with all its facts, as JSON text.
         check_law: also replay the trace with concrete decisions, and compare the two programs.
-        version: script text of the function with dynamic sizes of which the workload is one case: the candidate must compile there, too.
-            Empty if there is none.
+        version: script text of the function with dynamic sizes of which the workload is one case.  The candidate is compiled for all of
+            these sizes.  Empty if there is none.
+        sizes: the sizes of the workload, for which that code is timed, in the order of the version's parameters.
     """
 
     workload: str
@@ -76,6 +78,7 @@ class BuildRequest:
     target: str
     check_law: bool = False
     version: str = ""
+    sizes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -129,6 +132,13 @@ class MeasureTask:
         return "" if self.version is None else _script(self.version)
 
     @cached_property
+    def version_sizes(self) -> tuple[int, ...]:
+        """The largest sizes of the version, in the order of its parameters."""
+        if self.version is None or self.sizes is None:
+            return ()
+        return tuple([self.sizes.box.last[v.name] for v in sizes_of(self.version)])
+
+    @cached_property
     def traces(self) -> tuple[str, ...]:
         """The sketches' traces as JSON text."""
         return tuple([json.dumps(s.trace.to_json(), separators=(",", ":")) for s in self.sketches])
@@ -154,7 +164,8 @@ class MeasureTask:
             raise UserError(
                 f"the candidate refers to sketch {index}, but the task {self.name or self.func.name} has {len(self.sketches)} sketch(es)"
             )
-        return BuildRequest(self.script, self.traces[index], tuple([int(x) for x in row]), target, check_law, self.version_script)
+        numbers = tuple([int(x) for x in row])
+        return BuildRequest(self.script, self.traces[index], numbers, target, check_law, self.version_script, self.version_sizes)
 
 
 def _script(func: PrimFunc) -> str:

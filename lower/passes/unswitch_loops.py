@@ -1,7 +1,8 @@
 """Move loop-invariant conditions out of unrolled and vectorized loops, with one copy of the loops per outcome.
 
 For example, a register tile that starts from zero in the first block of a split reduction and from memory in the others
-becomes two tiles and one branch, instead of one branch per vector.
+becomes two tiles and one branch, instead of one branch per vector.  A guard of a row of the tile is moved out of the loop over the row's
+vectors.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def _unswitch(n: For, s: Simplifier, left: int) -> Stmt:
         (x.index for x in walk(n) if type(x) is IsNegative and x.lanes == 1 and x.index.vars.isdisjoint(inside)), None
     )
     if found is None or left == 0:
-        return n
+        return _hoist_guards(n)
     cond = found
 
     def specialized(value: bool) -> Stmt | None:
@@ -68,3 +69,16 @@ def _unswitch(n: For, s: Simplifier, left: int) -> Stmt:
     if yes is None:
         return seq([]) if no is None else If(IsNegative(-cond - 1), no)
     return If(IsNegative(cond), yes, no)
+
+
+def _hoist_guards(n: For) -> Stmt:
+    """The nest, with guards around the innermost loops that they do not depend on; these guards depend on an outer loop of the nest."""
+
+    def on_for(x: For, recurse: Any) -> Stmt:
+        out: For = x.map_children(recurse)
+        guard = out.body
+        if x is n or type(guard) is not If or guard.orelse is not None or type(guard.cond) is not IsNegative or guard.cond.lanes != 1:
+            return out
+        return out if x.var in guard.cond.index.vars else If(guard.cond, out.with_(body=guard.then))
+
+    return transform(n, {For: on_for})

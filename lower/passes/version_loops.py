@@ -5,7 +5,8 @@ with t over the tile and Q over tiles, holds for all t, for no t, or, for exactl
 number.  So the tile becomes: if all pass, the tile without the guard; else if some pass, the tile with a constant guard,
 which unrolling and vectorization turn into a smaller tile.
 
-If k is dynamic, there is one tile per number of passing t if these are few; else the partial tile keeps its guard.
+If k is dynamic, there is one tile per number of passing t if these are few and the code does not become too large; else the partial tile
+keeps its guard.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from tunesmith.ir.poly import Poly, Var, less_than
 from tunesmith.ir.stmt import BufferStore, For, If, Seq, Stmt, seq
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import Handler, transform, walk, with_body
+from tunesmith.lower.code_size import UNROLLED, code_size
 from tunesmith.lower.pass_infra import function_pass
 from tunesmith.lower.renew_binders import renew_binders
 from tunesmith.lower.simplifier import Range, Simplifier, symbol_ranges
@@ -54,16 +56,25 @@ def version_loops(func: PrimFunc, target: Target, *, most: int = MAX_VERSIONS, r
 
     Args:
         func: the function.
-        target: not used.
+        target: the number of its lanes determines the size of the code.
         most: limit on the copies of a tile; guards that would need more stay in it.
-        rests: limit on the tiles of different sizes for the rest of a dynamic extent.
+        rests: limit on the tiles of different sizes for the rest of a dynamic extent.  If the code exceeds the limit on unrolled
+            instructions, the function has at most `MAX_VECTOR_RESTS` of them, and then none.
 
     A second run changes nothing unless `most` stopped the first: the result has no record of the copies, so each run counts
     them from 1 and would make more.  A pipeline contains this pass once.
     """
     as_count("most", most, 0, "version_loops makes at least 0 copies")
     as_count("rests", rests, 0, "version_loops makes at least 0 tiles for a rest")
-    body = _Versioner(symbol_ranges(func), most, rests).visit(func.body, 1)
+    ranges = symbol_ranges(func)
+    lanes = target.vector_lanes("float32")
+    tries = [(most, rests)]
+    if ranges:
+        tries += [(most, min(rests, MAX_VECTOR_RESTS)), *[(min(most, n), 0) for n in (most, 4, 2, 1)]]
+    for copies, limit in dict.fromkeys(tries):
+        body = _Versioner(ranges, copies, limit).visit(func.body, 1)
+        if body is None or code_size(body, lanes) <= UNROLLED // 2:
+            break
     return with_body(func, seq([]) if body is None else renew_binders(body))
 
 

@@ -25,7 +25,7 @@ _FILL_BYTE = 0x3C
 
 
 def load_call(code: Code, arguments: Sequence[object]) -> PackedCall:
-    """Bind compiled code to the arguments of the unscheduled function, and pack the constants among them.
+    """Bind compiled code to the arguments of the unscheduled function and to the sizes of the code, and pack the constants among them.
 
     The call owns the packed copies, which are read-only: writing to them is a segmentation fault.
 
@@ -33,11 +33,11 @@ def load_call(code: Code, arguments: Sequence[object]) -> PackedCall:
         RunError: the code cannot be loaded, lacks the function, or does not accept the arguments.
     """
     module = Module.from_object(code.data)
-    given = list(arguments)
+    given = [*arguments, *code.sizes]
     arrays: dict[int, GuardedArray] = {}
     for pack in code.packs:
-        if pack.position >= len(given):
-            raise RunError(f"{code.function}: got {len(given)} argument(s), but argument {pack.position} is a constant to be packed")
+        if pack.position >= len(arguments):
+            raise RunError(f"{code.function}: got {len(arguments)} argument(s), but argument {pack.position} is a constant to be packed")
         copy = GuardedArray(pack.spec.dtype, pack.spec.shape)
         module[pack.function](given[pack.position], copy.argument())
         copy.seal()
