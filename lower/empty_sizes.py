@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tunesmith.ir.analysis.size_ranges import symbol_ranges
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import ZERO, Poly, Var, poly
 from tunesmith.ir.poly import substitute as substitute_poly
 from tunesmith.ir.specialize import specialize
 from tunesmith.ir.stmt import Block, For, If, Iter, Seq, Stmt, seq
 from tunesmith.ir.visit import substitute
-from tunesmith.lower.simplifier import Simplifier, symbol_ranges
+from tunesmith.lower.simplifier import Simplifier
 
 
 def empty_version(func: PrimFunc, size: Var) -> PrimFunc:

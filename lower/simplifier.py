@@ -8,20 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from tunesmith.ir.analysis.size_ranges import Range
 from tunesmith.ir.arith.condition import undivided
 from tunesmith.ir.arith.interval import bounds
 from tunesmith.ir.arith.linear import coefficient
 from tunesmith.ir.arith.simplify import extent_of, is_plain
 from tunesmith.ir.arith.simplify import simplify as simplify_poly
 from tunesmith.ir.expr import Binary, Broadcast, Const, Expr, IsNegative, Not, Select
-from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.indirect_index import IndirectIndex
-from tunesmith.ir.poly import ZERO, Op, Param, Poly, Var, minimum, poly
+from tunesmith.ir.poly import ZERO, Op, Poly, Var, minimum, poly
 from tunesmith.ir.stmt import Allocate, BindIndex, Block, BufferStore, For, If, Seq, Stmt, seq
 from tunesmith.ir.visit import substitute, transform
 from tunesmith.support import dtype as dt
-
-Range = tuple[int, int]
 
 
 class Simplifier:
@@ -246,22 +244,3 @@ def negate(cond: Expr) -> Expr:
     if type(cond) is IsNegative and cond.lanes == 1:
         return IsNegative(-cond.index - 1)
     return Not(cond)
-
-
-SIZE_RANGES = "size_ranges"
-"""Attribute of a function that is lowered for some sizes only: `n=65..128 m=1..4`."""
-
-
-def symbol_ranges(func: PrimFunc) -> dict[Var, Range]:
-    """Ranges of the symbolic sizes of a function: those of its attribute, 1 to 2**31 - 1, or the domain of a Param."""
-    given = func.attr(SIZE_RANGES)
-    known: dict[str, Range] = {}
-    for text in given.split() if isinstance(given, str) else ():
-        name, _, range_ = text.partition("=")
-        low, _, high = range_.partition("..")
-        known[name] = (int(low), int(high))
-    out: dict[Var, Range] = {}
-    for p in func.params:
-        for v in (p,) if isinstance(p, Var) else {v for e in p.shape for v in e.vars}:
-            out[v] = known.get(v.name, (1, 2**31 - 1)) if not isinstance(v, Param) else (v.domain[0], v.domain[-1])
-    return out

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from tunesmith.ir.analysis.size_ranges import LARGEST_SIZE
 from tunesmith.ir.expr import Binary, Expr, IsNegative
 from tunesmith.ir.poly import Var, less_than, poly
-
-LARGEST = 2**31 - 1
-"""Largest dynamic size; see `runtime.checker.size_checker`."""
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -74,7 +72,7 @@ def ranges_of(condition: Expr, sizes: Iterable[Var]) -> SizeRanges | None:
         v = next((v for v in sizes if c.index.vars == {v}), None) if type(c) is IsNegative and c.lanes == 1 else None
         if v is None or type(c) is not IsNegative:
             return None
-        low, high = found.get(v.name, (1, LARGEST))
+        low, high = found.get(v.name, (1, LARGEST_SIZE))
         above, below = (c.index - v).const, (c.index + v).const
         if above is not None:  # v + above < 0
             high = min(high, -above - 1)

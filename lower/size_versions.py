@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from tunesmith.ir.analysis.size_ranges import LARGEST_SIZE, SIZE_RANGES
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import Binary, Expr
 from tunesmith.ir.function import PrimFunc
@@ -25,7 +26,6 @@ from tunesmith.ir.visit import fresh_copy, substitute, transform, walk_objects
 from tunesmith.lower.empty_sizes import empty_version
 from tunesmith.lower.passes.check_bounds import sites_of
 from tunesmith.lower.pipelines import CPU
-from tunesmith.lower.simplifier import SIZE_RANGES
 from tunesmith.lower.size_ranges import SizeRanges, ranges_of
 from tunesmith.support.errors import UserError
 
@@ -117,7 +117,9 @@ def _is_nothing(func: PrimFunc) -> bool:
 def version_for(func: PrimFunc, box: SizeRanges) -> PrimFunc:
     """The function for the sizes of a box, as it is lowered: single sizes are constants, an attribute has the ranges of the others."""
     func = specialize(func, box.single) if box.single else func
-    ranges = " ".join(f"{name}={low}..{high}" for name, low, high in box.ranges if low < high)
+    known = {name: (low, high) for name, low, high in box.ranges}
+    ends = [(v.name, *known.get(v.name, (1, LARGEST_SIZE))) for v in sizes_of(func)]
+    ranges = " ".join(f"{name}={low}..{high}" for name, low, high in ends)
     return func.with_(attrs=tuple(sorted([*func.attrs, (SIZE_RANGES, ranges)]))) if ranges else func
 
 

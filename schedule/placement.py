@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from tunesmith.ir.analysis.access_regions import loop_ranges
+from tunesmith.ir.analysis.size_ranges import LARGEST_SIZE, size_ranges
 from tunesmith.ir.poly import ONE, ZERO, Param, Poly, Var, substitute
+from tunesmith.ir.specialize import sizes_of
 from tunesmith.ir.stmt import Block, For, Seq, Stmt, nest, seq
 from tunesmith.ir.visit import blocks_under, path_to_block
 from tunesmith.schedule.footprints import own_guards
@@ -20,13 +22,14 @@ def ranges_under(loop: For, block: str) -> dict[Var, Poly]:
 
 
 def check_extents(s: ScheduleState, b: Block, dims: Mapping[int, tuple[Poly, Poly]]) -> None:
-    """Refuse (box) a footprint whose extents depend on loop variables."""
+    """Refuse (box) a footprint whose extents depend on loop variables, or on sizes without upper bound."""
+    bounded = {v for v, (_, most) in size_ranges(s.func).items() if most < LARGEST_SIZE}
     for _, extent in dims.values():
-        bound = [v.name for v in extent.vars if not isinstance(v, Param)]
-        if bound:
-            raise s.refuse(
-                "box", f"the footprint of block {b.name} has an extent that depends on {', '.join(sorted(bound))}: {extent!r}", b
-            )
+        found = [v for v in extent.vars if not isinstance(v, Param) and v not in bounded]
+        if found:
+            names = ", ".join(sorted([v.name for v in found]))
+            hint = ". Tune the function for a range of its sizes" if all(v in sizes_of(s.func) for v in found) else ""
+            raise s.refuse("box", f"the footprint of block {b.name} has an extent that depends on {names}: {extent!r}{hint}", b)
 
 
 def position(

@@ -16,12 +16,12 @@ from typing import ClassVar
 
 from tunesmith.ir import structural
 from tunesmith.ir.function import IRModule, PrimFunc
-from tunesmith.ir.specialize import sizes_of, specialize
+from tunesmith.ir.specialize import sizes_of
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.verify import verify
 from tunesmith.lower.fallback.default_schedule import default_schedule
 from tunesmith.lower.size_ranges import SizeRanges
-from tunesmith.lower.size_versions import with_versions
+from tunesmith.lower.size_versions import version_for, with_versions
 from tunesmith.lower.tuned_sizes import measured_function
 from tunesmith.measure.records.database import Database
 from tunesmith.measure.records.record import Record, target_key
@@ -193,7 +193,7 @@ class ApplyRecords:
                     found.append((box, replace(at, reason=self._why_missing(workload, target))))
                     continue
                 at = replace(at, record=record.identity, seconds=_finite(record))
-                scheduled = apply_record(record, measured, specialize(func, box.single))
+                scheduled = apply_record(record, measured, version_for(func, box))
             except UserError as error:
                 found.append((box, replace(at, status="refused", reason=f"its record does not apply: {error}. Tune it again")))
                 continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tunesmith.ir.analysis.size_ranges import symbol_ranges
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.indirect_index import IndirectIndex
@@ -12,7 +13,7 @@ from tunesmith.ir.stmt import Allocate, BindIndex, BufferStore, For
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import Handler, transform
 from tunesmith.lower.pass_infra import function_pass
-from tunesmith.lower.simplifier import Simplifier, symbol_ranges
+from tunesmith.lower.simplifier import Simplifier
 
 
 def flat_index(buffer: Buffer, indices: tuple[Poly, ...]) -> Poly:

@@ -22,6 +22,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from tunesmith.ir.analysis.size_ranges import symbol_ranges
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import Binary, Expr, Select
 from tunesmith.ir.function import PrimFunc
@@ -30,7 +31,7 @@ from tunesmith.ir.stmt import Allocate, BufferStore, For, Seq, Stmt, seq
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import transform, with_body
 from tunesmith.lower.pass_infra import function_pass
-from tunesmith.lower.simplifier import Simplifier, symbol_ranges
+from tunesmith.lower.simplifier import Simplifier
 from tunesmith.support import dtype as dt
 from tunesmith.support.arguments import as_count
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tunesmith.ir.analysis.guarded_accesses import GuardedAccess, guarded_accesses
+from tunesmith.ir.analysis.size_ranges import symbol_ranges
 from tunesmith.ir.arith.enumerate import values_at
 from tunesmith.ir.arith.interval import bounds, nested_interval
 from tunesmith.ir.buffer import Buffer, BufferLoad
@@ -24,7 +25,7 @@ from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import transform, walk
 from tunesmith.lower.loop_carried import carries_values
 from tunesmith.lower.pass_infra import function_pass
-from tunesmith.lower.simplifier import Simplifier, symbol_ranges
+from tunesmith.lower.simplifier import Simplifier
 from tunesmith.support.errors import BuildError
 
 MAX_POINTS = 1 << 17

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from tunesmith.ir.analysis.size_ranges import symbol_ranges
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.stmt import seq
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import with_body
 from tunesmith.lower.pass_infra import function_pass
-from tunesmith.lower.simplifier import Simplifier, symbol_ranges
+from tunesmith.lower.simplifier import Simplifier
 
 
 @function_pass(requires="SCHEDULED")

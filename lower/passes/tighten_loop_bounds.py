@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tunesmith.ir.analysis.size_ranges import symbol_ranges
 from tunesmith.ir.arith.linear import coefficient
 from tunesmith.ir.expr import IsNegative
 from tunesmith.ir.function import PrimFunc
@@ -16,7 +17,7 @@ from tunesmith.ir.stmt import For, If, Seq, Stmt
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import substitute, transform, with_body
 from tunesmith.lower.pass_infra import function_pass
-from tunesmith.lower.simplifier import Simplifier, symbol_ranges
+from tunesmith.lower.simplifier import Simplifier
 
 
 @function_pass(requires="OPAQUE")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tunesmith.ir.analysis.size_ranges import Range, symbol_ranges
 from tunesmith.ir.arith.linear import coefficient
 from tunesmith.ir.arith.simplify import simplify as simplify_poly
 from tunesmith.ir.buffer import Buffer
@@ -21,7 +22,7 @@ from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import with_body
 from tunesmith.lower.pass_infra import function_pass
 from tunesmith.lower.renew_binders import renew_binders
-from tunesmith.lower.simplifier import Range, Simplifier, symbol_ranges
+from tunesmith.lower.simplifier import Simplifier
 
 Plan = Callable[[], Any]
 

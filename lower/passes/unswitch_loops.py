@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tunesmith.ir.analysis.size_ranges import symbol_ranges
 from tunesmith.ir.expr import Const, IsNegative
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.indirect_index import IndirectIndex
@@ -18,7 +19,7 @@ from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import transform, walk, with_body
 from tunesmith.lower.pass_infra import function_pass
 from tunesmith.lower.renew_binders import renew_binders
-from tunesmith.lower.simplifier import Simplifier, symbol_ranges
+from tunesmith.lower.simplifier import Simplifier
 from tunesmith.support.arguments import as_count
 
 MAX_HOISTED = 3

@@ -14,6 +14,7 @@ from typing import Any
 
 from tunesmith.ir.analysis.identity_element import identity_element
 from tunesmith.ir.analysis.reduction_update import accumulation
+from tunesmith.ir.analysis.size_ranges import symbol_ranges
 from tunesmith.ir.arith.linear import linear
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, IsNegative, Not, Ramp, Select
@@ -25,7 +26,7 @@ from tunesmith.ir.stmt import BindIndex, BufferStore, Evaluate, For, If, Seq, St
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import substitute, transform, walk, with_body
 from tunesmith.lower.pass_infra import function_pass
-from tunesmith.lower.simplifier import Simplifier, symbol_ranges
+from tunesmith.lower.simplifier import Simplifier
 from tunesmith.lower.uniform_division import UniformDivision, Versions, exact_buffers, requires_exact_operands
 from tunesmith.support import dtype as dt
 

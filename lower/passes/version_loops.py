@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from math import gcd
 from typing import Any
 
+from tunesmith.ir.analysis.size_ranges import Range, symbol_ranges
 from tunesmith.ir.expr import Const, IsNegative
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Poly, Var, less_than
@@ -24,7 +25,7 @@ from tunesmith.ir.visit import Handler, transform, walk, with_body
 from tunesmith.lower.code_size import UNROLLED, code_size
 from tunesmith.lower.pass_infra import function_pass
 from tunesmith.lower.renew_binders import renew_binders
-from tunesmith.lower.simplifier import Range, Simplifier, symbol_ranges
+from tunesmith.lower.simplifier import Simplifier
 from tunesmith.support.arguments import as_count
 
 MAX_VERSIONS = 24

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-from tunesmith.lower.size_ranges import LARGEST, SizeRanges
+from tunesmith.ir.analysis.size_ranges import LARGEST_SIZE
+from tunesmith.lower.size_ranges import SizeRanges
 from tunesmith.lower.tuned_sizes import TunedSizes
 from tunesmith.measure.records.fields import (
     MAX_MESSAGE,
@@ -295,7 +296,7 @@ def _sizes(fields: LineFields) -> TunedSizes | None:
         fields.refuse("sizes", expected, value)
     for name, ends in ranges.items():
         fine = isinstance(ends, list) and len(ends) == 2 and all(type(x) is int for x in ends)
-        if not fine or not 1 <= ends[0] <= ends[1] <= LARGEST or not 0 < len(name) <= MAX_NAME:
+        if not fine or not 1 <= ends[0] <= ends[1] <= LARGEST_SIZE or not 0 < len(name) <= MAX_NAME:
             fields.refuse("sizes", expected, value)
     return TunedSizes(digest, SizeRanges.of({name: (low, high) for name, (low, high) in ranges.items()}))
 

@@ -12,7 +12,7 @@ from functools import cached_property
 from tunesmith.ir import structural
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Poly, Var, poly, substitute
-from tunesmith.ir.specialize import sizes_of, specialize
+from tunesmith.ir.specialize import sizes_of
 from tunesmith.lower.size_ranges import SizeRanges
 from tunesmith.lower.size_versions import version_for
 from tunesmith.lower.tuned_sizes import TunedSizes
@@ -52,7 +52,7 @@ class DynamicSizes:
         Raises:
             BuildError: no sketch applies.
         """
-        func = specialize(self.func, self.box.single)
+        func = version_for(self.func, self.box)
         sketches: list[Sketch] = []
         refused: list[str] = []
         for sketch in space.sketches:

@@ -7,6 +7,8 @@ from typing import Any
 
 from tunesmith.ir.expr import Expr
 from tunesmith.ir.poly import Poly
+from tunesmith.lower.size_ranges import SizeRanges
+from tunesmith.lower.size_versions import version_for
 from tunesmith.ops import tensor_expression as te
 from tunesmith.schedule.schedule import Schedule
 
@@ -92,6 +94,19 @@ def test_compute_at_box(on: On, refuse: Refuse) -> None:
         s,
         lambda: s.compute_at(s.get_block("B"), loops(s, "C")[0]),
     )
+
+
+def test_compute_at_box_of_sizes(refuse: Refuse) -> None:
+    """A row of n elements needs an upper bound of n."""
+    n = te.var("n")
+    x = te.placeholder((8, n), name="X")
+    b = te.compute((8, n), lambda i, j: x[i, j] + x[i, j], "B")
+    func = te.create_prim_func([x, te.compute((8, n), lambda i, j: b[i, j] * b[i, j], "C")], "rows")
+    s = Schedule(func)
+    message = "the footprint of block B has an extent that depends on n: n. Tune the function for a range of its sizes"
+    refuse("compute_at", "box", message, s, lambda: s.compute_at(s.get_block("B"), loops(s, "C")[0]))
+    bounded = Schedule(version_for(func, SizeRanges.of({"n": (3, 20)})))
+    bounded.compute_at(bounded.get_block("B"), loops(bounded, "C")[0])
 
 
 def test_compute_at_guard(on: On, refuse: Refuse) -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from tunesmith.ir.analysis.size_ranges import LARGEST_SIZE
 from tunesmith.ir.expr import Const, Expr
 from tunesmith.ir.poly import Var, less_than, poly
-from tunesmith.lower.size_ranges import LARGEST, SizeRanges, ranges_of
+from tunesmith.lower.size_ranges import SizeRanges, ranges_of
 
 N, M = Var("n"), Var("m")
 
 
-@pytest.mark.parametrize("ranges", [{"n": (1, 1)}, {"n": (65, 128)}, {"m": (1, LARGEST), "n": (3, 4)}])
+@pytest.mark.parametrize("ranges", [{"n": (1, 1)}, {"n": (65, 128)}, {"m": (1, LARGEST_SIZE), "n": (3, 4)}])
 def test_a_condition_gives_its_box_back(ranges: dict[str, tuple[int, int]]) -> None:
     box = SizeRanges.of(ranges)
     assert ranges_of(box.condition([N, M]), [N, M]) == box

@@ -18,6 +18,7 @@ from tunesmith.codegen.llvm.kernel.loop_uses import LoopUses
 from tunesmith.codegen.llvm.kernel.masks import active_lanes, inactive_lanes_are_unused
 from tunesmith.codegen.llvm.kernel.transpose import Tile, find_tiles, transpose
 from tunesmith.codegen.llvm.text import literal, llvm_type, suffix
+from tunesmith.ir.analysis.size_ranges import symbol_ranges
 from tunesmith.ir.arith.interval import bounds
 from tunesmith.ir.arith.linear import linear
 from tunesmith.ir.buffer import Buffer
@@ -30,7 +31,6 @@ from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import substitute as substitute_statement
 from tunesmith.ir.visit import walk, walk_objects
 from tunesmith.lower.code_size import EMITTED
-from tunesmith.lower.simplifier import symbol_ranges
 from tunesmith.runtime.thread_support import FORKED, THREADS
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import BuildError

@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.passes.bind_sizes import bind_sizes
 from tunesmith.graph.tuning.tasks import ExtractedTask
+from tunesmith.ir.analysis.size_ranges import LARGEST_SIZE
 from tunesmith.ir.function import IRModule
 from tunesmith.ir.poly import Var, evaluate
 from tunesmith.ir.specialize import sizes_of
-from tunesmith.lower.size_ranges import LARGEST, SizeRanges
+from tunesmith.lower.size_ranges import SizeRanges
 from tunesmith.support.errors import UserError
 
 Sizes = str | Sequence[str] | Mapping[str, str | int | Sequence[int]]
@@ -133,9 +134,9 @@ def _buckets(name: str, value: object, given: object) -> list[tuple[int, int]]:
 def _range(name: str, low: int, high: int, given: object) -> list[tuple[int, int]]:
     if low > high:
         raise UserError(f"sizes={given!r:.200}: the range of {name} from {low} to {high} is empty. Give the lower end first")
-    if low < 1 or high > LARGEST:
+    if low < 1 or high > LARGEST_SIZE:
         zero = "; a call with size 0 runs without tuning" if low == 0 else ""
-        raise UserError(f"sizes={given!r:.200}: sizes to tune for are from 1 to {LARGEST}{zero}. Change the range of {name}")
+        raise UserError(f"sizes={given!r:.200}: sizes to tune for are from 1 to {LARGEST_SIZE}{zero}. Change the range of {name}")
     return powers_of_two(low, high) if low < high else [(low, low)]
 
 

@@ -14,6 +14,8 @@ from tunesmith.ir.poly import Var, floordiv, less_than, poly
 from tunesmith.ir.stmt import Allocate, Block, BufferStore, Iter, nest, seq, store
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import walk
+from tunesmith.lower.code_size import UNROLLED, code_size
+from tunesmith.lower.passes.version_loops import version_loops
 from tunesmith.lower.pipelines import CPU
 from tunesmith.measure.evaluator.guard_pages import GuardedArray
 from tunesmith.ops import tensor_expression as te
@@ -53,6 +55,21 @@ def test_every_size_of_a_partial_tile_has_its_own_code() -> None:
     stores = [x for x in walk(out.body) if type(x) is BufferStore]
     assert len(stores) == 4 + 3 + 2 + 1
     assert sum(type(x) is IsNegative for x in walk(out.body)) == 3, "a tile has 4, 3, 2 or else 1 row; no branch inside a tile"
+
+
+def test_large_tiles_have_fewer_partial_tiles() -> None:
+    """Sixteen rows of exponentials: a tile for each rest would exceed the limit on unrolled code."""
+    n = te.var("n")
+    x = te.placeholder((n, 16), name="x")
+    s = Schedule(te.create_prim_func([x, te.compute((n, 16), lambda i, j: te.exp(te.exp(x[i, j])), "Y")], "f"))
+    i, j = s.get_loops(s.get_block("Y"))
+    s.unroll(s.split(i, [None, 16])[1])
+    s.vectorize(j)
+    lanes = TARGET.vector_lanes("float32")
+    one = code_size(s.func.body, lanes)
+    assert 2 * one < UNROLLED // 2 < 8 * one
+    assert code_size(version_loops(s.func, TARGET).body, lanes) < 4 * one
+    assert code_size(version_loops(s.func, TARGET, rests=0).body, lanes) == code_size(version_loops(s.func, TARGET).body, lanes)
 
 
 def test_a_long_partial_tile_is_masked() -> None:

@@ -194,6 +194,23 @@ def never_inside(A: T.Buffer((4,), "float32"), C: T.Buffer((4,), "float32")):
                 C[i] = A[i]
 
 
+@T.prim_func
+def rows_of_a_tile(A: T.Buffer((9, 16), "float32"), C: T.Buffer((9, 16), "float32")):
+    for o in T.serial(3):
+        for i in T.unroll(3):
+            for j in T.vectorized(16):
+                if o * 3 + i < 8:
+                    C[o * 3 + i, j] = A[o * 3 + i, j]
+
+
+def test_guards_of_rows_leave_the_loops_over_vectors(lowered: Lowered) -> None:
+    done = lowered(rows_of_a_tile, unswitch_loops)
+    (guard,) = [n for n in walk(done.body) if type(n) is If]
+    assert type(guard.then) is For and guard.then.kind == "vectorized" and type(guard.then.body) is not If
+    (loop,) = [n for n in walk(done.body) if type(n) is For and n.kind == "unrolled"]
+    assert loop.body is guard
+
+
 def test_an_empty_branch(lowered: Lowered) -> None:
     done = lowered(never_inside, unswitch_loops)
     assert ifs(done) == 1 and guarded_inside(done) == 0
