@@ -172,6 +172,8 @@ def _outside_of_remainders(e: Poly) -> set[Var]:
         for atom in monomial:
             if not isinstance(atom, Op):
                 out.add(atom)
+            elif atom.op in ("min", "max"):
+                out |= {v for arg in atom.args for v in _outside_of_remainders(arg)}
             elif atom.op != "mod" or atom.args[1].const is None:
                 out |= set(atom.vars)
     return out

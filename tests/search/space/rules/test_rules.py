@@ -199,9 +199,10 @@ def f(A: T.Buffer((8, n), "float32"), B: T.Buffer((n, 8), "float32"), C: T.Buffe
     assert tried
 
 
-def test_channels_of_a_transposed_convolution_in_nchw_are_a_vector_axis() -> None:
+@pytest.mark.parametrize("kernel", [3, 4])
+def test_channels_of_a_transposed_convolution_in_nchw_are_a_vector_axis(kernel: int) -> None:
     """The filter's rows depend on the image's only by remainders, so that it is packed once for all pixels."""
-    func = workload("conv2d_transpose(n=1,h=5,w=5,ci=4,co=32,kh=4,kw=4,stride=2,pad=1,layout=NCHW)").func
+    func = workload(f"conv2d_transpose(n=1,h=5,w=5,ci=4,co=32,kh={kernel},kw={kernel},stride=2,pad=1,layout=NCHW)").func
     names = [s.name for s in generate(func, TARGET).sketches]
     assert [n for n in names if "across" in n and "pack(W const)" in n]
     per_batch = [s.name for s in generate(workload("batch_matmul(b=4,m=16,n=16,k=16)").func, TARGET).sketches]
