@@ -12,35 +12,20 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from tunesmith.costmodel.analysis.operation_groups import Variables, operation_groups
+from tunesmith.costmodel.analysis.operation_kinds import kind_of, operation_counts
 from tunesmith.costmodel.formulas.expr_graph import Dag, Num
 from tunesmith.ir.analysis.access_regions import accesses
 from tunesmith.ir.arith.interval import interval
 from tunesmith.ir.arith.linear import coefficient
 from tunesmith.ir.buffer import Buffer, BufferLoad
-from tunesmith.ir.expr import COMPARISONS, LOGIC, Binary, Call, Cast, Expr, IsNegative, Not, Select
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.gpu import SHARED_SCOPES, is_block_axis, is_thread_axis, is_virtual_axis
 from tunesmith.ir.indirect_index import IndirectVar
-from tunesmith.ir.intrinsics import intrinsic
 from tunesmith.ir.node import Node
 from tunesmith.ir.poly import ONE, ZERO, Atom, Op, Param, Poly, Var, poly, substitute
 from tunesmith.ir.stmt import Block, For, annotation
 from tunesmith.support import dtype as dt
 
-_BINARY = {
-    "add": "add",
-    "sub": "add",
-    "mul": "mul",
-    "div": "div",
-    "floordiv": "div",
-    "mod": "div",
-    "pow": "div",
-    "min": "max",
-    "max": "max",
-}
-COUNTS = ("add", "mul", "div", "max", "call", "select", "mask", "cast", "integer")
-"""Kinds of operations: float additions, multiplications, divisions, comparisons (with min and max), operations inside intrinsics,
-selects on values, selects on positions (padding, tails), conversions, and integer and boolean arithmetic except on positions."""
 FLOPS = ("add", "mul", "div", "max", "call")
 Indices = tuple[Poly, ...]
 
@@ -135,7 +120,7 @@ class Store:
         """The operations by the loops that their values depend on."""
         out: dict[Variables, dict[str, int]] = {}
         loops = {it.var: b.vars for it, b in zip(self.block.iters, self.block.bindings, strict=True)}
-        for variables, counts in operation_groups(self.block, _counted_as).items():
+        for variables, counts in operation_groups(self.block, kind_of).items():
             group = out.setdefault(frozenset().union(*[loops[v] for v in variables]), {})
             for kind, n in counts.items():
                 group[kind] = group.get(kind, 0) + n
@@ -389,36 +374,6 @@ def _uses(block: Block) -> dict[Buffer, Use]:
             use.indices.append(access.indices)
             use.at.append(tuple([substitute(e, bound) for e in access.indices]))
     return out
-
-
-def operation_counts(block: Block) -> dict[str, int]:
-    """Operations of one instance of a block's body, by `COUNTS`."""
-    counts = dict.fromkeys(COUNTS, 0)
-    for group in operation_groups(block, _counted_as).values():
-        for kind, n in group.items():
-            counts[kind] += n
-    return counts
-
-
-def _counted_as(e: Expr) -> tuple[str, int] | None:
-    """The kind of an operation, and how many it counts as; None for leaves and for conditions on indices."""
-    if _is_position(e):
-        return None
-    if type(e) is Binary:
-        kind = _BINARY.get(e.op) or ("max" if e.op in COMPARISONS else "integer")
-        return (kind if dt.is_float(e.a.dtype) else "integer"), 1
-    if type(e) is Call:
-        return "call", intrinsic(e.name).flops
-    if type(e) is Select:
-        return ("mask" if _is_position(e.cond) else "select"), 1
-    return ("cast", 1) if type(e) is Cast else None
-
-
-def _is_position(e: Expr) -> bool:
-    """Whether a condition is only on indices: lowering turns it into masks and loop bounds."""
-    if type(e) is Binary and e.op in LOGIC:
-        return _is_position(e.a) and _is_position(e.b)
-    return _is_position(e.a) if type(e) is Not else type(e) is IsNegative
 
 
 @dataclass

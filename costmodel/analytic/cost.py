@@ -22,7 +22,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
-from tunesmith.costmodel.analysis.program_analysis import COUNTS, Indices, Loop, ProgramAnalysis, Store, Use
+from tunesmith.costmodel.analysis.operation_kinds import COUNTS
+from tunesmith.costmodel.analysis.program_analysis import Indices, Loop, ProgramAnalysis, Store, Use
 from tunesmith.costmodel.formulas.expr_graph import Dag, Num
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.target.target import Target

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tunesmith.costmodel.analysis.program_analysis import COUNTS, ProgramAnalysis, Store, Use
+from tunesmith.costmodel.analysis.operation_kinds import COUNTS
+from tunesmith.costmodel.analysis.program_analysis import ProgramAnalysis, Store, Use
 from tunesmith.costmodel.features.gpu_features import gpu_features
 from tunesmith.costmodel.formulas.expr_graph import Dag, Num
 from tunesmith.ir.target.target import Target

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tunesmith.costmodel.analysis.program_analysis import ProgramAnalysis, Store, operation_counts
+from tunesmith.costmodel.analysis.operation_kinds import operation_counts
+from tunesmith.costmodel.analysis.program_analysis import ProgramAnalysis, Store
 from tunesmith.costmodel.formulas.expr_graph import Num, NumpyProgram
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.expr import cast, const, equal, maximum, select
