@@ -321,7 +321,8 @@ def _pair(a: Value, b: Value, what: str) -> tuple[Expr, Expr]:
     a, b = [x.as_expr() if isinstance(x, Symbolic) else x for x in (a, b)]
     like = a if isinstance(a, Expr) else b
     if not isinstance(like, Expr):
-        raise ScriptError(f"{what}: at least one operand must be an expression, got {a!r} and {b!r}")
+        number = f": write te.const({a!r}, dtype)" if isinstance(a, (int, float)) else ""
+        raise ScriptError(f"{what}: at least one operand must be an expression, got {a!r} and {b!r}{number}")
     x, y = as_expr(a, like.dtype), as_expr(b, like.dtype)
     if dt.element(x.dtype) != dt.element(y.dtype):
         raise ScriptError(f"{what}: operands have different types {x.dtype} and {y.dtype}; write an explicit cast")

@@ -77,6 +77,8 @@ class _Translator(ast.NodeTransformer):
             node.args = [_sizes(a) for a in node.args]
             for k in node.keywords:
                 k.value = _sizes(k.value) if k.arg == "shape" else k.value
+        if _word(node) == "reinterpret" and len(node.args) == 2:
+            node.args, node.keywords = node.args[1:], [ast.copy_location(ast.keyword("dtype", node.args[0]), node)]
         return self.generic_visit(node)
 
 

@@ -85,6 +85,7 @@ def test_operators_are_those_of_numpy(element: Element, wanted: np.ndarray) -> N
         (lambda i, j: x[n[i, j], 0], r'of type int32, which is data: .* te.lookup\(cast\("int64", value\), extent, lambda v: x\[v\]\)'),
         (lambda i, j: x[te.cast("int64", n[i, j]), 0], r"bound by te.lookup\(value, extent, lambda v: x\[v\]\), in scripts T.lookup"),
         (lambda i, j: x[x[i, j], 0], "an index expression was expected .*, got a value of type float32$"),
+        (lambda i, j: te.select(i > 1, 1.0, 0.0), r"select: at least one operand .*, got 1.0 and 0.0: write te.const\(1.0, dtype\)"),
         (lambda i, j: x[i, :], "got a slice: write an index for each dimension, and reduce over an axis of reduce_axis"),
         (lambda i, j: math.exp(x[i, j]), "functions of math and float.. take numbers. Use those of te, such as te.exp, in scripts T.exp"),
     ],

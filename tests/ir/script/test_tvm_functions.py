@@ -101,6 +101,7 @@ def test_values_of_floats(value: str, wanted: np.ndarray) -> None:
         ("T.shift_right(N[vi], 1)", N >> 1),
         ("T.max_value('int32')", np.full(6, 2**31 - 1)),
         ("T.min_value('int32')", np.full(6, -(2**31))),
+        ("T.reinterpret('int32', A[vi])", A.view(np.int32)),
         ("T.truncdiv(7, 2)", np.full(6, 3)),
     ],
 )
