@@ -22,7 +22,10 @@ Value = Union["Expr", int, float, bool]
 ARITHMETIC = ("add", "sub", "mul", "div", "floordiv", "mod", "min", "max", "pow", "bitand", "bitor", "bitxor", "shl", "shr")
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 LOGIC = ("and", "or")
-
+BITWISE = {"bitand": "&", "bitor": "|", "bitxor": "^", "shl": "<<", "shr": ">>"}
+"""Python's operators of bits, which are logical operations for bools."""
+MAX_FACTORS = 4
+"""Largest exponent for which a power is a product."""
 
 _OF_NUMPY = {"absolute": "abs", "fabs": "abs", "rint": "round"}
 """numpy functions whose intrinsic has another name."""
@@ -80,7 +83,14 @@ class Expr(Node, Symbolic):
         raise ScriptError(
             "a symbolic expression has no truth value in Python. Instead of `a if cond else b`, max(a, b) and min(a, b) write "
             "te.select(cond, a, b), te.maximum(a, b) and te.minimum(a, b); in scripts T.select, T.max and T.min, or an If statement. "
-            "ir.structural.equal(a, b) compares programs"
+            "Instead of `p and q`, `p or q`, `not p` and `a < b < c` write te.all(p, q), te.any(p, q), te.logical_not(p) and "
+            "te.all(a < b, b < c), or p & q, p | q and ~p. ir.structural.equal(a, b) compares programs"
+        )
+
+    def __float__(self) -> float:
+        raise ScriptError(
+            "a symbolic expression has no value in Python: functions of math and float() take numbers. Use those of te, such as te.exp, "
+            "in scripts T.exp"
         )
 
     def astype(self, dtype: str) -> Expr:
@@ -117,8 +127,49 @@ class Expr(Node, Symbolic):
     def __mod__(self, other: Value) -> Expr:
         return binary("mod", self, other)
 
+    def __pow__(self, other: Value) -> Expr:
+        return power(self, other)
+
+    def __rpow__(self, other: Value) -> Expr:
+        return power(other, self)
+
     def __neg__(self) -> Expr:
         return binary("sub", const(0, self.dtype), self)
+
+    def __invert__(self) -> Expr:
+        if dt.element(self.dtype) == "bool":
+            return Not(self)
+        return bitwise("bitxor", self, 2 ** dt.bits(self.dtype) - 1 if dt.is_unsigned(self.dtype) else -1)
+
+    def __and__(self, other: Value) -> Expr:
+        return bitwise("bitand", self, other)
+
+    def __rand__(self, other: Value) -> Expr:
+        return bitwise("bitand", other, self)
+
+    def __or__(self, other: Value) -> Expr:
+        return bitwise("bitor", self, other)
+
+    def __ror__(self, other: Value) -> Expr:
+        return bitwise("bitor", other, self)
+
+    def __xor__(self, other: Value) -> Expr:
+        return bitwise("bitxor", self, other)
+
+    def __rxor__(self, other: Value) -> Expr:
+        return bitwise("bitxor", other, self)
+
+    def __lshift__(self, other: Value) -> Expr:
+        return bitwise("shl", self, other)
+
+    def __rlshift__(self, other: Value) -> Expr:
+        return bitwise("shl", other, self)
+
+    def __rshift__(self, other: Value) -> Expr:
+        return bitwise("shr", self, other)
+
+    def __rrshift__(self, other: Value) -> Expr:
+        return bitwise("shr", other, self)
 
     def __lt__(self, other: Value) -> Expr:
         return compare("lt", self, other)
@@ -260,7 +311,7 @@ def as_expr(value: Value, dtype: str) -> Expr:
         return value
     try:
         return const(value, dtype)
-    except TypeError:
+    except (TypeError, ValueError):
         kind, name = type(value).__name__, getattr(value, "name", None)
         what = f"the {kind} {name}: index it, as in {name}[...]" if name else f"{value!r:.100} ({kind})"
         raise ScriptError(f"an operand is an element or a number, got {what}") from None
@@ -270,7 +321,8 @@ def _pair(a: Value, b: Value, what: str) -> tuple[Expr, Expr]:
     a, b = [x.as_expr() if isinstance(x, Symbolic) else x for x in (a, b)]
     like = a if isinstance(a, Expr) else b
     if not isinstance(like, Expr):
-        raise ScriptError(f"{what}: at least one operand must be an expression, got {a!r} and {b!r}")
+        number = f": write te.const({a!r}, dtype)" if isinstance(a, (int, float)) else ""
+        raise ScriptError(f"{what}: at least one operand must be an expression, got {a!r} and {b!r}{number}")
     x, y = as_expr(a, like.dtype), as_expr(b, like.dtype)
     if dt.element(x.dtype) != dt.element(y.dtype):
         raise ScriptError(f"{what}: operands have different types {x.dtype} and {y.dtype}; write an explicit cast")
@@ -286,6 +338,46 @@ def binary(op: str, a: Value, b: Value) -> Expr:
     if op == "div" and not dt.is_float(x.dtype):
         raise ScriptError(f"`/` is for floats, got {x.dtype}; use // for integers")
     return Binary(op, x, y)
+
+
+def power(a: Value, b: Value) -> Expr:
+    """`a` to the power of `b`: a product if `b` is the number 1, 2, 3 or 4, and 1 if it is 0; else the operation `pow`, for floats only.
+
+    Raises:
+        ScriptError: mixed types, or integers with another exponent.
+    """
+    number = b.value if isinstance(b, Const) else b
+    if isinstance(a, Expr) and dt.element(a.dtype) != "bool" and isinstance(number, (int, float)) and number in range(MAX_FACTORS + 1):
+        square = a * a if number > 1 else a
+        return const(1, a.dtype) if number == 0 else square if number < 3 else square * a if number == 3 else square * square
+    x, y = _pair(a, b, "pow")
+    if not dt.is_float(x.dtype):
+        raise ScriptError(
+            f"the power of a value of type {x.dtype} takes the exponents 0 to {MAX_FACTORS}, as numbers: write products, or cast the "
+            "operands to float32"
+        )
+    return Binary("pow", x, y)
+
+
+def bitwise(op: str, a: Value, b: Value) -> Expr:
+    """`a op b` for bitand, bitor, bitxor, shl and shr: of integers bit by bit, of bools the logical operation, as in numpy.
+
+    Raises:
+        ScriptError: mixed types, floats, or a shift of bools.
+    """
+    sign = BITWISE[op]
+    x, y = a, b
+    if any(isinstance(e, Expr) and dt.element(e.dtype) == "bool" for e in (a, b)):
+        if op in ("shl", "shr"):
+            raise ScriptError(f"`{sign}` is for integers, got a condition; cast it to an integer type")
+        for e in (a, b):
+            require_condition(e, f"`{sign}` of conditions")
+        x, y = _pair(a, b, f"`{sign}`")
+        return compare("ne", x, y) if op == "bitxor" else Binary("and" if op == "bitand" else "or", x, y)
+    x, y = _pair(a, b, f"`{sign}`")
+    if not dt.is_int(x.dtype):
+        raise ScriptError(f"`{sign}` is for integers and conditions, got {x.dtype}")
+    return binary(op, x, y)
 
 
 def compare(op: str, a: Value, b: Value) -> Expr:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Union, final
 
 from tunesmith.ir.expr import COMPARISONS, Binary, Const, Expr, IsNegative, Not, Symbolic, index_operation
+from tunesmith.support import dtype as dt
 from tunesmith.support.dtype import INDEX
 from tunesmith.support.errors import InternalError, ScriptError
 
@@ -230,7 +231,22 @@ def poly(x: Index | Op) -> Poly:
         return poly(operator.index(x))  # type: ignore[arg-type]  # an integer of another type, such as numpy's
     except TypeError:
         expected = "an index expression was expected (int, loop variable or arithmetic on them)"
-        raise ScriptError(f"{expected}, got {type(x).__name__}: {x!r}") from None
+        raise ScriptError(f"{expected}, got {_not_an_index(x)}") from None
+
+
+def _not_an_index(x: object) -> str:
+    """The description of a value that is no index, with its replacement."""
+    if isinstance(x, slice):
+        return "a slice: write an index for each dimension, and reduce over an axis of reduce_axis"
+    if not isinstance(x, Expr):
+        return f"{type(x).__name__}: {x!r}"
+    if not dt.is_int(x.dtype):
+        return f"a value of type {x.dtype}"
+    value = "value" if x.dtype == INDEX else f'cast("{INDEX}", value)'
+    return (
+        f"a value of type {x.dtype}, which is data: an index that is loaded or computed is bound by "
+        f"te.lookup({value}, extent, lambda v: x[v]), in scripts T.lookup"
+    )
 
 
 def add(a: Poly, b: Poly) -> Poly:

@@ -36,16 +36,17 @@ from tunesmith.ir.expr import (
     equal,
     maximum,
     minimum,
+    power,
     require_condition,
     select,
 )
 from tunesmith.ir.expression_size import size_of
 from tunesmith.ir.indirect_index import IndirectIndex, IndirectVar
-from tunesmith.ir.intrinsics import INTRINSICS
 from tunesmith.ir.poly import Index, Poly, Var, poly
 from tunesmith.ir.visit import walk_objects
 from tunesmith.ops.create_prim_func import create_prim_func
 from tunesmith.ops.divide_formula import divide_formula
+from tunesmith.ops.intrinsic_functions import FUNCTIONS
 from tunesmith.ops.tensor import ReduceAxis, Reduction, Scan, Scatter, SpatialAxis, Tensor, variables_of
 from tunesmith.ops.tensor import default_loops as default_loops
 from tunesmith.support import dtype as dt
@@ -71,6 +72,7 @@ __all__ = [
     "minimum",
     "not_equal",
     "placeholder",
+    "pow",
     "prod",
     "reduce_axis",
     "scan",
@@ -82,17 +84,17 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Callable[..., Expr]:
-    """Resolve `te.exp(x)` to `te.call("exp", x)`, for each intrinsic."""
-    if name not in INTRINSICS:
+    """Resolve `te.exp` to the function of the intrinsic `exp`."""
+    if name not in FUNCTIONS:
         raise AttributeError(
-            f"te has no {name}; its functions are {', '.join(__all__)}, and the intrinsics {', '.join(sorted(INTRINSICS))}."
-            + did_you_mean(name, [*__all__, *INTRINSICS])
+            f"te has no {name}; its functions are {', '.join(__all__)}, and the intrinsics {', '.join(sorted(FUNCTIONS))}."
+            + did_you_mean(name, [*__all__, *FUNCTIONS])
         )
-    return functools.partial(call, name)
+    return FUNCTIONS[name]
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, *INTRINSICS})
+    return sorted({*__all__, *FUNCTIONS})
 
 
 def var(name: str) -> Poly:
@@ -357,6 +359,11 @@ def not_equal(a: Value, b: Value) -> Expr:
     return compare("ne", a, b)
 
 
+def pow(a: Value, b: Value) -> Expr:
+    """`a` to the power of `b`, also `a ** b`: a product for the exponents 0 to 4; other exponents are for floats."""
+    return power(a, b)
+
+
 def if_then_else(condition: Expr, a: Value, b: Value) -> Expr:
     """`a` where the condition holds, else `b`; the other side is not evaluated, so it may read out of range.  TVM's name of `select`."""
     return select(condition, a, b)
@@ -414,20 +421,29 @@ def _reduction(op: str, word: str, value: Expr, axis: Poly | Sequence[Poly]) -> 
         name = value.name
         raise ScriptError(f"{word}: an element is reduced, not the tensor {name}: index it, as in {word}({name}[i, r], axis=r)")
     if not isinstance(value, Expr):
-        raise ScriptError(f"{word}: an expression is reduced, got {value!r}")
+        raise ScriptError(f"{word}: an expression is reduced, got {value!r}{_of_two(word)}")
     if value.dtype == "bool":
         raise ScriptError(f"{word}: values of type bool cannot be reduced; cast them to an integer type")
+    if not isinstance(axis, (Poly, Var, list, tuple)):
+        got = f"a value of type {axis.dtype}" if isinstance(axis, Expr) else repr(axis)
+        raise ScriptError(f"{word}: axis= takes results of reduce_axis, got {got}{_of_two(word)}")
     axes: list[ReduceAxis] = []
     for a in [axis] if isinstance(axis, (Poly, Var)) else axis:
         v = a.as_var() if isinstance(a, Poly) else a
         if not isinstance(v, ReduceAxis):
-            raise ScriptError(f"{word}: axis={a!r} is not an axis to reduce over; make one with reduce_axis(extent, name)")
+            raise ScriptError(f"{word}: axis={a!r} is not an axis to reduce over; make one with reduce_axis(extent, name){_of_two(word)}")
         if v in axes:
             raise ScriptError(f"{word}: the axis {v} is listed twice")
         axes.append(v)
     if not axes:
         raise ScriptError(f"{word}: no axis is given. Pass axis=reduce_axis(extent, name), one or several")
     return Reduction(op, value, tuple(axes))
+
+
+def _of_two(word: str) -> str:
+    """The function that combines two operands, for a reduction that was called with them."""
+    instead = {"max": "te.maximum(a, b)", "min": "te.minimum(a, b)", "sum": "a + b", "prod": "a * b"}[word]
+    return f". te.{word}(value, axis=r) reduces over an axis; of two operands write {instead}"
 
 
 def _check_formula(made: Expr, variables: tuple[SpatialAxis, ...], what: str) -> None:

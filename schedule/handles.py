@@ -68,3 +68,29 @@ class IntRV(Handle):
                 "is, or give its possible values to the sampling primitive"
             )
         return self.expr.as_int()
+
+    def __lt__(self, other: object) -> bool:
+        return bool(self._compared("<") < _number(other))  # type: ignore[operator]
+
+    def __le__(self, other: object) -> bool:
+        return bool(self._compared("<=") <= _number(other))  # type: ignore[operator]
+
+    def __gt__(self, other: object) -> bool:
+        return bool(self._compared(">") > _number(other))  # type: ignore[operator]
+
+    def __ge__(self, other: object) -> bool:
+        return bool(self._compared(">=") >= _number(other))  # type: ignore[operator]
+
+    def _compared(self, sign: str) -> int:
+        """The number, for a comparison.  UserError in a schedule with open sizes."""
+        if self.expr.const is None:
+            raise UserError(
+                f"the sampled value {self.name} cannot be compared with `{sign}` while a space is derived, as in a sketch rule: it is a "
+                f"symbolic number that stands for all of its values. s.limit([{self.name}], at_most, label) is a constraint of the space; "
+                "or give the values that satisfy the comparison to the sampling primitive, or make a sketch for each case"
+            )
+        return self.expr.as_int()
+
+
+def _number(x: object) -> object:
+    return int(x) if isinstance(x, IntRV) else x

@@ -8,6 +8,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from types import MethodType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 import numpy as np
@@ -61,7 +62,7 @@ class Primitive(Generic[P, R]):
     @overload
     def __get__(self, obj: object, owner: type) -> Callable[P, R]: ...
     def __get__(self, obj: Any, owner: type) -> Any:
-        return self if obj is None else functools.partial(self.apply, obj)
+        return self if obj is None else MethodType(self, obj)
 
     def apply(self, s: ScheduleState, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run on `s` and record the step; a refused step changes and records nothing."""
@@ -164,8 +165,7 @@ class Primitive(Generic[P, R]):
         what = "an integer is needed" if wants_integer else "arguments are handles, numbers, text and lists of them"
         raise ScheduleError(self.name, "arguments", f"{at} is {v!r}; {what}")
 
-    def __call__(self, s: Any, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self.apply(s, *args, **kwargs)
+    __call__ = apply  # a bound method calls it, without a frame between
 
 
 def _is_default(signature: inspect.Signature, name: str, value: Any) -> bool:

@@ -92,11 +92,12 @@ def _atan_above(x: Expr) -> Expr:
     return start + (series + low)
 
 
-def _asin(x: Expr) -> Expr:
+def asin(x: Expr) -> Expr:
+    """The inverse of sin."""
     return call("copysign", _atan_above(call("abs", x) / call("sqrt", (1.0 - x) * (x + 1.0))), x)
 
 
-def _acos(x: Expr) -> Expr:
+def acos(x: Expr) -> Expr:
     """2 atan sqrt((1 - x) / (1 + x)); the root is infinite for -1."""
     return _atan_above(call("sqrt", (1.0 - x) / (x + 1.0))) * 2.0
 
@@ -108,7 +109,8 @@ def _sinh_above(x: Expr) -> Expr:
     return select(x < 1.0, (m + m / (m + 1.0)) * 0.5, root * 0.5 * root - 0.5 / root / root)
 
 
-def _cosh(x: Expr) -> Expr:
+def cosh(x: Expr) -> Expr:
+    """The hyperbolic cosine."""
     root = call("exp", call("abs", x) * 0.5)
     return root * 0.5 * root + 0.5 / root / root
 
@@ -124,7 +126,8 @@ def _asinh_above(x: Expr) -> Expr:
     return select(x > _LARGE, call("log", x) + math.log(2), near)
 
 
-def _acosh(x: Expr) -> Expr:
+def acosh(x: Expr) -> Expr:
+    """The non-negative inverse of cosh."""
     y = minimum(x, _LARGE) - 1.0
     return select(x > _LARGE, call("log", x) + math.log(2), log1p(y + call("sqrt", y * (y + 2.0))))
 
@@ -140,21 +143,29 @@ def _erfc(x: Expr) -> Expr:
     return select(x < 0.0, 2.0 - above, above)
 
 
+def tan(x: Expr) -> Expr:
+    """The tangent of an angle in radians."""
+    return sine(x) / cosine(x)
+
+
+asinh, atan, atanh, sinh = [_with_sign(formula) for formula in (_asinh_above, _atan_above, _atanh_above, _sinh_above)]
+
+
 def _np_erfc(x: np.ndarray) -> np.ndarray:
     return np.vectorize(math.erfc, otypes=[np.float64])(x) if x.size else x
 
 
 _TABLE: dict[str, tuple[Formula, Numpy, str]] = {
-    "acos": (_acos, np.arccos, "The inverse of cos, from 0 to pi; NaN beyond -1 and 1."),
-    "acosh": (_acosh, np.arccosh, "The non-negative inverse of cosh; NaN below 1."),
-    "asin": (_asin, np.arcsin, "The inverse of sin, from -pi / 2 to pi / 2; NaN beyond -1 and 1."),
-    "asinh": (_with_sign(_asinh_above), np.arcsinh, "The inverse of sinh."),
-    "atan": (_with_sign(_atan_above), np.arctan, "The inverse of tan, from -pi / 2 to pi / 2."),
-    "atanh": (_with_sign(_atanh_above), np.arctanh, "The inverse of tanh; NaN beyond -1 and 1."),
-    "cosh": (_cosh, np.cosh, "The hyperbolic cosine."),
+    "acos": (acos, np.arccos, "The inverse of cos, from 0 to pi; NaN beyond -1 and 1."),
+    "acosh": (acosh, np.arccosh, "The non-negative inverse of cosh; NaN below 1."),
+    "asin": (asin, np.arcsin, "The inverse of sin, from -pi / 2 to pi / 2; NaN beyond -1 and 1."),
+    "asinh": (asinh, np.arcsinh, "The inverse of sinh."),
+    "atan": (atan, np.arctan, "The inverse of tan, from -pi / 2 to pi / 2."),
+    "atanh": (atanh, np.arctanh, "The inverse of tanh; NaN beyond -1 and 1."),
+    "cosh": (cosh, np.cosh, "The hyperbolic cosine."),
     "erfc": (_erfc, _np_erfc, "1 - erf(x), accurate also where erf(x) is close to 1."),
-    "sinh": (_with_sign(_sinh_above), np.sinh, "The hyperbolic sine."),
-    "tan": (lambda x: sine(x) / cosine(x), np.tan, "The tangent of an angle in radians."),
+    "sinh": (sinh, np.sinh, "The hyperbolic sine."),
+    "tan": (tan, np.tan, "The tangent of an angle in radians."),
 }
 
 
@@ -175,7 +186,7 @@ COSH, ERFC, SINH, TAN = [_operator(n) for n in ("cosh", "erfc", "sinh", "tan")]
 # ---- two operands ------------------------------------------------------------------------------------------------------
 
 
-def _atan2(y: Expr, x: Expr) -> Expr:
+def atan2(y: Expr, x: Expr) -> Expr:
     """The angle from the quotient of magnitudes, where 0 / 0 counts as 0 and infinity / infinity as 1."""
     up, right = call("abs", y), call("abs", x)
     same = both(equal(up, right), equal(right, math.inf))
@@ -185,7 +196,7 @@ def _atan2(y: Expr, x: Expr) -> Expr:
     return call("copysign", select(left, math.pi - angle, angle), y)
 
 
-def _hypot(x: Expr, y: Expr) -> Expr:
+def hypot(x: Expr, y: Expr) -> Expr:
     """Scaled by the larger magnitude, so that no square overflows."""
     a, b = call("abs", x), call("abs", y)
     most, least = maximum(a, b), minimum(a, b)
@@ -210,6 +221,6 @@ def _of_two(name: str, formula: Callable[[Expr, Expr], Expr], numpy: Callable[..
     return GraphOperator(name, BROADCAST, compute, reference, meaning=meaning)
 
 
-ATAN2 = _of_two("atan2", _atan2, np.arctan2, "The angle of the vector (b, a) to the positive b axis, from -pi to pi; C99 atan2(a, b).")
+ATAN2 = _of_two("atan2", atan2, np.arctan2, "The angle of the vector (b, a) to the positive b axis, from -pi to pi; C99 atan2(a, b).")
 COPYSIGN = _of_two("copysign", lambda a, b: call("copysign", a, b), np.copysign, "The magnitude of a with the sign of b.")
-HYPOT = _of_two("hypot", _hypot, np.hypot, "sqrt(a * a + b * b) without overflow of the squares; C99 hypot.")
+HYPOT = _of_two("hypot", hypot, np.hypot, "sqrt(a * a + b * b) without overflow of the squares; C99 hypot.")

@@ -16,6 +16,7 @@ from tunesmith.ir.script.diagnostics import shorten
 from tunesmith.ir.script.naming import MAX_NAME
 from tunesmith.ir.script.parser_expr import ExprParser, Parsed
 from tunesmith.ir.script.printer_expr import FOLDED, call_dtype
+from tunesmith.ir.script.tvm_functions import FUNCTIONS, REFUSED, RENAMED
 from tunesmith.support import dtype as dt
 from tunesmith.support.nearest_name import nearest_name
 
@@ -32,13 +33,16 @@ class CallParser(ExprParser):
             self.fail(
                 e, f"`{shorten(ast.unparse(e.func))}` cannot be called in a script", "Values come from T.* functions and from buffers."
             )
-        f = _CALLS.get(name)
+        f = _CALLS.get(name) or FUNCTIONS.get(name)
         if f is not None:
             return f(self, e)
+        name = RENAMED.get(name, name)
         if name in INTRINSICS:
             return self._intrinsic(e, name)
         if name in dt.SCALARS:
             return self._scalar(e, name)
+        if name in REFUSED:
+            self.fail(e.func, f"T.{name} is not supported", f"{REFUSED[name][0].upper()}{REFUSED[name][1:]}.")
         near = nearest_name(name, [*_CALLS, *INTRINSICS])
         self.fail(e.func, f"T.{shorten(name)} is not a value function of the script", f"Did you mean T.{near}?" if near else "")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tunesmith.ir.buffer import SCOPES, Buffer
-from tunesmith.ir.expr import Expr
+from tunesmith.ir.expr import Const, Expr
 from tunesmith.ir.gpu import AXES
 from tunesmith.ir.indirect_index import IndirectVar
 from tunesmith.ir.intrinsics import INTRINSICS
@@ -17,6 +17,7 @@ from tunesmith.ir.script.diagnostics import shorten
 from tunesmith.ir.script.naming import MAX_NAME
 from tunesmith.ir.script.parser_calls import CallParser
 from tunesmith.ir.script.parser_expr import OPERATORS, Parsed
+from tunesmith.ir.script.tvm_buffer import check_options, without_options
 from tunesmith.ir.stmt import Allocate, Annotations, BindIndex, BufferStore, Evaluate, For, If, Seq, Stmt, store
 from tunesmith.support import dtype as dt
 
@@ -169,6 +170,7 @@ class StmtParser(CallParser):
 
     def new_buffer(self, call: ast.Call, name: str) -> Buffer:
         """The buffer declared by `T.Buffer(...)`, `T.alloc_buffer(...)` or `T.allocate(...)`."""
+        call, options = without_options(call)
         a = self.arguments(call, ("shape", "dtype", "scope", "pad", "align", "name"), 1)
         shape = a["shape"]
         dims = [self.index(d) for d in (shape.elts if isinstance(shape, (ast.Tuple, ast.List)) else [shape])]
@@ -185,7 +187,9 @@ class StmtParser(CallParser):
             if len(name) > MAX_NAME:
                 self.fail(a["name"], f"the name `{shorten(name)}` is longer than {MAX_NAME} characters")
         align = self.alignments(a["align"]) if "align" in a else ()
-        return self.make(call, Buffer, name, dims, dtype, scope, pad, align)
+        made = self.make(call, Buffer, name, dims, dtype, scope, pad, align)
+        check_options(self, options, made)
+        return made
 
     def alignments(self, e: ast.expr) -> list[tuple[int, Poly, Poly]]:
         """Parse `[(axis, factor, offset), ...]`."""
@@ -197,7 +201,7 @@ class StmtParser(CallParser):
         return out
 
     def notes(self, e: ast.expr) -> Annotations:
-        """Parse `{"key": value}`; values are text or index expressions."""
+        """Parse `{"key": value}`; values are text, index expressions, or bools, which are 1 and 0."""
         if not isinstance(e, ast.Dict):
             self.fail(e, 'annotations must be a literal dict: {"key": value}')
         out: dict[str, str | Poly] = {}
@@ -207,9 +211,17 @@ class StmtParser(CallParser):
             key = self.text(k, "the key of an annotation")
             if key in out:
                 self.fail(k, f"the annotation {shorten(key)!r} appears twice")
-            text = isinstance(v, ast.Constant) and isinstance(v.value, str)
-            out[key] = self.text(v, "an annotation") if text else self.index(v)
+            out[key] = self._note(key, v)
         return tuple(sorted(out.items()))
+
+    def _note(self, key: str, e: ast.expr) -> str | Poly:
+        if isinstance(e, ast.Constant) and isinstance(e.value, str):
+            return self.text(e, "an annotation")
+        if isinstance(e, (ast.List, ast.Tuple, ast.Dict)) or (isinstance(e, ast.Constant) and e.value is None):
+            self.fail(e, f"the annotation {shorten(key)!r} is no text and no integer", "Delete it, or write text.")
+        v = self.expr(e)
+        is_bool = isinstance(v, bool) or (isinstance(v, Const) and v.dtype == "bool")
+        return poly(int(v.value if isinstance(v, Const) else v)) if is_bool else self.index(e)  # type: ignore[arg-type]
 
     def _allocation(self, call: ast.Call, targets: Sequence[ast.expr], at: ast.stmt) -> tuple[str, Buffer]:
         names = self.targets(targets[0]) if len(targets) == 1 else []

@@ -25,6 +25,7 @@ from typing import Any, NoReturn
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.intrinsics import INTRINSICS
 from tunesmith.ir.script.parser import parse_python
+from tunesmith.ir.script.tvm_functions import REFUSED
 from tunesmith.support.dtype import SCALARS
 from tunesmith.support.errors import ScriptError
 
@@ -217,6 +218,7 @@ _ELSEWHERE = {
     "decl_buffer": "write T.alloc_buffer",
     "Select": "write T.select",
     "let": "write the expression where it is used",
+    **REFUSED,
 }
 """Names of TVMScript that are not supported, and their replacements."""
 

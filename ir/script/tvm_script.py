@@ -10,7 +10,7 @@ import ast
 from collections.abc import Sequence
 from typing import Any
 
-MARKS = ("from tvm", "sblock", "s_tir", "match_buffer", "I.ir_module", "T.reads", "T.writes", "tir.", "T.Select", "root")
+MARKS = ("from tvm", "sblock", "s_tir", "match_buffer", "I.ir_module", "T.reads", "T.writes", "tir.", "T.Select", "T.target", "root")
 """A text without any of these is not translated."""
 
 _NAMES = {
@@ -21,8 +21,9 @@ _NAMES = {
     "Select": "select",
 }
 _DECORATOR_OPTIONS = {"s_tir", "private", "check_well_formed", "persistent"}
-_ATTRIBUTES = {"tirx.noalias", "tir.noalias", "tirx.is_scheduled", "tir.is_scheduled", "global_symbol"}
-"""Attributes of functions that say what holds of every function here, or repeat the name."""
+_ATTRIBUTES = {"tirx.noalias", "tir.noalias", "tirx.is_scheduled", "tir.is_scheduled", "global_symbol", "s_tir", "target"}
+"""Attributes of functions that hold of every function here, repeat the name, or name the target, which is an argument of compilation."""
+_MODULE_STATEMENTS = {"module_attrs", "module_global_infos"}
 
 
 def is_tvm_script(text: str) -> bool:
@@ -33,7 +34,7 @@ def is_tvm_script(text: str) -> bool:
 def translated(tree: ast.Module) -> ast.Module:
     """The tree in tunesmith's dialect; changes `tree`.
 
-    The regions of `T.reads` and `T.writes` are left out, because they are computed from the accesses.  A
+    The regions of `T.reads` and `T.writes` are left out, because they are computed from the accesses, and attributes of a module.  A
     parameter `a: T.handle` with `A = T.match_buffer(a, ...)` becomes `A: T.Buffer(...)`, sizes `n = T.int32()` become the last parameters,
     the name of a size in a shape becomes the size, and a block "root" becomes its body.
     """
@@ -44,6 +45,7 @@ def translated(tree: ast.Module) -> ast.Module:
 class _Translator(ast.NodeTransformer):
     def visit_ClassDef(self, node: ast.ClassDef) -> Any:
         node.decorator_list = [_renamed_module(d) for d in node.decorator_list]
+        node.body = [s for s in node.body if not (isinstance(s, ast.Expr) and _word(s.value, "I") in _MODULE_STATEMENTS)]
         return self.generic_visit(node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
@@ -75,13 +77,15 @@ class _Translator(ast.NodeTransformer):
             node.args = [_sizes(a) for a in node.args]
             for k in node.keywords:
                 k.value = _sizes(k.value) if k.arg == "shape" else k.value
+        if _word(node) == "reinterpret" and len(node.args) == 2:
+            node.args, node.keywords = node.args[1:], [ast.copy_location(ast.keyword("dtype", node.args[0]), node)]
         return self.generic_visit(node)
 
 
-def _word(e: ast.AST | None) -> str:
+def _word(e: ast.AST | None, namespace: str = "T") -> str:
     """The word of `T.word(...)`."""
     f = e.func if isinstance(e, ast.Call) else None
-    return f.attr if isinstance(f, ast.Attribute) and isinstance(f.value, ast.Name) and f.value.id == "T" else ""
+    return f.attr if isinstance(f, ast.Attribute) and isinstance(f.value, ast.Name) and f.value.id == namespace else ""
 
 
 def _renamed_module(d: ast.expr) -> ast.expr:

@@ -19,6 +19,7 @@ from tunesmith.ops.tensor_expression import min as min
 from tunesmith.ops.tensor_expression import minimum as minimum
 from tunesmith.ops.tensor_expression import not_equal as not_equal
 from tunesmith.ops.tensor_expression import placeholder as placeholder
+from tunesmith.ops.tensor_expression import pow as pow
 from tunesmith.ops.tensor_expression import prod as prod
 from tunesmith.ops.tensor_expression import reduce_axis as reduce_axis
 from tunesmith.ops.tensor_expression import scan as scan

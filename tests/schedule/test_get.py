@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import pydoc
 from collections.abc import Callable
 
 import pytest
@@ -179,3 +181,13 @@ def test_a_sampled_value_has_no_number_while_sizes_are_open() -> None:
                 int(v)
         else:
             assert int(v) in (2, 4)
+
+
+def test_the_help_of_a_method_is_that_of_the_primitive() -> None:
+    s = Schedule(two)
+    assert list(inspect.signature(s.split).parameters) == ["loop", "factors"]
+    assert list(inspect.signature(Schedule.split).parameters) == ["s", "loop", "factors"]
+    assert inspect.ismethod(s.split) and s.split.__name__ == "split" and s.split.__self__ is s
+    shown = pydoc.render_doc(s.split, renderer=pydoc.plaintext)
+    assert "\nsplit(loop: 'LoopRV', factors:" in shown and "Split `loop` into nested loops" in shown
+    assert "partial" not in shown and "Primitive" not in shown

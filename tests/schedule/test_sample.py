@@ -14,6 +14,7 @@ from tunesmith.ir.poly import Param, evaluate
 from tunesmith.ir.script.syntax import T
 from tunesmith.schedule.primitives.sample import TILE_DOMAIN
 from tunesmith.schedule.schedule import Schedule, concretize
+from tunesmith.support.errors import UserError
 
 Apply = Callable[..., Schedule]
 
@@ -159,3 +160,14 @@ def test_arrays_are_lists_of_integers(apply: Apply) -> None:
     assert structural.equal(concretize(symbolic.func, dict(zip(symbolic.params, values, strict=True))), s.func)
     assert symbolic.trace.with_configuration(values) == s.trace  # type: ignore[arg-type]
     json.dumps(symbolic.trace.with_configuration(values).to_json())  # type: ignore[arg-type]
+
+
+def test_sampled_values_are_compared_by_number_and_not_while_a_space_is_derived() -> None:
+    s = Schedule(row)
+    a, b = (s.sample_categorical([4]) for _ in range(2))
+    assert a > 3 and a >= 4 and a <= b and not a < b and 3 < a and not 5 <= a
+    s = Schedule(row, parametric=True)
+    v = s.sample_categorical([4, 8])
+    for compare in (lambda: v > 4, lambda: v < 4, lambda: v >= 4, lambda: v <= 4, lambda: 4 < v):
+        with pytest.raises(UserError, match=r"v0 cannot be compared with `[<>]=?` while a space is derived.*s.limit\(\[v0\], "):
+            compare()

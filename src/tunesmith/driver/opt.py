@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import difflib
 import re
 import sys
@@ -12,18 +11,17 @@ from dataclasses import dataclass
 from os import PathLike
 from os.path import isfile
 from pathlib import Path
-from typing import Any
 
 from rich.console import Group, RenderableType
 
 from tunesmith.display.tables import code, plain_table
 from tunesmith.driver.compile import as_target
+from tunesmith.driver.script_file import parse_module
 from tunesmith.driver.workloads import find_module
 from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.passes.pass_infra import ModulePass, ModulePipeline, NamedPass
 from tunesmith.graph.passes.pipelines import GRAPH
 from tunesmith.ir.function import IRModule, PrimFunc
-from tunesmith.ir.script.parser import parse
 from tunesmith.ir.target.target import Target
 from tunesmith.lower.pass_infra import Pass, Pipeline
 from tunesmith.lower.pass_options import parse_pass, text_of
@@ -228,39 +226,14 @@ def _module(program: Program) -> IRModule:
         return find_module(program)
     text = str(program)
     if text == "-":
-        return _parsed(sys.stdin.read(), "<stdin>")
+        return parse_module(sys.stdin.read(), "<stdin>")
     path = Path(text)
     if "(" in text or ".py:" in text or not isfile(path):
         return find_module(text)
     try:
-        return _parsed(path.read_text(encoding="utf-8"), text)
+        return parse_module(path.read_text(encoding="utf-8"), text)
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{text} cannot be read: {error}") from error
-
-
-def _parsed(text: str, file: str) -> IRModule:
-    """The module of a text, or its functions as a module; `tunesmith show LOG --script` prints a function for each workload."""
-    if len(functions := _functions(text)) < 2:
-        found = parse(text, file)
-        return found if isinstance(found, IRModule) else IRModule({found.name: found})
-    parsed: list[Any] = [parse(function, file) for function in functions]
-    names = [f.name for f in parsed]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise UserError(f"{file}: two functions are named {twice}: rename one, or pass them one at a time")
-    return IRModule(dict(zip(names, parsed, strict=True)))
-
-
-def _functions(text: str) -> list[str]:
-    """The texts of the functions if there is nothing else in the text, each on its lines; [] otherwise."""
-    try:
-        body = ast.parse(text).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the parser of scripts reports them
-        return []
-    if not all(isinstance(node, ast.FunctionDef) for node in body):
-        return []
-    lines = text.splitlines()
-    starts = [min([node.lineno, *[d.lineno for d in node.decorator_list]]) - 1 for node in body if isinstance(node, ast.FunctionDef)]
-    return ["\n" * start + "\n".join(lines[start:end]) for start, end in zip(starts, [*starts[1:], len(lines)], strict=True)]
 
 
 def _check_stage(func: PrimFunc, p: Pass) -> None:

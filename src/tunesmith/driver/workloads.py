@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from tunesmith.datasets.suites import expand
+from tunesmith.driver.script_file import load_script
 from tunesmith.driver.size_buckets import Buckets, boxes_of, function_boxes, model_boxes
 from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.passes.pipelines import GRAPH
@@ -150,7 +151,7 @@ def find_subject(given: WorkloadLike) -> Subject:
 def subject_of_text(text: str) -> Subject:
     """The subject of `NAME(key=value,...)` or `path.py:function`.
 
-    The file is run as Python; the function is a PrimFunc, or returns one, or returns the tensors of one.
+    A file of script text is parsed.  Any other is run as Python; the function is a PrimFunc, or returns one, or returns the tensors of one.
 
     Raises:
         UserError: the text is neither, or names nothing, or names a model, which has many functions.
@@ -184,7 +185,10 @@ def _of_text(text: str, buckets: Buckets | None = None) -> list[Subject]:
 
 
 def _loaded(text: str) -> object:
-    """The object that `path.py:function` names; a Python function is called and returns it."""
+    """The object that `path.py:function` names; a Python function is called and returns it.  A file of script text is not run."""
+    script = load_script(text)
+    if script is not None:
+        return script
     found = load_from_file(text)
     if isinstance(found, (PrimFunc, Workload, IRModule)) or not callable(found):
         return found

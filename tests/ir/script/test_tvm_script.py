@@ -151,7 +151,9 @@ def test_handles_quoted_sizes_and_the_root_block() -> None:
         ),
         ("C[vi, vj] = A[vi, vj] * 2.0", "x = T.let(A[vi, vj])\n                C[vi, vj] = x", "only elements of buffers can be assigned"),
         ('B = T.match_buffer(b, (n, 4), "float32")', "", "the parameter `b` has an unsupported type"),
-        ('"tir.noalias": T.bool(True)', '"tir.kernel": T.bool(True)', "an index expression is needed"),
+        ('"tir.noalias": T.bool(True)', '"tir.kernel": [1, 2]', "the annotation 'tir.kernel' is no text and no integer"),
+        ('"tir.noalias": T.bool(True)', '"tir.kernel": None', "the annotation 'tir.kernel' is no text and no integer"),
+        ('"tir.noalias": T.bool(True)', '"tir.kernel": T.float32(0.5)', "an index expression is needed"),
         ("private=True", "inline=True", "needs the decorator @T.prim_func"),
         ("import tvm\n", "x = 1\n", "one function or module is expected"),
     ],
@@ -160,3 +162,14 @@ def test_what_has_no_equivalent_is_refused(old: str, new: str, message: str) -> 
     assert old in OLD
     with pytest.raises(ScriptError, match=message):
         parse(OLD.replace(old, new))
+
+
+def test_attributes_of_modules_and_functions() -> None:
+    plain = OLD.split("\n\n", 1)[1].replace("\n", "\n    ")
+    head = "# from tvm.script import ir as I\n\n@I.ir_module\nclass Module:\n"
+    attributes = '    I.module_attrs({"version": 1})\n    I.module_global_infos({"vdevice": [I.vdevice("llvm")]})\n'
+    made, same = parse(f"{head}{attributes}    {plain}"), parse(f"{head}    {plain}")
+    assert isinstance(made, IRModule) and isinstance(same, IRModule) and equal(made["add"], same["add"])
+    given = '{"target": T.target({"kind": "llvm"}), "s_tir": True, "op_pattern": 2, "a": True, "b": T.bool(False), "global_symbol": "add"}'
+    f = parse(OLD.replace('{"global_symbol": "add", "tir.noalias": T.bool(True)}', given))
+    assert dict(f.attrs) == {"op_pattern": 2, "a": 1, "b": 0}
