@@ -274,7 +274,7 @@ _LIBRARY: dict[str, tuple[str, ...]] = {
     "cumulative": ("cummax", "cummin", "cumprod", "logcumsumexp"),
     "sampling": ("grid_sample",),
     "sorting": ("argsort", "searchsorted"),
-    "special": ("digamma", "lgamma"),
+    "special": ("digamma", "erfinv", "lgamma"),
     "volumes": ("avg_pool3d", "conv3d", "conv3d_transpose", "max_pool3d"),
     "windows": ("avg_pool2d", "cumsum", "lrn", "max_pool2d", "unfold"),
 }

@@ -177,14 +177,31 @@ def _adaptive(dims: int, operator: str, reduction: str) -> Any:
     return convert
 
 
-def _values_only(convert: Any) -> Any:
-    """Wrap a converter for torch's operators that also return indices, which are not supported there."""
-    return lambda call, *args: [convert(call, *args), None]
+def _with_indices(convert: Any, dims: int) -> Any:
+    """Wrap a converter of maxima for torch's operators that also return indices, which are supported along one axis."""
+
+    def converted(call: TorchCall, x: Operand, size: Any) -> Sequence[Operand | None]:
+        return [convert(call, x, size), _adaptive_indices(call, x) if dims == 1 and _is_static(x, call) else None]
+
+    return converted
+
+
+def _is_static(x: Operand, call: TorchCall) -> bool:
+    return x.type.shape[-1].const is not None and call.shape[-1].const is not None
+
+
+def _adaptive_indices(call: TorchCall, x: Operand) -> Operand:
+    """The place of the first maximum of each window along the last axis."""
+    axis = len(x.type.shape) - 1
+    taps, _ = _windows(x.type.shape[axis].as_int(), call.shape[axis].as_int())
+    windows = call.emit("take", x, Constant("taps", taps), axis=axis)
+    place = call.emit("argmax", windows, axis=axis + 1, keepdims=False)
+    return call.emit("add", place, Constant("start", taps[:, 0].astype(np.int64)))
 
 
 for _dims in (1, 2, 3):
     TORCH_OPERATORS.register(f"aten.adaptive_avg_pool{_dims}d.default", _adaptive(_dims, "avg_pool", "mean"))
-    TORCH_OPERATORS.register(f"aten.adaptive_max_pool{_dims}d.default", _values_only(_adaptive(_dims, "max_pool", "max")))
+    TORCH_OPERATORS.register(f"aten.adaptive_max_pool{_dims}d.default", _with_indices(_adaptive(_dims, "max_pool", "max"), _dims))
 for _dims in (2, 3):
     TORCH_OPERATORS.register(f"aten._adaptive_avg_pool{_dims}d.default", _adaptive(_dims, "avg_pool", "mean"))
 
