@@ -275,8 +275,8 @@ _LIBRARY: dict[str, tuple[str, ...]] = {
     "sampling": ("grid_sample",),
     "sorting": ("argsort", "searchsorted"),
     "special": ("digamma", "erfinv", "lgamma"),
-    "volumes": ("avg_pool3d", "conv3d", "conv3d_transpose", "max_pool3d"),
-    "windows": ("avg_pool2d", "cumsum", "lrn", "max_pool2d", "unfold"),
+    "volumes": ("avg_pool3d", "conv3d", "conv3d_transpose", "max_pool3d", "max_pool3d_indices"),
+    "windows": ("avg_pool2d", "cumsum", "lrn", "max_pool2d", "max_pool2d_indices", "unfold"),
 }
 """Module of `graph.operators` -> its operators; each is a constant with the upper-case name of the operator."""
 
