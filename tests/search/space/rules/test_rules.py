@@ -206,3 +206,18 @@ def test_channels_of_a_transposed_convolution_in_nchw_are_a_vector_axis() -> Non
     assert [n for n in names if "across" in n and "pack(W const)" in n]
     per_batch = [s.name for s in generate(workload("batch_matmul(b=4,m=16,n=16,k=16)").func, TARGET).sketches]
     assert not [n for n in per_batch if "across" in n]
+
+
+@pytest.mark.parametrize(
+    ("text", "has_rows"),
+    [
+        ("matmul(m=512,n=1,k=4099)", True),
+        ("batch_matmul(b=4,m=64,n=1,k=96)", True),
+        ("matmul(m=512,n=2,k=4099)", False),
+        ("matmul(m=1,n=512,k=4099)", False),
+    ],
+)
+def test_products_of_a_matrix_and_a_vector_reduce_rows(text: str, has_rows: bool) -> None:
+    """Packing a matrix that is read once gains nothing, so its rows are reduced along memory, besides the tiles of other products."""
+    names = [name for name, _ in space_rules.built_in(workload(text).func, Target("llvm -mcpu=x86-64-v3 -num-cores=2"))]
+    assert ("reduction of rows" in names) is has_rows and any(name.startswith("tile") for name in names)
