@@ -12,7 +12,7 @@ from math import prod
 
 import numpy as np
 
-from tunesmith.ir.expr import Expr, const
+from tunesmith.ir.expr import Binary, Expr, call, const, equal, select
 from tunesmith.ir.poly import ZERO, Poly, ceildiv, maximum, minimum, product
 from tunesmith.ops import tensor_expression as te
 from tunesmith.ops.convolution import (
@@ -129,6 +129,52 @@ def max_pool(
     return _pooled(x, along, te.max, lowest, layout, f"max_pool{len(kernel)}d")
 
 
+def max_pool_indices(
+    x: Tensor,
+    y: Tensor,
+    kernel: Sequence[int],
+    stride: Numbers = 1,
+    pad: Sides = 0,
+    dilation: Numbers = 1,
+    ceil_mode: bool = False,
+    layout: str = "NHWC",
+) -> Tensor:
+    """The position in the image, in row-major order, of the first element of each window that is equal to its maximum or NaN.
+
+    The stages are P, the least position as int32 (int64 for images of more elements), and its cast to int64.
+
+    Args:
+        x: an image in `layout`.
+        y: `max_pool` of the image with the same windows; other arguments are those of `max_pool`.
+    Raises:
+        ScriptError: the layout, the image and the windows do not fit together, or `y` is not their maximum by its type.
+    """
+    along = _directions(x, kernel, stride, pad, dilation, ceil_mode, layout)
+    taps = {d: te.reduce_axis(w.kernel, f"r{IMAGE_LOOPS[layout][d]}") for d, w in along.items()}
+    shape = tuple([along[d].count if d in along else e for d, e in enumerate(x.shape)])
+    if y.shape != shape or y.dtype != x.dtype:
+        raise ScriptError(f"{y!r} is not the result of max_pool: its shape is {[*y.shape]}, and the windows of {x!r} have {[*shape]}")
+    count = product([w.extent for w in along.values()])
+    kind = "int32" if count.const is not None and count.const < 2**31 else "int64"
+
+    def element(*i: Poly) -> Expr:
+        at = [along[d].start(p) + taps[d] * along[d].dilation if d in along else p for d, p in enumerate(i)]
+        inside = [c for d, w in along.items() for c in w.inside(i[d], taps[d])]
+        flat = ZERO
+        for d, w in along.items():
+            flat = flat * w.extent + at[d]
+        value: Expr = x[tuple(at)]
+        found = equal(value, y[i])
+        if dt.is_float(x.dtype):
+            found = Binary("or", found, call("isnan", value, dtype="bool"))
+        last = te.cast(kind, count - 1)  # a window without an element in the image has no other position
+        place = select(found, te.cast(kind, flat), last)
+        return te.min(te.if_then_else(te.all(*inside), place, last) if inside else place, list(taps.values()))
+
+    places = te.compute(y.shape, element, "P", axes=IMAGE_LOOPS[layout])
+    return te.compute(y.shape, lambda *i: te.cast("int64", places[i]), f"max_pool{len(kernel)}d_indices", axes=IMAGE_LOOPS[layout])
+
+
 def avg_pool(
     x: Tensor,
     kernel: Sequence[int],
@@ -196,6 +242,19 @@ def max_pool_reference(
     lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
     found = _windows(channels_last(x, layout), kernel, stride, pad, dilation, ceil_mode, lowest, lowest)
     return in_layout(found.max(tuple(range(-len(kernel), 0))), layout, x.dtype)
+
+
+def max_pool_indices_reference(
+    x: np.ndarray, y: np.ndarray, kernel: Sequence[int], stride: Numbers, pad: Sides, dilation: Numbers, ceil_mode: bool, layout: str
+) -> np.ndarray:
+    """Positions of maxima in numpy; arguments are those of `max_pool_indices`."""
+    image, rank = channels_last(x, layout), len(kernel)
+    count = int(np.prod(image.shape[1:-1]))
+    positions = np.broadcast_to(np.arange(count).reshape(1, *image.shape[1:-1], 1), image.shape)
+    window = (kernel, stride, pad, dilation, ceil_mode)
+    values, places = _windows(image, *window, 0, 0), _windows(positions, *window, count - 1, count - 1)
+    found = (values == channels_last(y, layout)[(..., *[None] * rank)]) | (values != values)
+    return in_layout(np.where(found, places, count - 1).min(tuple(range(-rank, 0))), layout, np.dtype(np.int64))
 
 
 def avg_pool_reference(

@@ -352,17 +352,21 @@ class _Cost:
             found = self._footprints[key] = self.d.total(list(largest.values()))
         return found
 
+    def _extents(self, s: Store, u: Use, level: int) -> list[Num]:
+        """Extents of a use's footprint along the dimensions of several elements: the others separate no elements."""
+        return [e for e, size in zip(s.extents(u, level), u.buffer.shape, strict=True) if size != 1]
+
     def _lines(self, s: Store, u: Use, level: int) -> Num:
         """Bytes of the cache lines in a use's footprint."""
-        extents = s.extents(u, level)
+        extents = self._extents(s, u, level)
         if not extents:
             return self.d.const(self.target.cache_line)
         return self.d.product(extents[:-1]) * self.d.maximum(extents[-1] * u.item, float(self.target.cache_line))
 
     def _spread(self, s: Store, u: Use, level: int) -> Num:
         """Effective cache footprint: rows a power of two apart map to few sets, and occupy more than their bytes."""
-        extents = s.extents(u, level)
-        row = u.buffer.shape[-1].const if extents else None
+        extents = self._extents(s, u, level)
+        row = [size for size in u.buffer.shape if size != 1][-1].const if extents else None
         if len(extents) < 2 or row is None or math.gcd(row * u.item, PAGE) < 4 * self.target.cache_line:
             return self._lines(s, u, level)
         # Half, because caches are not true LRU and hide a few conflicts.

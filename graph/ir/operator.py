@@ -274,9 +274,9 @@ _LIBRARY: dict[str, tuple[str, ...]] = {
     "cumulative": ("cummax", "cummin", "cumprod", "logcumsumexp"),
     "sampling": ("grid_sample",),
     "sorting": ("argsort", "searchsorted"),
-    "special": ("digamma", "lgamma"),
-    "volumes": ("avg_pool3d", "conv3d", "conv3d_transpose", "max_pool3d"),
-    "windows": ("avg_pool2d", "cumsum", "lrn", "max_pool2d", "unfold"),
+    "special": ("digamma", "erfinv", "lgamma"),
+    "volumes": ("avg_pool3d", "conv3d", "conv3d_transpose", "max_pool3d", "max_pool3d_indices"),
+    "windows": ("avg_pool2d", "cumsum", "lrn", "max_pool2d", "max_pool2d_indices", "unfold"),
 }
 """Module of `graph.operators` -> its operators; each is a constant with the upper-case name of the operator."""
 

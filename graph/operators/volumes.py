@@ -129,6 +129,21 @@ def _max_pool3d(
     return pooling.max_pool(x, kernel, strides, padding, dilation, ceil_mode, layout)
 
 
+def _max_pool3d_indices(
+    x: Tensor,
+    y: Tensor,
+    *,
+    kernel: Three,
+    strides: Three,
+    padding: Six = NO_PADDING,
+    dilation: Three = ONES,
+    ceil_mode: bool = False,
+    layout: str = "NCDHW",
+) -> Tensor:
+    _check(layout, padding, kernel=kernel, strides=strides, dilation=dilation)
+    return pooling.max_pool_indices(x, y, kernel, strides, padding, dilation, ceil_mode, layout)
+
+
 def _avg_pool3d(
     x: Tensor,
     *,
@@ -150,6 +165,12 @@ def _max_pool3d_reference(
     return pooling.max_pool_reference(x, kernel, strides, padding, dilation, ceil_mode, layout)
 
 
+def _max_pool3d_indices_reference(
+    x: np.ndarray, y: np.ndarray, *, kernel: Any, strides: Any, padding: Any, dilation: Any, ceil_mode: bool, layout: str
+) -> np.ndarray:
+    return pooling.max_pool_indices_reference(x, y, kernel, strides, padding, dilation, ceil_mode, layout)
+
+
 def _avg_pool3d_reference(
     x: np.ndarray, *, kernel: Any, strides: Any, padding: Any, dilation: Any, ceil_mode: bool, layout: str, count_include_pad: bool
 ) -> np.ndarray:
@@ -158,6 +179,13 @@ def _avg_pool3d_reference(
 
 MAX_POOL3D = GraphOperator(
     "max_pool3d", FUSABLE, _max_pool3d, _max_pool3d_reference, meaning="The maximum of each window of a volume; padding is ignored."
+)
+MAX_POOL3D_INDICES = GraphOperator(
+    "max_pool3d_indices",
+    FUSABLE,
+    _max_pool3d_indices,
+    _max_pool3d_indices_reference,
+    meaning="The position in the volume of the first element of each window that is equal to y, its maximum; NaN counts as the greatest.",
 )
 AVG_POOL3D = GraphOperator(
     "avg_pool3d",

@@ -13,7 +13,7 @@ from tunesmith.ir.expr import Expr, call
 from tunesmith.ir.poly import Poly
 from tunesmith.ops import tensor_expression as te
 from tunesmith.ops.cumulative import cumulative, cumulative_reference
-from tunesmith.ops.pooling import avg_pool, avg_pool_reference, max_pool, max_pool_reference
+from tunesmith.ops.pooling import avg_pool, avg_pool_reference, max_pool, max_pool_indices, max_pool_indices_reference, max_pool_reference
 from tunesmith.ops.tensor_expression import Tensor
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import ScriptError
@@ -46,6 +46,21 @@ def _max_pool2d(
     return max_pool(x, kernel, strides, padding, dilation, ceil_mode, layout)
 
 
+def _max_pool2d_indices(
+    x: Tensor,
+    y: Tensor,
+    *,
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    padding: Sequence[int] = (0, 0, 0, 0),
+    dilation: Sequence[int] = (1, 1),
+    ceil_mode: bool = False,
+    layout: str = "NCHW",
+) -> Tensor:
+    _check(kernel, strides, padding, dilation)
+    return max_pool_indices(x, y, kernel, strides, padding, dilation, ceil_mode, layout)
+
+
 def _avg_pool2d(
     x: Tensor,
     *,
@@ -67,6 +82,12 @@ def _max_pool2d_reference(
     return max_pool_reference(x, kernel, strides, padding, dilation, ceil_mode, layout)
 
 
+def _max_pool2d_indices_reference(
+    x: np.ndarray, y: np.ndarray, *, kernel: Any, strides: Any, padding: Any, dilation: Any, ceil_mode: bool, layout: str
+) -> np.ndarray:
+    return max_pool_indices_reference(x, y, kernel, strides, padding, dilation, ceil_mode, layout)
+
+
 def _avg_pool2d_reference(
     x: np.ndarray, *, kernel: Any, strides: Any, padding: Any, dilation: Any, ceil_mode: bool, layout: str, count_include_pad: bool
 ) -> np.ndarray:
@@ -75,6 +96,14 @@ def _avg_pool2d_reference(
 
 MAX_POOL2D = GraphOperator(
     "max_pool2d", FUSABLE, _max_pool2d, _max_pool2d_reference, meaning="The maximum of each window; padding is ignored."
+)
+
+MAX_POOL2D_INDICES = GraphOperator(
+    "max_pool2d_indices",
+    FUSABLE,
+    _max_pool2d_indices,
+    _max_pool2d_indices_reference,
+    meaning="The position in the image of the first element of each window that is equal to y, its maximum; NaN counts as the greatest.",
 )
 
 AVG_POOL2D = GraphOperator(

@@ -63,6 +63,19 @@ def test_replay(hand: ModuleType, log: Path) -> None:
     assert failed.exit_code == 1 and "melt" in failed.stdout
 
 
+def test_replay_reports_bad_lines(hand: ModuleType, log: Path, tmp_path: Path) -> None:
+    with log.open("a") as file:
+        file.write("not json\n")
+    partly = run("replay", log)
+    assert partly.exit_code == 0 and "1 bad lines" in partly.stdout and hand.MATMUL in partly.stdout
+    (tmp_path / "bad.jsonl").write_text('{"skatch":1}\nnot json\n')
+    unreadable = run("replay", tmp_path / "bad.jsonl")
+    assert unreadable.exit_code == 1 and "2 bad lines" in unreadable.stdout and "the log holds no record" in unreadable.stdout
+    (tmp_path / "empty.jsonl").touch()
+    empty = run("replay", tmp_path / "empty.jsonl")
+    assert empty.exit_code == 0 and "the log holds no record" in empty.stdout
+
+
 def test_bench(hand: ModuleType, log: Path) -> None:
     result = run("bench", hand.MATMUL, "--log", log, "--against", "openblas", "--rounds", 1, "--json", "-")
     assert result.exit_code == 0, result.stderr
@@ -139,6 +152,29 @@ def test_compile(hand: ModuleType, log: Path, tmp_path: Path) -> None:
     assert ": 1 function, 1 with a record" in run("compile", hand.MATMUL, "--records", log, "-o", library).stdout.replace("\n", "")
     strict = run("compile", "relu(shape=8)", "--records", log, "-o", library, "--strict")
     assert strict.exit_code == 2 and "1 of 1 functions" in strict.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--executor", "aot", "--name", "1 bad"), "cannot start the names of C functions"),
+        (("--header", "n.h"), "--header requires a model and --executor aot"),
+        (("--executor", "vm", "--header", "n.h"), "--header requires a model and --executor aot"),
+        (("--name", "net"), 'requires executor="aot"'),
+        (("--executor", "jit"), "there is no executor 'jit'"),
+    ],
+)
+def test_wrong_options_of_models_are_refused_before_compiling(
+    options: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = tmp_path / "net.py"
+    code.write_text(
+        "from tunesmith.graph.ir.builder import GraphBuilder\nfrom tunesmith.ir.function import IRModule\n\n"
+        "def net():\n    b = GraphBuilder()\n    return IRModule({'main': b.finish(b.relu(b.input('x', (2, 4))))})\n"
+    )
+    monkeypatch.setattr("tunesmith.driver.compile_model.offloading", None)
+    result = run("compile", f"{code}:net", "-o", tmp_path / "n.so", *options)
+    assert result.exit_code == 2 and message in " ".join(result.stderr.split()), result.output
 
 
 def test_compile_with_checked_indices(tmp_path: Path) -> None:

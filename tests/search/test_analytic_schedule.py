@@ -17,7 +17,7 @@ from tunesmith.ir.poly import Var
 from tunesmith.ir.stmt import For
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.verify import verify
-from tunesmith.ir.visit import walk
+from tunesmith.ir.visit import blocks_under, walk
 from tunesmith.lower.fallback.default_schedule import default_schedule
 from tunesmith.ops.workload import workload
 from tunesmith.runtime.module import Module
@@ -54,6 +54,13 @@ def test_scheduled_functions_compute_the_same(text: str) -> None:
     out = np.full(spec.shape, np.nan, spec.dtype)
     Module.from_object(build([analytic_schedule(w.func, TARGET)], TARGET).data)[w.func.name](*inputs, out)
     np.testing.assert_allclose(out, w.reference(inputs)[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("k", [4096, 4099])
+def test_a_matrix_times_a_vector_is_vectorised_along_the_rows_of_the_matrix(k: int) -> None:
+    found = analytic_schedule(workload(f"matmul(m=512,n=1,k={k})").func, TARGET)
+    blocks = {b.name: b for b in blocks_under(found.body)}
+    assert "C_rf" in blocks and "A_copy" not in blocks, "lanes of each row are reduced apart, and the matrix is not packed"
 
 
 def dynamic() -> PrimFunc:

@@ -26,7 +26,7 @@ def _unary(operator: str, **attrs: Any) -> Converter:
 
 for _name in (
     "abs neg exp exp2 expm1 log log1p log2 sqrt rsqrt tanh sigmoid erf sin cos floor ceil trunc reciprocal relu silu square"
-    " acos acosh asin asinh atan atanh cosh digamma erfc lgamma sinh tan"
+    " acos acosh asin asinh atan atanh cosh digamma erfc erfinv lgamma sinh tan"
 ).split():
     _register(f"{_name}.default", _unary(_name))
 _register("round.default", _unary("round"))

@@ -27,8 +27,10 @@ from tunesmith.graph.importers.torch import pooling as _pooling
 from tunesmith.graph.importers.torch import reductions as _reductions
 from tunesmith.graph.importers.torch import shapes as _shapes
 from tunesmith.graph.importers.torch.call import TORCH_OPERATORS, SizeNumber, TorchCall, import_torch
+from tunesmith.graph.importers.torch.constant_indices import constant_index_conditions
 from tunesmith.graph.importers.torch.region import RegionImport
 from tunesmith.graph.importers.torch.sizes import Sizes
+from tunesmith.graph.importers.torch.small_sizes import small_size_conditions
 from tunesmith.graph.importers.torch.unsupported import UnsupportedOperators
 from tunesmith.graph.ir.builder import GraphBuilder
 from tunesmith.graph.ir.node import Constant, Operand, TensorType, Value
@@ -73,8 +75,8 @@ def from_torch(
             program = model
         else:
             program = _export(torch, model, example_inputs, dynamic_shapes)
-        program = _decomposed(torch, program)
-    return IRModule({name: _Import(program, dynamic_shapes, name, drop_buffer_writes).function()})
+        decomposed = _decomposed(torch, program)
+        return IRModule({name: _Import(decomposed, dynamic_shapes, name, drop_buffer_writes, traced=program).function()})
 
 
 def _export(torch: Any, model: Any, example_inputs: Any, dynamic_shapes: Any) -> Any:
@@ -122,9 +124,9 @@ def _decompositions(torch: Any) -> Any:
 class _Import:
     """Conversion of one exported program to a graph function."""
 
-    def __init__(self, program: Any, dynamic_shapes: Any, name: str, drop_buffer_writes: bool = False) -> None:
+    def __init__(self, program: Any, dynamic_shapes: Any, name: str, drop_buffer_writes: bool = False, *, traced: Any = None) -> None:
         self.drop_buffer_writes = drop_buffer_writes
-        self.program = program
+        self.program, self.traced = program, program if traced is None else traced
         self.dynamic_shapes = dynamic_shapes
         self.builder = GraphBuilder(name)
         self.sizes = Sizes()
@@ -140,13 +142,22 @@ class _Import:
         self._assumptions(env)
         returned = RegionImport(self, self.program.graph_module, env, self.builder).run()
         self.builder.output(*self._results(returned))
+        for size in self.sizes.divided() if self.unsupported.any else ():
+            self.unsupported.add(
+                "dynamic_shapes",
+                None,
+                f"the size {size}, is not itself the extent of an input, so equal sizes may differ; add one that has it",
+            )
         self.unsupported.raise_if_any()
+        if self.sizes.variables:
+            for condition in constant_index_conditions(self.builder.bindings):
+                self._assume(condition)
         return self.builder.finish()
 
     def _inputs(self, placeholders: Sequence[Any]) -> dict[Any, Any]:
         """The values of the placeholders."""
         given = self.program.graph_signature.input_specs
-        names = _dim_names(self._arguments(placeholders), self.dynamic_shapes)
+        dims = _dims(self._arguments(placeholders), self.dynamic_shapes)
         env: dict[Any, Any] = {}
         for node, spec in zip(placeholders, given, strict=True):
             value = node.meta.get("val")
@@ -156,11 +167,15 @@ class _Import:
                 self.unsupported.add(f"input of kind {spec.kind.name}", node, "inputs must be tensors, parameters or buffers")
             elif isinstance(value, self.torch.Tensor):
                 for d, size in enumerate(value.shape):
-                    self.sizes.declare(size, names.get((node, d)))
+                    self._declare(size, dims.get((node, d)))
             elif isinstance(value, self.torch.SymInt):
                 self.unsupported.add(
                     "input that is a number", node, "a dynamic size must be the extent of a tensor; pass a tensor with this extent"
                 )
+        for node, spec in zip(placeholders, given, strict=True):
+            if spec.kind.name == "USER_INPUT" and isinstance(node.meta.get("val"), self.torch.Tensor):
+                for d, size in enumerate(node.meta["val"].shape):
+                    self.sizes.declare_linear(size, f"{node.name}_{d}")
         for node in placeholders:  # second loop: an extent may use symbols of later inputs
             if node not in env and isinstance(node.meta.get("val"), self.torch.Tensor):
                 try:
@@ -169,6 +184,15 @@ class _Import:
                 except UserError as error:
                     self.unsupported.add("input", node, str(error))
         return env
+
+    def _declare(self, size: Any, dim: Any) -> None:
+        """Create the variable of an extent, named like its `Dim`, and keep the lower bound that the user gave to it."""
+        name = getattr(dim, "__name__", "")
+        self.sizes.declare(size, name if re.fullmatch(r"[A-Za-z]\w*", name) else None)
+        least = getattr(getattr(dim, "root", dim), "min", None)  # 2 * Dim("h") has the root h
+        if isinstance(least, int) and not isinstance(size, int):
+            for symbol in map(str, size.node.expr.free_symbols):
+                self.sizes.least[symbol] = max(least, self.sizes.least.get(symbol, 0))
 
     def _weight(self, node: Any, target: str) -> Any:
         tensor = self.program.state_dict.get(target)
@@ -221,7 +245,7 @@ class _Import:
                 found.append(self.sizes.guard(text, extents))
             except UserError as error:
                 self.unsupported.add("guard", None, str(error))
-        for condition in found:
+        for condition in [*found, *small_size_conditions(self.torch, self.traced, self.sizes, found)]:
             self._assume(condition)
 
     def assume(self, condition: Any) -> None:
@@ -265,24 +289,43 @@ class _Import:
         return call.operand(value, call.promoted(value))
 
 
-def _dim_names(arguments: Mapping[str, Any], dynamic_shapes: Any) -> dict[tuple[Any, int], str]:
-    """Names of the user's Dim objects by (placeholder, dimension)."""
-    found: dict[tuple[Any, int], str] = {}
+def _dims(arguments: Mapping[str, Any], dynamic_shapes: Any) -> dict[tuple[Any, int], Any]:
+    """The user's Dim objects and hints by (placeholder, dimension)."""
+    found: dict[tuple[Any, int], Any] = {}
 
     def walk(argument: Any, spec: Any) -> None:
         if isinstance(argument, Mapping) and isinstance(spec, Mapping):
             for key in argument:
                 walk(argument[key], spec.get(key))
         elif isinstance(argument, (tuple, list)) and isinstance(spec, (tuple, list)):
-            for a, s in zip(argument, spec, strict=False):
-                walk(a, s)
+            for part, inner in zip(argument, spec, strict=False):
+                walk(part, inner)
         elif isinstance(spec, (Mapping, tuple, list)):
             for d, dim in spec.items() if isinstance(spec, Mapping) else enumerate(spec):
-                if re.fullmatch(r"[A-Za-z]\w*", getattr(dim, "__name__", "")):
-                    found[argument, d] = dim.__name__
+                found[argument, d] = dim
 
-    positional = isinstance(dynamic_shapes, (tuple, list))
-    walk(list(arguments.values()) if positional else arguments, dynamic_shapes)
+    walk(arguments, _by_argument(arguments, dynamic_shapes))
+    return found
+
+
+def _by_argument(arguments: Mapping[str, Any], dynamic_shapes: Any) -> dict[str, Any]:
+    """The part of dynamic_shapes for each argument.  torch nests the parts of `*args` and `**kwargs` in one entry."""
+    found: dict[str, Any] = {}
+    if isinstance(dynamic_shapes, Mapping):
+        for name, spec in dynamic_shapes.items():
+            if name in arguments:
+                found[name] = spec
+            elif isinstance(spec, Mapping):
+                found.update(spec)
+            else:
+                found.update({f"{name}_{i}": part for i, part in enumerate(spec or ())})
+        return found
+    names = list(arguments)
+    for spec in dynamic_shapes or ():
+        name = names[len(found)] if len(found) < len(names) else ""
+        is_nested = isinstance(spec, (tuple, list)) and any(isinstance(part, (Mapping, tuple, list)) for part in spec)
+        parts = spec if is_nested and not isinstance(arguments.get(name), (Mapping, tuple, list)) else [spec]
+        found.update(zip(names[len(found) :], parts, strict=False))
     return found
 
 

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from tunesmith.graph.importers.torch.call import TORCH_OPERATORS, TorchCall, converts
 from tunesmith.graph.importers.torch.shapes import slice_start
 from tunesmith.graph.ir.node import Operand
@@ -197,25 +199,44 @@ TORCH_OPERATORS.register("aten.scatter.value", scatter)
 TORCH_OPERATORS.register("aten.scatter_add.default", lambda call, x, dim, index, source: _scattered(call, x, dim, index, source, "add"))
 
 
-def _scattered_mean(call: TorchCall, x: Operand, dim: int, index: Operand, source: Operand) -> Operand:
-    """The mean of each element and all values with its index: a scattered sum divided by a scattered count."""
+def _scattered_mean(call: TorchCall, x: Operand, dim: int, index: Operand, source: Operand, include_self: bool) -> Operand:
+    """The mean of all values with the index of an element, and of the element itself if it counts: a scattered sum divided by a
+    scattered count."""
     if not dt.is_float(call.dtype):
         call.refuse("the mean of integers is not supported; cast them to floats")
-    total = _scattered(call, x, dim, index, source, "add")
     ones = call.emit("full", shape=x.type.shape, value=1.0, dtype=call.dtype)
+    if not include_self:
+        x, ones = _cleared(call, x, dim, index, 0.0), _cleared(call, ones, dim, index, 0.0)
+    total = _scattered(call, x, dim, index, source, "add")
     return call.emit("divide", total, _scattered(call, ones, dim, index, 1.0, "add"))
+
+
+def _cleared(call: TorchCall, x: Operand, dim: int, index: Operand, value: float | int) -> Operand:
+    """`x` with a value at all indices that are scattered to."""
+    return _scattered(call, x, dim, index, call.number(value, call.dtype), "none")
+
+
+def _identity(reduction: str, dtype: str) -> float | int:
+    """The number that does not change the others in a reduction."""
+    if reduction in ("add", "mul"):
+        return int(reduction == "mul")
+    sign = -1 if reduction == "max" else 1
+    if dt.is_float(dtype):
+        return sign * math.inf
+    limits = np.iinfo(dt.to_numpy(dtype))
+    return int(limits.min if reduction == "max" else limits.max)
 
 
 @converts("aten.scatter_reduce.two")
 def scatter_reduce(call: TorchCall, x: Operand, dim: int, index: Operand, source: Operand, reduce: str, include_self: bool) -> Operand:
-    """Scatter with a reduction of values that have the same index."""
-    reduction = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min"}.get(reduce)
-    if reduce == "mean" and include_self:
-        return _scattered_mean(call, x, dim, index, source)
-    if reduction is None or not include_self:
-        call.refuse(
-            f"only sum, prod, mean, amax and amin with include_self=True are supported, not {reduce} with include_self={include_self}"
-        )
+    """Scatter with a reduction of values that have the same index, with the former element or without it."""
+    if reduce == "mean":
+        return _scattered_mean(call, x, dim, index, source, include_self)
+    reduction = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min"}[reduce]
+    if call.dtype == "bool":
+        call.refuse("bool elements cannot be combined; cast them to integers")
+    if not include_self:
+        x = _cleared(call, x, dim, index, _identity(reduction, call.dtype))
     return _scattered(call, x, dim, index, source, reduction)
 
 

@@ -16,28 +16,36 @@ from tunesmith.support import dtype as dt
 
 
 def _pool(
-    call: TorchCall, operator: str, x: Operand, kernel: Any, stride: Any, padding: Any, dims: int, dilation: Any = None, **attrs: Any
+    call: TorchCall,
+    operator: str,
+    x: Operand,
+    kernel: Any,
+    stride: Any,
+    padding: Any,
+    dims: int,
+    dilation: Any = None,
+    *,
+    of: Operand | None = None,
+    **attrs: Any,
 ) -> Operand:
-    """Pooling over one to three spatial dimensions, of a batch or a single image."""
+    """Pooling over one to three spatial dimensions, of a batch or a single image; `of` is a second operand, the result of another
+    pooling of the same windows."""
     single = len(x.type.shape) == dims + 1
-    if single:
-        x = call.emit("expand_dims", x, axes=(0,))
+    added = (*([0] if single else []), *([2] if dims == 1 else []))
+    images = [call.emit("expand_dims", v, axes=added) if added else v for v in (x, of) if v is not None]
     kernels, strides, pads = each_axis(kernel, dims), each_axis(stride or kernel, dims), each_axis(padding, dims)
     dilations = each_axis(1 if dilation is None else dilation, dims)
     if dims == 1:
-        x = call.emit("expand_dims", x, axes=(2,))
         kernels, strides, pads, dilations = (1, *kernels), (1, *strides), (0, *pads), (1, *dilations)
     window = {"kernel": kernels, "strides": strides, "padding": sides(pads), "dilation": dilations}
-    name, layout = (f"{operator}3d", "NCDHW") if dims == 3 else (f"{operator}2d", "NCHW")
-    made = call.emit(name, x, layout=layout, **window, **attrs)
-    if dims == 1:
-        made = call.emit("squeeze", made, axes=(2,))
-    return call.emit("squeeze", made, axes=(0,)) if single else made
+    name, layout = (operator.format("3d"), "NCDHW") if dims == 3 else (operator.format("2d"), "NCHW")
+    made = call.emit(name, *images, layout=layout, **window, **attrs)
+    return call.emit("squeeze", made, axes=added) if added else made
 
 
 def _max_pool(dims: int) -> Any:
     def convert(call: TorchCall, x: Operand, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool) -> Operand:
-        return _pool(call, "max_pool", x, kernel, stride, padding, dims, dilation, ceil_mode=ceil_mode)
+        return _pool(call, "max_pool{}", x, kernel, stride, padding, dims, dilation, ceil_mode=ceil_mode)
 
     return convert
 
@@ -54,12 +62,12 @@ def _avg_pool(dims: int) -> Any:
         divisor: int | None = None,
     ) -> Operand:
         if divisor is None:
-            return _pool(call, "avg_pool", x, kernel, stride, padding, dims, ceil_mode=ceil_mode, count_include_pad=count_padding)
+            return _pool(call, "avg_pool{}", x, kernel, stride, padding, dims, ceil_mode=ceil_mode, count_include_pad=count_padding)
         if ceil_mode:
             call.refuse(
                 "divisor_override with ceil_mode is not supported, because windows beyond the padding differ in size; pad the input"
             )
-        made = _pool(call, "avg_pool", x, kernel, stride, padding, dims, count_include_pad=True)
+        made = _pool(call, "avg_pool{}", x, kernel, stride, padding, dims, count_include_pad=True)
         return call.emit("multiply", made, call.operand(math.prod(each_axis(kernel, dims)) / divisor))
 
     return convert
@@ -79,48 +87,11 @@ def _max_pool_with_indices(dims: int) -> Any:
     def convert(
         call: TorchCall, x: Operand, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
     ) -> Sequence[Operand]:
-        values = _max_pool(dims)(call, x, kernel, stride, padding, dilation, ceil_mode)
-        window = [each_axis(v, dims) for v in (kernel, stride or kernel, padding, dilation)]
-        return [values, _indices_of_maxima(call, x, values, dims, *window)]
+        window = (kernel, stride, padding, dims, dilation)
+        values = _pool(call, "max_pool{}", x, *window, ceil_mode=ceil_mode)
+        return [values, _pool(call, "max_pool{}_indices", x, *window, of=values, ceil_mode=ceil_mode)]
 
     return convert
-
-
-def _indices_of_maxima(
-    call: TorchCall, x: Operand, values: Operand, dims: int, kernel: Any, strides: Any, padding: Any, dilation: Any
-) -> Operand:
-    """The position in the window by argmax over an axis of all its elements, then its coordinates in the image."""
-    rank = len(x.type.shape)
-    lead, extents, counts = rank - dims, x.type.shape[rank - dims :], values.type.shape[rank - dims :]
-    if any(e.const is None for e in (*extents, *counts)):
-        call.refuse("indices of maxima in an image of dynamic shape are not supported; fix its height and width, or use the values only")
-    after = [
-        max((n.as_int() - 1) * s + (k - 1) * d + 1 - p - e.as_int(), 0)
-        for n, s, k, d, p, e in zip(counts, strides, kernel, dilation, padding, extents, strict=True)
-    ]
-    before, behind = (0,) * lead + tuple(padding), (0,) * lead + tuple(after)
-    made = x
-    if any(before) or any(behind):
-        lowest = -math.inf if dt.is_float(x.type.dtype) else int(np.iinfo(dt.to_numpy(x.type.dtype)).min)
-        # A copy of the outermost element is as good as the element itself, whose window includes it unless it is dilated.
-        mode = {"mode": "edge"} if set(dilation) == {1} else {"mode": "constant", "value": lowest}
-        made = call.emit("pad", x, before=before, after=behind, **mode)
-    for d in range(dims):
-        made = call.emit("unfold", made, axis=lead + d, size=kernel[d], step=strides[d], dilation=dilation[d])
-        if made.type.shape[lead + d] != counts[d]:  # a window that starts in the padding is left out
-            made = call.emit("strided_slice", made, axes=(lead + d,), begin=(0,), end=(counts[d],), strides=(1,))
-    flat = call.reshaped(made, (*values.type.shape, math.prod(kernel)))
-    tap = call.emit("argmax", flat, axis=rank, keepdims=False)
-    index: Operand = call.number(0, "int64")
-    for d in range(dims):
-        inner = math.prod(kernel[d + 1 :])
-        step = call.emit("mod", call.emit("floor_divide", tap, call.number(inner, "int64")), call.number(kernel[d], "int64"))
-        starts = np.arange(counts[d].as_int()) * strides[d] - padding[d]
-        first = Constant("start", starts.reshape([-1] + [1] * (dims - 1 - d)))
-        at = call.emit("add", call.emit("multiply", step, call.number(dilation[d], "int64")), first)
-        inside = call.emit("clip", at, min=0, max=extents[d].as_int() - 1)
-        index = call.emit("add", call.emit("multiply", index, call.number(extents[d].as_int(), "int64")), inside)
-    return index
 
 
 for _dims in (2, 3):
@@ -177,16 +148,33 @@ def _adaptive(dims: int, operator: str, reduction: str) -> Any:
     return convert
 
 
-def _values_only(convert: Any) -> Any:
-    """Wrap a converter for torch's operators that also return indices, which are not supported there."""
-    return lambda call, *args: [convert(call, *args), None]
+def _with_indices(convert: Any, dims: int) -> Any:
+    """Wrap a converter of maxima for torch's operators that also return indices, which are supported along one axis."""
+
+    def converted(call: TorchCall, x: Operand, size: Any) -> Sequence[Operand | None]:
+        return [convert(call, x, size), _adaptive_indices(call, x) if dims == 1 and _is_static(x, call) else None]
+
+    return converted
+
+
+def _is_static(x: Operand, call: TorchCall) -> bool:
+    return x.type.shape[-1].const is not None and call.shape[-1].const is not None
+
+
+def _adaptive_indices(call: TorchCall, x: Operand) -> Operand:
+    """The place of the first maximum of each window along the last axis."""
+    axis = len(x.type.shape) - 1
+    taps, _ = _windows(x.type.shape[axis].as_int(), call.shape[axis].as_int())
+    windows = call.emit("take", x, Constant("taps", taps), axis=axis)
+    place = call.emit("argmax", windows, axis=axis + 1, keepdims=False)
+    return call.emit("add", place, Constant("start", taps[:, 0].astype(np.int64)))
 
 
 for _dims in (1, 2, 3):
-    TORCH_OPERATORS.register(f"aten.adaptive_avg_pool{_dims}d.default", _adaptive(_dims, "avg_pool", "mean"))
-    TORCH_OPERATORS.register(f"aten.adaptive_max_pool{_dims}d.default", _values_only(_adaptive(_dims, "max_pool", "max")))
+    TORCH_OPERATORS.register(f"aten.adaptive_avg_pool{_dims}d.default", _adaptive(_dims, "avg_pool{}", "mean"))
+    TORCH_OPERATORS.register(f"aten.adaptive_max_pool{_dims}d.default", _with_indices(_adaptive(_dims, "max_pool{}", "max"), _dims))
 for _dims in (2, 3):
-    TORCH_OPERATORS.register(f"aten._adaptive_avg_pool{_dims}d.default", _adaptive(_dims, "avg_pool", "mean"))
+    TORCH_OPERATORS.register(f"aten._adaptive_avg_pool{_dims}d.default", _adaptive(_dims, "avg_pool{}", "mean"))
 
 
 # ---- all windows ------------------------------------------------------------------------------------------------------------------------

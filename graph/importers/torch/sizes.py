@@ -20,7 +20,10 @@ class Sizes:
 
     def __init__(self) -> None:
         self.variables: dict[str, Var] = {}
-        self._example: dict[Var, int] = {}
+        self.example: dict[Var, int] = {}
+        self.least: dict[str, int] = {}
+        """Lower bounds that the user gave to symbols; a bound of 2 in torch's ranges may be its convention only."""
+        self._linear: dict[str, tuple[Var, int, int]] = {}
 
     def declare(self, size: Any, name: str | None = None) -> None:
         """Create a variable for a symbol that is an input extent; no effect for numbers and compound expressions."""
@@ -29,9 +32,35 @@ class Sizes:
         symbol = str(size.node.expr)
         taken = {v.name for v in self.variables.values()}
         self.variables[symbol] = Var(name if name and name not in taken else symbol)
-        hint = size.node.hint
-        if hint is not None:
-            self._example[self.variables[symbol]] = int(hint)
+        self._remember(self.variables[symbol], size)
+
+    def declare_linear(self, size: Any, name: str) -> None:
+        """Create a variable for an extent c * s + d of a symbol s that is no extent itself: s is (extent - d) // c."""
+        if isinstance(size, int) or len(size.node.expr.free_symbols) != 1:
+            return
+        expr, (symbol,) = size.node.expr, size.node.expr.free_symbols
+        if str(symbol) in self.variables or str(symbol) in self._linear or is_unbacked(str(symbol)) or not expr.is_polynomial(symbol):
+            return
+        factor, offset = expr.coeff(symbol, 1), expr.coeff(symbol, 0)
+        if not (factor.is_Integer and offset.is_Integer and int(factor) > 0 and (expr - factor * symbol - offset).expand() == 0):
+            return
+        made = Var(name)
+        self.variables[name] = made
+        self._linear[str(symbol)] = (made, int(factor), int(offset))
+        self._remember(made, size)
+
+    def _remember(self, variable: Var, size: Any) -> None:
+        if size.node.hint is not None:
+            self.example[variable] = int(size.node.hint)
+
+    def divided(self) -> list[str]:
+        """The sizes that are computed from extents by a division, for error messages."""
+        return [f"{floordiv(poly(v) - d, poly(c))}, of an input with the extent {v.name}" for v, c, d in self._linear.values() if c > 1]
+
+    def bound_to(self, symbol: Any) -> tuple[Var, int, int] | None:
+        """The variable of a symbol s, and the numbers c and d for which the variable is c * s + d; None if the symbol has no variable."""
+        found = self.variables.get(str(symbol))
+        return self._linear.get(str(symbol)) if found is None else (found, 1, 0)
 
     def poly(self, size: Any) -> Poly:
         """A torch size (int or SymInt) as an index expression; ModelImportError if it depends on data."""
@@ -39,16 +68,18 @@ class Sizes:
 
     def is_negative(self, size: Poly) -> bool:
         """Whether a size is negative for the example inputs; torch decides by these during tracing and adds guards."""
-        return evaluate(size, self._example) < 0 if size.const is None else size.const < 0
+        return evaluate(size, self.example) < 0 if size.const is None else size.const < 0
 
     def of_sympy(self, expr: Any) -> Poly:
         """A sympy integer expression as an index expression."""
         if expr.is_Integer:
             return poly(int(expr))
+        expr = self._in_extents(expr)
         if expr.is_Symbol:
-            if str(expr) not in self.variables:
+            bound = self.bound_to(expr)
+            if bound is None:
                 raise ModelImportError(_unbound(str(expr)))
-            return poly(self.variables[str(expr)])
+            return floordiv(poly(bound[0]) - bound[2], poly(bound[1]))
         kind = type(expr).__name__
         if kind in _ROUNDED and type(expr.args[0]).__name__ == "IntTrueDiv":
             return _ROUNDED[kind](*[self.of_sympy(a) for a in expr.args[0].args])
@@ -56,29 +87,47 @@ class Sizes:
             raise ModelImportError(f"the size {expr} contains {kind}, which index expressions do not support")
         return _ARITHMETIC[kind](*[self.of_sympy(a) for a in expr.args])
 
+    def _in_extents(self, expr: Any) -> Any:
+        """An expression with symbols replaced by the extents that they are linear in, if this leaves no fractions: 4 h is 2 (2 h)."""
+        for symbol in [s for s in expr.free_symbols if str(s) in self._linear]:
+            variable, factor, offset = self._linear[str(symbol)]
+            made = expr.subs(symbol, (symbol.func(variable.name, integer=True) - offset) / factor).expand()
+            if not any(number.is_Rational and not number.is_Integer for number in made.atoms()):
+                expr = made
+        return expr
+
     def condition(self, expr: Any) -> Expr:
         """A sympy condition on sizes as an expression."""
         kind = type(expr).__name__
         if kind in ("BooleanTrue", "BooleanFalse"):
             return Const(kind == "BooleanTrue", "bool")
         if kind in _RELATIONS:
-            return _relation(_RELATIONS[kind], *[self.of_sympy(a) for a in expr.args])
+            return relation(_RELATIONS[kind], *[self.of_sympy(a) for a in expr.args])
         if kind in ("And", "Or", "Not"):
-            return _logic(kind, [self.condition(a) for a in expr.args])
+            return logic(kind, [self.condition(a) for a in expr.args])
         raise ModelImportError(f"the condition {expr} is not a condition on sizes")
 
     def range_conditions(self, ranges: Mapping[Any, Any]) -> list[Expr]:
-        """Conditions from symbol ranges.  torch traces with sizes >= 2 but also accepts 0 and 1, as its own input check does."""
+        """Conditions from symbol ranges.  torch traces with sizes >= 2, and accepts 0 and 1 all the same, as its own input check does:
+        a lower bound of 2 counts if the user gave it.  `small_size_conditions` excludes the small sizes at which the program fails."""
         found = []
+        for variable, factor, offset in self._linear.values():
+            found.append(relation("eq", mod(poly(variable) - offset, poly(factor)), poly(0)))
+            found.append(relation("ge", poly(variable), poly(offset)))
         for symbol in sorted(ranges, key=str):
-            if str(symbol) not in self.variables:
+            if not symbol.is_Symbol or self.bound_to(symbol) is None:
                 continue
-            size, least, most = poly(self.variables[str(symbol)]), ranges[symbol].lower, ranges[symbol].upper
-            if least > 2:
-                found.append(_relation("ge", size, poly(int(least))))
+            size, least, most = self.of_sympy(symbol), self.least_of(symbol, ranges), ranges[symbol].upper
+            if least > 0:
+                found.append(relation("ge", size, poly(least)))
             if most.is_Integer and int(most) < 2**31:
-                found.append(_relation("le", size, poly(int(most))))
+                found.append(relation("le", size, poly(int(most))))
         return found
+
+    def least_of(self, symbol: Any, ranges: Mapping[Any, Any]) -> int:
+        """The lower bound of a symbol without the convention that sizes are at least 2."""
+        bound = max(int(ranges[symbol].lower), 0)
+        return max(bound if bound != 2 else 0, self.least.get(str(symbol), 0))
 
     def guard(self, text: str, inputs: Mapping[str, Any]) -> Expr:
         """The condition of a torch.export guard.
@@ -144,7 +193,8 @@ _RELATIONS = {
 }
 
 
-def _relation(op: str, a: Poly, b: Poly) -> Expr:
+def relation(op: str, a: Poly, b: Poly) -> Expr:
+    """The condition `a op b` for an operator of `_RELATIONS`."""
     if op in ("eq", "ne"):
         distance = (a - b).const
         if distance is not None:
@@ -159,7 +209,8 @@ def _relation(op: str, a: Poly, b: Poly) -> Expr:
     }[op]()
 
 
-def _logic(kind: str, parts: Sequence[Expr]) -> Expr:
+def logic(kind: str, parts: Sequence[Expr]) -> Expr:
+    """The conjunction (And), disjunction (Or) or negation (Not) of conditions, folded where constants determine it."""
     if kind == "Not":
         (part,) = parts
         return Const(not part.value, "bool") if isinstance(part, Const) else Not(part)
@@ -195,9 +246,9 @@ class _Guard:
         if isinstance(node, ast.Subscript):
             return self._path(node)
         if isinstance(node, ast.BoolOp):
-            return _logic(type(node.op).__name__, [self._condition(v) for v in node.values])
+            return logic(type(node.op).__name__, [self._condition(v) for v in node.values])
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-            return _logic("Not", [self._condition(node.operand)])
+            return logic("Not", [self._condition(node.operand)])
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             return -self._size(node.operand)
         if isinstance(node, ast.BinOp) and type(node.op).__name__ in _OPERATIONS:
@@ -213,7 +264,7 @@ class _Guard:
         ops = [_COMPARISONS.get(type(op).__name__) for op in node.ops]
         if None in ops:
             raise _no_guard(self.text)
-        return _logic("And", [_relation(str(op), a, b) for op, a, b in zip(ops, values[:-1], values[1:], strict=True)])
+        return logic("And", [relation(str(op), a, b) for op, a, b in zip(ops, values[:-1], values[1:], strict=True)])
 
     def _call(self, node: ast.Call) -> Any:
         if isinstance(node.func, ast.Attribute) and node.func.attr == "size" and not node.args:

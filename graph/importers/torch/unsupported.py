@@ -52,6 +52,11 @@ class UnsupportedOperators:
         self.cause = self.cause or cause
         self._locations.setdefault((what, reason or _unknown_operator(what)), []).append("" if node is None else location(node))
 
+    @property
+    def any(self) -> bool:
+        """Whether an operator is recorded."""
+        return bool(self._locations)
+
     def raise_if_any(self) -> None:
         """Raise a ModelImportError that lists all recorded operators, if there are any."""
         if not self._locations:

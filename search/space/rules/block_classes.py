@@ -106,6 +106,17 @@ def is_contraction(b: Block) -> bool:
     return any(vector in o.contiguous or (vector in o.iters and not spatial <= o.iters) for o in streamed)
 
 
+def reads_rows_once(b: Block) -> bool:
+    """Whether a contraction has an operand with all of its spatial variables of more than one value, and none that is contiguous along
+    the vector axis: the product of a matrix with a vector.  Packing that operand gains nothing; its rows can be reduced one by one."""
+    last = vector_axis(b)
+    spatial = {i.var for i in b.iters if i.kind == "S" and i.extent.const != 1}
+    reduced = {i.var for i in b.iters if i.kind == "R"}
+    streamed = [o for o in operands(b) if o.iters & reduced]
+    vector = None if last is None else b.iters[last].var
+    return any(spatial <= o.iters for o in streamed) and not any(vector in o.contiguous for o in streamed)
+
+
 def consumers(func: PrimFunc, b: Block) -> list[Block]:
     """Blocks that read a buffer written by `b`."""
     made = {a.buffer for a in writes(b)}

@@ -26,6 +26,7 @@ from tunesmith.search.space.rules.block_classes import (
     is_pointwise,
     is_reduction,
     producers,
+    reads_rows_once,
 )
 from tunesmith.search.space.rules.tile_domains import outer_tiles
 
@@ -39,7 +40,8 @@ Named = tuple[str, Callable[[Schedule], None]]
 
 
 def sketches(func: PrimFunc, target: Target) -> list[Named]:
-    """Named schedules if every block is pointwise or a reduction of one variable, and exactly one block writes the output.
+    """Named schedules if every block is pointwise or a reduction of one variable, and exactly one block writes the output.  Contractions
+    have none, except products of a matrix and a vector.
 
     Each has threads; if the work is small, there is also one without threads.
     """
@@ -48,7 +50,7 @@ def sketches(func: PrimFunc, target: Target) -> list[Named]:
     blocks = blocks_under(func.body)
     outputs = [b for b in blocks if is_output(func, b)]
     reductions = [b for b in blocks if is_reduction(b)]
-    if len(outputs) != 1 or not reductions or any(is_contraction(b) for b in blocks):
+    if len(outputs) != 1 or not reductions or any(is_contraction(b) and not reads_rows_once(b) for b in blocks):
         return []
     if not all(is_pointwise(b) or (is_reduction(b) and _single_axis(b)) for b in blocks):
         return []

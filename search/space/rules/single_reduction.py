@@ -7,14 +7,16 @@ from tunesmith.ir.stmt import Block
 from tunesmith.ir.visit import blocks_under
 from tunesmith.schedule.handles import LoopRV
 from tunesmith.schedule.schedule import Schedule
-from tunesmith.search.space.rules.block_classes import is_contraction, is_output, is_pointwise, is_reduction
+from tunesmith.search.space.rules.block_classes import is_contraction, is_output, is_pointwise, is_reduction, reads_rows_once
 
 
 def single_reduction(func: PrimFunc) -> Block | None:
-    """The only reduction, if it is the output and all other blocks are pointwise; None for contractions."""
+    """The only reduction, if it is the output and all other blocks are pointwise; None for contractions that use an operand again."""
     blocks = blocks_under(func.body)
     reductions = [b for b in blocks if is_reduction(b)]
-    if len(reductions) != 1 or not is_output(func, reductions[0]) or is_contraction(reductions[0]):
+    if len(reductions) != 1 or not is_output(func, reductions[0]):
+        return None
+    if is_contraction(reductions[0]) and not reads_rows_once(reductions[0]):
         return None
     others = [b for b in blocks if b is not reductions[0]]
     return reductions[0] if all(is_pointwise(b) and not is_output(func, b) for b in others) else None

@@ -202,6 +202,8 @@ def compile_(
     from tunesmith.driver.compiled_device import CompiledDeviceModule
     from tunesmith.driver.workloads import find_module
 
+    if header is not None and executor != "aot":
+        raise click.UsageError("--header requires a model and --executor aot")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", DamagedLogWarning)
         made = run(find_module(workloads), target, records, strict, executor, name=name, bounds_check=bounds_check)
@@ -210,8 +212,6 @@ def compile_(
     if isinstance(made, CompiledModel):
         path = made.export_library(library, parameters, header)
         functions = list(dict.fromkeys([c.function for c in made.coverage]))
-    elif header is not None:
-        raise click.UsageError("--header requires a model and --executor aot")
     else:
         if isinstance(made, CompiledDeviceModule) and made.program.kind == "opencl":
             path = made.save(library)

@@ -33,6 +33,7 @@ from tunesmith.ir.target.target import Target
 from tunesmith.lower.pass_infra import Pipeline
 from tunesmith.lower.pipelines import CPU
 from tunesmith.measure.records.database import Database
+from tunesmith.runtime.executor.aot_executor import program_name
 from tunesmith.runtime.executor.executable import Executable
 from tunesmith.runtime.model import Model
 from tunesmith.runtime.module import load_executable
@@ -125,13 +126,18 @@ def compile_model(
         lowering: passes from scheduled TIR functions to the input of code generation.
         name: prefix of the C function names, for executor="aot".
     Raises:
-        UserError: unknown executor or external code generator.
+        UserError: unknown executor or external code generator, or a name that C functions cannot have.
         RecordError: strict, and functions have no usable record: all are listed.
         BuildError: a function cannot be compiled, or the executor does not support the graph.
         ScriptError: an index of a function is certainly out of bounds.
     """
     if executor is not None and (not isinstance(executor, str) or executor not in EMITTERS):
         raise UserError(f"there is no executor {executor!r}; there are {', '.join(EMITTERS)}")
+    if executor == "aot":
+        try:
+            program_name({"name": name})
+        except RunError as error:
+            raise UserError(str(error)) from error
     check_kind(target)
     if strict and records is None:
         raise RecordError("strict=True refuses functions without a record, and no records were given: pass records=")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rich.console import Group, RenderableType
@@ -29,6 +29,7 @@ from tunesmith.measure.evaluator.correctness import check_reference, save_refere
 from tunesmith.measure.local_runner import LocalRunner
 from tunesmith.measure.policies import RacePolicy
 from tunesmith.measure.records.database import Database
+from tunesmith.measure.records.log import LogReport
 from tunesmith.measure.runner import RunRequest, RunSetup
 from tunesmith.runtime.timing import TimingPolicy
 from tunesmith.support.errors import RecordError, UserError
@@ -83,15 +84,17 @@ class ReplayReport:
     Attributes:
         rows: one per workload and target.
         timed: the programs were timed.
+        log: counts of the log's lines, with the bad ones, which are left out.
     """
 
     rows: tuple[ReplayRow, ...]
     timed: bool = False
+    log: LogReport = field(default_factory=LogReport)
 
     @property
     def ok(self) -> bool:
-        """Whether every record is valid."""
-        return all(row.ok for row in self.rows)
+        """Whether every record is valid, and bad lines are not all that the log has."""
+        return all(row.ok for row in self.rows) and (bool(self.rows) or not self.log.bad_count)
 
     def to_json(self) -> list[dict[str, object]]:
         """The data written by `tunesmith replay --json`."""
@@ -105,6 +108,10 @@ class ReplayReport:
             plain_table(title, columns, [self._cells(r) for r in self.rows], left=["replay", "digest", "program"])
         ]
         parts += [printable(f"! {r.workload} on {r.target}: {r.note}", style="red") for r in self.rows if not r.ok]
+        if not self.rows:
+            parts.append(printable("the log holds no record"))
+        if self.log.bad_count:
+            parts.append(printable(f"! {self.log}", style="yellow"))
         return Group(*parts)
 
     def __str__(self) -> str:
@@ -116,7 +123,7 @@ class ReplayReport:
 
 
 def replay(log: Records, *, verify: bool = False, time: bool = False) -> ReplayReport:
-    """Apply the best record of every workload and target of a log.
+    """Apply the best record of every workload and target of a log.  Bad lines are reported and left out.
 
     Args:
         log: the log of records.
@@ -139,7 +146,7 @@ def replay(log: Records, *, verify: bool = False, time: bool = False) -> ReplayR
     for key, work in by_target.items():
         for index, row in zip([i for i, _, _ in work], _run(targets[key], [rows[i] for i, _, _ in work], work, time), strict=True):
             rows[index] = row
-    return ReplayReport(tuple(rows), time)
+    return ReplayReport(tuple(rows), time, database.report)
 
 
 def _applied(database: Database, digest: str, data: Mapping[str, object]) -> tuple[Subject | None, ReplayRow, PrimFunc | None]:

@@ -128,7 +128,7 @@ PROBES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "triangle_indices": (lambda x: x[tuple(torch.tril_indices(4, 5, 1))], (SQUARE,)),
     # ---- elements
     **{name: (getattr(torch, name), (ROWS,)) for name in ("sinh", "cosh", "tan", "atan", "asinh", "erfc", "signbit", "lgamma", "digamma")},
-    **{name: (getattr(torch, name), (ROWS.tanh(),)) for name in ("asin", "acos", "atanh")},
+    **{name: (getattr(torch, name), (ROWS.tanh(),)) for name in ("asin", "acos", "atanh", "erfinv")},
     "round_decimals": (lambda x: (torch.round(x, decimals=2), torch.round(x * 1000, decimals=-1)), (ROWS,)),
     "acosh": (lambda x: torch.acosh(x.abs() + 1), (ROWS,)),
     **{name: (getattr(torch, name), (ROWS, OTHER)) for name in ("atan2", "hypot", "copysign", "fmax", "fmin")},

@@ -28,7 +28,7 @@ from tunesmith.ops import tensor_expression as te
 from tunesmith.runtime.elf_symbols import read_symbols
 from tunesmith.runtime.executor.executable import Executable
 from tunesmith.runtime.object_loader import LoadedObject, load_object
-from tunesmith.support.errors import BuildError
+from tunesmith.support.errors import BuildError, UserError
 
 GUIDE = Path(__file__).resolve().parents[3] / "docs" / "models.md"
 MAIN = Path(__file__).with_name("aot_main.c")
@@ -299,8 +299,10 @@ def test_failed_allocations() -> None:
 
 def test_refusals(made: Made, tmp_path: Path) -> None:
     for name in ("", "7up", "_x", "a-b", "\u00e4"):
-        with pytest.raises(BuildError, match="cannot start the names of C functions"):
+        with pytest.raises(UserError, match="cannot start the names of C functions"):
             compiled("aot", name=name)
+        with pytest.raises(BuildError, match="cannot start the names of C functions"):
+            build_aot([], by_hand((1, 1), []), (), name, TARGET)
     calls = [["dense", [0, 1], [2], []]]
     with pytest.raises(BuildError, match="one object, and dense would be called in another one"):
         build_aot([], by_hand((1, 1), calls), (), "hand", TARGET)

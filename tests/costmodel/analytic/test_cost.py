@@ -230,3 +230,21 @@ def test_gpus_and_missing_columns_are_refused(make_case: Callable[[str], Any]) -
         analytic_cost(model(case).analysis, Target("nvidia/h200"))
     with pytest.raises(UserError, match="is not a column of this sketch"):
         AnalyticModel(case.schedule.func, case.schedule.params[:1], ONE)
+
+
+def test_dimensions_of_one_element_do_not_separate_cache_lines() -> None:
+    """A column of 64 K elements is as contiguous as a vector."""
+
+    def terms(shape: str, index: str) -> np.ndarray:
+        func = parse(
+            "@T.prim_func\n"
+            f'def f(A: T.Buffer({shape}, "float32"), C: T.Buffer({shape}, "float32")):\n'
+            "    for i in range(65536):\n        with T.block('C'):\n            v = T.axis.spatial(65536, i)\n"
+            f"            C[{index}] = A[{index}] * 2.0\n"
+        )
+        return AnalyticModel(func, (), ONE).terms(np.zeros((1, 0), np.int64))
+
+    vector = terms("(65536,)", "v")
+    assert vector.max() > 0
+    for shape, index in (("(65536, 1)", "v, 0"), ("(65536, 1, 1)", "v, 0, 0"), ("(1, 65536)", "0, v")):
+        np.testing.assert_allclose(terms(shape, index), vector)

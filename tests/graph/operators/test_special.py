@@ -1,4 +1,4 @@
-"""Test functions related to the gamma function against numpy and scipy, at poles, and in all types."""
+"""Test functions related to the gamma function, and erfinv, against numpy and scipy, at poles, and in all types."""
 
 from __future__ import annotations
 
@@ -23,6 +23,14 @@ def test_gamma_functions(name: str, reference: np.ufunc) -> None:
     numbers = X[~((X < 0) & (X == np.floor(X)))]  # scipy has other values at poles
     operator = GRAPH_OPERATORS.get(name)
     np.testing.assert_allclose(operator.evaluate([numbers])[0], reference(numbers), rtol=1e-12, atol=1e-13)
+
+
+def test_inverse_of_the_error_function() -> None:
+    below_one = np.nextafter(np.float64(1), 0)
+    y = np.concatenate([np.linspace(-1, 1, 81), [0.0, -0.0, 1e-300, 1e-9, 0.85, -0.8500001, 1 - 1e-12, below_one, 1.5, math.inf, math.nan]])
+    check_operator("erfinv", [y], rtol=1e-12, atol=0)
+    check_operator("erfinv", [y.astype(np.float32)], rtol=1e-6, atol=0, compiled=False)
+    np.testing.assert_allclose(GRAPH_OPERATORS.get("erfinv").evaluate([y])[0], scipy.special.erfinv(y), rtol=1e-13, atol=0)
 
 
 def test_integers_are_refused() -> None:

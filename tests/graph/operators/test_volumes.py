@@ -52,6 +52,8 @@ def test_references_agree_with_torch() -> None:
 def test_pooling() -> None:
     x, window = floats(1, 2, 4, 5, 6), {"kernel": (2, 3, 2), "strides": (2, 2, 1), "padding": (1, 1, 0, 1, 1, 1)}
     check_operator("max_pool3d", [x], dilation=(1, 1, 2), **window)
+    operator = GRAPH_OPERATORS.get("max_pool3d")
+    check_operator("max_pool3d_indices", [x, *operator.evaluate([x], operator.bind(window))], **window)
     check_operator("avg_pool3d", [x], ceil_mode=True, **window)
     check_operator("avg_pool3d", [x.transpose(0, 2, 3, 4, 1)], count_include_pad=True, layout="NDHWC", compiled=False, **window)
 

@@ -48,6 +48,24 @@ def test_max_pool_of_integers_and_of_windows_of_padding() -> None:
     check_operator("max_pool2d", [floats(1, 1, 3, 3)], kernel=(1, 1), strides=(1, 1), padding=(1, 0, 0, 0))
 
 
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize(
+    "window",
+    [
+        {"kernel": (3, 3), "strides": (2, 2), "padding": (1, 1, 1, 1)},
+        {"kernel": (2, 3), "strides": (2, 1), "ceil_mode": True},
+        {"kernel": (2, 2), "strides": (1, 2), "dilation": (2, 3), "padding": (1, 1, 1, 1)},
+    ],
+)
+def test_indices_of_maxima(window: dict[str, Any], layout: str) -> None:
+    x = np.round(floats(2, 3, 7, 6) * 2)  # with equal elements
+    x[0, 0, 2:5, 3] = np.nan
+    x = x if layout == "NCHW" else np.ascontiguousarray(x.transpose(0, 2, 3, 1))
+    operator = GRAPH_OPERATORS.get("max_pool2d")
+    (y,) = operator.evaluate([x], operator.bind({**window, "layout": layout}))
+    check_operator("max_pool2d_indices", [x, y], **window, layout=layout)
+
+
 def test_windows_inside_the_image_need_no_conditions() -> None:
     def conditions(**window: Any) -> int:
         operator = GRAPH_OPERATORS.get("max_pool2d")
@@ -89,6 +107,10 @@ def infer(name: str, types: list[TensorType], **attrs: Any) -> tuple[TensorType,
 def test_types_with_dynamic_sizes() -> None:
     n = poly(Var("n"))
     x = TensorType.of((n, 3, n * 2, 8))
+    pooled = TensorType.of((n, 3, n, 4))
+    assert infer("max_pool2d_indices", [x, pooled], kernel=(2, 2), strides=(2, 2)) == (TensorType(pooled.shape, "int64"),)
+    with pytest.raises(ScriptError, match="is not the result of max_pool"):
+        infer("max_pool2d_indices", [x, pooled], kernel=(3, 2), strides=(2, 2))
     for name in ("max_pool2d", "avg_pool2d"):
         assert infer(name, [x], kernel=(2, 2), strides=(2, 2)) == (TensorType.of((n, 3, n, 4)),)
         assert infer(name, [x], kernel=(2, 2), strides=(2, 2), ceil_mode=True) == (TensorType.of((n, 3, n, 4)),)

@@ -273,6 +273,8 @@ MOVES: dict[str, Callable[[Any], Any]] = {
     "adaptive_avg_same": lambda x: F.adaptive_avg_pool2d(x, (6, 8)),
     "adaptive_avg_1d": lambda x: F.adaptive_avg_pool1d(x[0], 4),
     "adaptive_max": lambda x: F.adaptive_max_pool2d(x, (2, 4)),
+    "adaptive_max_1d": lambda x: F.adaptive_max_pool1d(x[0], 5, return_indices=True),
+    "adaptive_max_1d_one": lambda x: F.adaptive_max_pool1d(x[0, 0], 1, return_indices=True),
     "nearest": lambda x: F.interpolate(x, scale_factor=2),
     "nearest_size": lambda x: F.interpolate(x, size=(9, 5)),
     "bilinear": lambda x: F.interpolate(x, size=(9, 5), mode="bilinear"),
@@ -360,6 +362,17 @@ NETWORK: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "scatter_value": (lambda x: x.scatter(1, torch.tensor([[1], [0]]), 2.5), ((2, 3),)),
     "scatter_add": (lambda x, y: x.scatter_add(1, PLACES, y), ((2, 3), (2, 3))),
     "scatter_reduce": (lambda x, y: x.scatter_reduce(1, PLACES, y, "amax"), ((2, 3), (2, 3))),
+    **{
+        f"scatter_reduce_without_self_{reduce}": (
+            lambda x, y, reduce=reduce: x.scatter_reduce(1, PLACES[:, :2], y, reduce, include_self=False),
+            ((2, 3), (2, 2)),
+        )
+        for reduce in ("sum", "prod", "mean", "amax", "amin")
+    },
+    "scatter_reduce_integers": (
+        lambda x, y: (x * 9).int().scatter_reduce(0, PLACES[:1] * 0, (y * 9).int(), "amin", include_self=False),
+        ((2, 3), (1, 3)),
+    ),
     "one_hot": (lambda x: x + F.one_hot(PLACES[0], 3), ((3, 3),)),
 }
 
@@ -422,7 +435,6 @@ REFUSED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str]] = {
     "attention_dropout": (lambda x: F.scaled_dot_product_attention(x, x, x, dropout_p=0.5), ((1, 1, 3, 4),), "model.eval()"),
     "mode": (lambda x: x.mode(0).values, ((3,),), "aten.mode.default: there is no converter for this operator"),
     "large_source": (lambda x: x.scatter(1, torch.tensor([[1], [0]]), x), ((2, 3),), "differ in shape"),
-    "mean_scatter": (lambda x: x.scatter_reduce(1, PLACES, x, "mean", include_self=False), ((2, 3),), "not mean"),
     "bfloat16": (lambda x: x.bfloat16() + 1, ((4,),), "tensors of bfloat16 cannot be imported"),
 }
 

@@ -151,7 +151,6 @@ def test_dynamic_sizes_that_are_refused() -> None:
             from_torch(Function(function), (ROWS,), rows)
     dims = {"inputs": ({2: torch.export.Dim("h", min=4, max=90)},)}
     for function, message in (
-        (lambda x: F.max_pool2d(x, 2, return_indices=True)[1], "indices of maxima in an image of dynamic shape"),
         (lambda x: F.fold(F.unfold(x, 3), x.shape[2:], 3), "a fold to an image of dynamic shape"),
         (lambda x: F.adaptive_avg_pool2d(x, (3, 1)), "its windows depend on dynamic sizes"),
         (lambda x: F.interpolate(x, scale_factor=1.3), "the size TruncToInt"),
@@ -159,6 +158,16 @@ def test_dynamic_sizes_that_are_refused() -> None:
     ):
         with pytest.raises(ModelImportError, match=message):
             from_torch(Function(function), (IMAGE,), dims)
+
+
+def test_indices_of_maxima_in_an_image_of_dynamic_size() -> None:
+    dims = {"inputs": ({2: torch.export.Dim("h", min=4, max=90)},)}
+    module = Function(lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True))
+    func = from_torch(module, (IMAGE,), dims)["main"]
+    for height in (4, 7):
+        x = torch.randn(*IMAGE.shape[:2], height, IMAGE.shape[3])
+        for got, expected in zip(run(func, [x.numpy()]), module(x), strict=True):
+            assert np.array_equal(got, expected.numpy())
 
 
 def test_sort_along_a_dynamic_axis() -> None:

@@ -207,3 +207,27 @@ def test_channels_of_a_transposed_convolution_in_nchw_are_a_vector_axis(kernel: 
     assert [n for n in names if "across" in n and "pack(W const)" in n]
     per_batch = [s.name for s in generate(workload("batch_matmul(b=4,m=16,n=16,k=16)").func, TARGET).sketches]
     assert not [n for n in per_batch if "across" in n]
+
+
+@pytest.mark.parametrize(
+    ("text", "has_rows"),
+    [
+        ("matmul(m=512,n=1,k=4099)", True),
+        ("batch_matmul(b=4,m=64,n=1,k=96)", True),
+        ("matmul(m=512,n=2,k=4099)", False),
+        ("matmul(m=1,n=512,k=4099)", False),
+    ],
+)
+def test_products_of_a_matrix_and_a_vector_reduce_rows(text: str, has_rows: bool) -> None:
+    """Packing a matrix that is read once gains nothing, so its rows are reduced along memory, besides the tiles of other products."""
+    names = [name for name, _ in space_rules.built_in(workload(text).func, Target("llvm -mcpu=x86-64-v3 -num-cores=2"))]
+    assert ("reduction of rows" in names) is has_rows and any(name.startswith("tile") for name in names)
+
+
+def test_a_dense_layer_with_one_output_and_a_bias_has_rows() -> None:
+    x, w, c = te.placeholder((64, 99), name="x"), te.placeholder((1, 99), name="w"), te.placeholder((1,), name="c")
+    k = te.reduce_axis(99, "k")
+    product = te.compute((64, 1), lambda i, j: te.sum(x[i, k] * w[j, k], axis=k), "P")
+    func = te.create_prim_func([x, w, c, te.compute((64, 1), lambda i, j: product[i, j] + c[j], "Y")], "dense")
+    names = [name for name, _ in space_rules.built_in(func, Target("llvm -mcpu=x86-64-v3 -num-cores=2"))]
+    assert "rows" in names and any(name.startswith("tile") for name in names)
