@@ -241,8 +241,8 @@ class ScheduleState:
         """
         if self.parametric:
             first = len(self.params)
-            for n, d in zip(names, domains, strict=True):
-                self.params.append(Param(_unused(n, {p.name for p in self.params}), d))
+            for name, d in zip(names, domains, strict=True):
+                self.params.append(Param(_unused(name, {p.name for p in self.params}), d))
             return [self.new_int(poly(p)) for p in self.params[first:]]
         if decision is None and self._given is not None:
             decision = next(self._given, None)

@@ -1,13 +1,16 @@
 """Count the arithmetic operations of a function, which give a rate to programs that declare no count.
 
 An arithmetic operator and a call of an intrinsic count one, a multiply-add two; loads, casts, comparisons, logical operators and selections
-count none.  Neither does arithmetic of loop variables and sizes, as an index or as a value, because it is simplified.  A block runs once for each point of the
-domain of its iteration variables, whatever its predicate and the loops around it, so that splits which overhang and recomputation do not
-change the count.  If that domain depends on the loops around the block, as in a triangular nest, the iterations of these loops count.
+count none.  Neither does arithmetic of loop variables and sizes, as an index or as a value, because it is simplified.
+
+A block runs once for each point of the domain of its iteration variables, whatever its predicate and the loops around it, so that splits
+which overhang and recomputation do not change the count.  If that domain depends on the loops around the block, as in a triangular nest,
+the iterations of these loops count.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -115,7 +118,7 @@ def _sum_of_polynomial(values: list[int], n: int) -> int:
     total = 0
     for k in range(len(values)):
         total += values[0] * math.comb(n, k + 1)  # Newton's forward differences
-        values = [b - a for a, b in zip(values, values[1:], strict=False)]
+        values = [b - a for a, b in itertools.pairwise(values)]
     return total
 
 

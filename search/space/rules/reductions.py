@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from tunesmith.ir.analysis.work import worth_serial
 from tunesmith.ir.function import PrimFunc

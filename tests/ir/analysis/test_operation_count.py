@@ -138,7 +138,7 @@ def f(A: T.Buffer((40, 40), "float32"), B: T.Buffer((40, 40), "float32")):
         ("40 - i", "B[vi, vj] = A[vi, vj] * 2.0", 820),
         ("T.max(i - 4, 0)", "B[vi, vj] = A[vi, vj] * 2.0", sum(max(i - 4, 0) for i in range(40))),
         ("i // 2 + 1", "B[vi, vj] = A[vi, vj] * 2.0", sum(i // 2 + 1 for i in range(40))),
-        ("i + 1", "for k in range(vj + 1):\n                    B[vi, vj] = A[vi, k] * 2.0 + 1.0", 2 * sum((i + 1) * (i + 2) // 2 for i in range(40))),
+        ("i + 1", "for k in range(vj + 1):\n                    B[vi, vj] = A[vi, k] * 2.0", sum(i * (i + 1) // 2 for i in range(41))),
         ("40", "for k in range(vi * 2 + 1):\n                    B[vi, vj] = A[vi, vj] * 2.0", 40 * 1600),
         ("i + 1", "B[vi, vj] = A[vi, vj]", 0),
     ],
