@@ -104,7 +104,8 @@ def refuse_uninitialised(func: PrimFunc) -> None:
 def remarks(func: PrimFunc) -> list[Remark]:
     """Diagnostics about the blocks of an unscheduled function; scheduling may add further ones.
 
-    Axes with one iteration, conditional stores and blocks with predicates are skipped.
+    Axes with one iteration, conditional stores, blocks with predicates and scatters are skipped: whether iterations of a scatter update
+    one element depends on its data.
     """
     params = {id(p) for p in func.params}
     written_plainly = {id(n.buffer) for n in walk_objects(func.body) if type(n) is BufferStore and not _updates(n)}
@@ -112,7 +113,7 @@ def remarks(func: PrimFunc) -> list[Remark]:
     for block in [n for n in walk_objects(func.body) if type(n) is Block and not n.predicate]:
         inside = list(walk_objects(block.body))
         stores = [n for n in inside if type(n) is BufferStore]
-        if not stores or any(type(n) in (If, Block) for n in inside):
+        if not stores or any(type(n) in (If, Block, BindIndex) for n in inside):
             continue
         axes = [i for i, bound in zip(block.iters, block.bindings, strict=True) if i.extent.const != 1 and bound.const is None]
         reduced = [i.var for i in axes if i.kind == "R"]

@@ -7,7 +7,7 @@ code schedules in concrete and in parametric mode (docs/design/001-parametric.md
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +48,11 @@ def _flattened(n: Seq, recurse: Callable[[Any], Any]) -> Stmt:
     """The sequence with its statements rewritten; a statement that becomes several is merged into it, not nested."""
     m = n.map_children(recurse)
     return n if m is n else seq(m.stmts)
+
+
+def _unused(name: str, taken: Collection[str]) -> str:
+    """The name, with a number if it is taken."""
+    return name if name not in taken else next(n for n in (f"{name}_{i}" for i in itertools.count(2)) if n not in taken)
 
 
 def _why_no_function(mod: IRModule) -> str:
@@ -232,12 +237,13 @@ class ScheduleState:
     ) -> list[IntRV]:
         """Params, or the given decision, or a seeded draw, repeated until `accept` holds; Params and decisions are not tested with it.
 
-        Decisions below `least` are refused.
+        Decisions below `least` are refused.  Params have different names: one whose name is taken gets a number.
         """
         if self.parametric:
-            made = [Param(n, d) for n, d in zip(names, domains, strict=True)]
-            self.params.extend(made)
-            return [self.new_int(poly(p)) for p in made]
+            first = len(self.params)
+            for name, d in zip(names, domains, strict=True):
+                self.params.append(Param(_unused(name, {p.name for p in self.params}), d))
+            return [self.new_int(poly(p)) for p in self.params[first:]]
         if decision is None and self._given is not None:
             decision = next(self._given, None)
         if decision is None:

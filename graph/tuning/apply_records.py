@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
@@ -217,7 +218,11 @@ class ApplyRecords:
             if verified:
                 why = "a later run failed, or the time is impossible on the target"
                 return f"none of its {len(records)} records is valid ({failed} failed; {verified} verified, but {why}). Tune it further"
-            return f"none of its {len(records)} records is verified ({failed} failed). Tune it further"
+            cause = _most_frequent_error(records)
+            if failed == len(records):
+                return f"every candidate failed ({failed}), most of them with: {cause}. Remove the cause before you tune it again"
+            most = f", most of them with: {cause}" if failed else ""
+            return f"none of its {len(records)} records is verified ({failed} failed{most}). Tune it further"
         others = sorted({target_key(r.target) for r in self.database.records(digest)})
         if others:
             return f"its records are for other targets: {'; '.join(others)}. Tune it for this one"
@@ -262,6 +267,12 @@ def apply_record(record: Record, func: PrimFunc, to: PrimFunc | None = None) -> 
             "the trace does not give the measured program"
         )
     return scheduled if scheduled.name == func.name else scheduled.with_(name=func.name)
+
+
+def _most_frequent_error(records: Sequence[Record]) -> str:
+    """The first line of the most frequent error message; of equally frequent ones, the first."""
+    lines = Counter([next(iter(r.error.message.strip().splitlines()), r.error.kind) for r in records if r.error is not None])
+    return lines.most_common(1)[0][0].rstrip(".") if lines else ""
 
 
 def _refused(c: Coverage, why: str) -> Coverage:

@@ -9,12 +9,13 @@ from typing import cast
 
 from tunesmith.codegen.backends.backend import backend_of
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.stmt import Block
+from tunesmith.ir.stmt import If
 from tunesmith.ir.target.target import Target
-from tunesmith.ir.visit import blocks_under, walk
+from tunesmith.ir.visit import blocks_under, paths_to_blocks
 from tunesmith.measure.records.fields import MAX_NAME
 from tunesmith.schedule.schedule import Schedule
-from tunesmith.search.space.derive.regular import irregularity
+from tunesmith.schedule.state import ScheduleState
+from tunesmith.search.space.derive.regular import irregularity, serial_part
 from tunesmith.search.space.derive.zero_terms import without_zero_terms
 from tunesmith.search.space.rules import stages
 from tunesmith.search.space.rules.block_classes import has_loop_for_each_variable
@@ -97,15 +98,7 @@ def generate(func: PrimFunc, target: Target, rules: Sequence[Rule] | None = None
         UserError: a rule raises an exception, does not return named functions of a Schedule, or two sketches of `rules` have one name.
     """
     if rules is None and not has_loop_for_each_variable(func):
-        if not any(type(n) is Block for n in walk(func.body)):
-            raise BuildError(
-                f"no sketch rule applies to {func.name}, which has no blocks: wrap the statement of each computation in "
-                '`with T.block("Y"):`. Without blocks it can be compiled, but not tuned'
-            )
-        raise BuildError(
-            f"no sketch rule applies to {func.name}: the loops around each block are not its iteration variables in order. "
-            "Pass the unscheduled function, schedule it by hand, or pass your own rule in rules="
-        )
+        raise _other_nest(func)
     out: list[Sketch] = []
     empty: list[str] = []
     refused: list[str] = []
@@ -128,11 +121,49 @@ def generate(func: PrimFunc, target: Target, rules: Sequence[Rule] | None = None
             out = sketches_of(rule, func, target, empty, found)
             refused += [f"the rule {_name(rule)} has a schedule for {func.name} that is refused, {line}" for line in found]
     if not out:
-        why = f" ({'; '.join([*empty, *refused][:3])})" if empty or refused else ""
-        raise BuildError(f"no sketch rule applies to {func.name}{why}: schedule it by hand, or pass your own rule in rules=")
-    blocks = [(b, irregularity(b)) for b in blocks_under(func.body)] if (given is None or built_in in given) and target.is_cpu else []
-    plain = [f"block {b.name} of {func.name} keeps plain loops: {why}" for b, why in blocks if why]
+        raise _no_sketch(func, given, [*empty, *refused])
+    plain = _without_threads(func) if (given is None or built_in in given) and target.is_cpu else []
     return Space(tuple(out), tuple(empty), tuple(refused), tuple(plain))
+
+
+def _other_nest(func: PrimFunc) -> BuildError:
+    """The error for a function that is no sequence of plain loop nests with one block each."""
+    found = paths_to_blocks(func.body)
+    what = f"no sketch rule applies to {func.name}"
+    if not found:
+        return BuildError(
+            f'{what}, which has no blocks: wrap the statement of each computation in `with T.block("Y"):`. Without blocks it can be '
+            "compiled, but not tuned"
+        )
+    below = [name for name, path in found.items() if any(type(n) is If for n in path[:-1])]
+    if below:
+        why = f"the block {below[0]} is below an `if`. Write the condition inside the block, around its store"
+    else:
+        why = "the loops around each block are not its iteration variables in order. Pass the unscheduled function"
+    return BuildError(f"{what}: {why}, schedule it by hand, or pass your own rule in rules=")
+
+
+def _no_sketch(func: PrimFunc, given: Sequence[Rule] | None, reasons: Sequence[str]) -> BuildError:
+    """The error for a space without sketches."""
+    why = f" ({'; '.join(reasons[:3])})" if reasons else ""
+    if given is None:
+        return BuildError(f"no sketch rule applies to {func.name}{why}: schedule it by hand, or pass your own rule in rules=")
+    names = ", ".join(map(_name, given))
+    made = f"the rule {names} makes" if len(given) == 1 else f"the rules {names} make" if given else "rules=[] makes"
+    advice = "Schedule it by hand" if built_in in given else "Change the rule, or name 'default' too, which has the rules of the target"
+    return BuildError(f"{made} no schedule for {func.name} that applies{why}. {advice}")
+
+
+def _without_threads(func: PrimFunc) -> list[str]:
+    """A line for each block that keeps its loops or runs serially, with the reason."""
+    s = ScheduleState(func)
+    out = []
+    for b in blocks_under(func.body):
+        why = irregularity(b)
+        serial = "" if why else serial_part(s, b)
+        out += [f"block {b.name} of {func.name} keeps plain loops: {why}"] if why else []
+        out += [f"block {b.name} of {func.name} runs serially: {serial}"] if serial else []
+    return out
 
 
 def sketches_of(

@@ -96,13 +96,19 @@ class Space:
         sketches: the sketches with admissible rows.
         left_out: a line for each sketch without admissible rows: its name and the constraints that no row satisfies.
         refused: a line for each schedule that a primitive refused: its rule, its name and the reason.
-        plain: a line for each block that no structure of the derived schedules matches: its name and the reason.
+        plain: a line for each block that no structure of the derived schedules matches, or whose structure is serial: its name and the
+            reason.
     """
 
     sketches: tuple[Sketch, ...]
     left_out: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
     plain: tuple[str, ...] = ()
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """A line for each schedule of a rule that is no sketch of the space: those of `left_out` and of `refused`."""
+        return (*[f"dropped, no admissible configuration: {line}" for line in self.left_out], *self.refused)
 
     def size(self) -> int:
         """Number of candidates: the sum of the sketch sizes (an upper bound if there are joint constraints)."""

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -52,6 +53,48 @@ def test_show_a_workload_and_misuse(log: Path) -> None:
     assert "T.block" in run("show", "relu(shape=64)", "--script").stdout
     wrong = run("show", log, "--space")
     assert wrong.exit_code == 2 and "--space takes a WORKLOAD" in wrong.stderr
+    wrong = run("show", log, "--sizes", "n=1..8")
+    assert wrong.exit_code == 2 and "--sizes takes a WORKLOAD" in wrong.stderr
+
+
+RULE = """
+def mine(func, target):
+    return [("refused", lambda s: s.get_block("Z")), ("plain", lambda s: None)]
+"""
+
+
+def test_a_refused_schedule_is_one_line_without_a_location(tmp_path: Path) -> None:
+    rule = tmp_path / "rule.py"
+    rule.write_text(RULE)
+    options = ["--rules", f"{rule}:mine", "--log", tmp_path / "log.jsonl", "--trials", "1", "--target", "llvm"]
+    result = run("tune", "relu(shape=64)", *options, *TUNING)
+    assert result.exit_code == 0 and result.output.count("is refused, 'refused'") == 1, result.output
+    assert "click" not in result.output and "SketchWarning" not in result.output
+
+
+def test_warnings_of_a_command_have_no_location(tmp_path: Path) -> None:
+    file = tmp_path / "sums.py"
+    file.write_text(SUMS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        result = run("compile", f"{file}:f", "--target", "llvm", "-o", tmp_path / "f.so")
+    assert result.exit_code == 0 and "! f: block B: the axis vk is spatial" in result.stderr
+    assert "ProgramWarning" not in result.stderr and ".py" not in result.stderr.replace(str(file), "")
+
+
+SUMS = """
+from tunesmith import script as T
+
+
+@T.prim_func
+def f(A: T.Buffer((4, 8), "float32"), C: T.Buffer((4,), "float32")):
+    for i, k in T.grid(4, 8):
+        with T.block("B"):
+            vi, vk = T.axis.remap("SS", [i, k])
+            with T.init():
+                C[vi] = 0.0
+            C[vi] = C[vi] + A[vi, vk]
+"""
 
 
 def test_replay(hand: ModuleType, log: Path) -> None:

@@ -78,6 +78,13 @@ def test_a_workload(hand: ModuleType) -> None:
         show_workload("nothing(m=1)")
 
 
+def test_a_tile_structure_without_effect_is_named() -> None:
+    target = "llvm -mcpu=x86-64-v3 -num-cores=2 -tile-structure=SSRSRS"
+    assert "! -tile-structure=SSRSRS changes no sketch" in str(show_workload("softmax(m=16,n=100)", target=target))
+    assert "changes no sketch" not in str(show_workload("matmul(m=16,n=100,k=300)", target=target))
+    assert "changes no sketch" not in str(show_workload("softmax(m=16,n=100)", target=target.replace("SSRSRS", "SSSRS")))
+
+
 def test_numbers_and_curves() -> None:
     assert [microseconds(s) for s in (None, float("inf"), 1.23456e-6, 123.456e-6, 0.0123456)] == ["-", "-", "1.235", "123.5", "12346"]
     assert [rate(g) for g in (None, 0.0, 1.234, 123.4)] == ["-", "-", "1.23", "123"]

@@ -20,7 +20,7 @@ import tunesmith
 from tunesmith import te
 from tunesmith.display.progress import ProgressView, clock, line, seconds_left
 from tunesmith.display.report import TaskReport, noise_notes
-from tunesmith.driver.tune_options import Search, grouped
+from tunesmith.driver.tune_options import Search, default_batch, grouped
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.local_runner import InProcessRunner
@@ -31,6 +31,7 @@ from tunesmith.ops.workload import workload
 from tunesmith.search.samplers.random_sampler import RandomSampler
 from tunesmith.search.samplers.sampler import Candidate
 from tunesmith.search.space.rules import contraction
+from tunesmith.search.space.rules_table import SketchWarning
 from tunesmith.search.tuner import Progress
 from tunesmith.support.errors import InternalError, RecordError, RunError, UserError
 
@@ -128,6 +129,45 @@ def test_a_batch_as_large_as_the_budget_is_noted(budget: dict[str, int | None]) 
     assert report.ok, "it is not a failure"
 
 
+def test_a_failed_search_does_not_repeat_the_note() -> None:
+    settings = {**QUICK, "batch": 3, "trials": 2, "rules": [lambda func, target: []]}
+    report = tunesmith.tune("relu(shape=512)", **grouped(target=TARGET, log=None, **settings))
+    assert "makes no schedule for relu" in report.tasks[0].failure and not report.notes
+
+
+@pytest.mark.parametrize(("trials", "batch"), [(None, 32), (1000, 32), (128, 32), (127, 31), (32, 8), (5, 1), (2, 1)])
+def test_a_short_search_has_at_least_four_turns(trials: int | None, batch: int) -> None:
+    assert default_batch(trials) == batch
+
+
+@pytest.mark.parametrize("budget", [{"trials": 8}, {"total_trials": 8}])
+def test_the_default_batch_follows_from_the_budget(budget: dict[str, int]) -> None:
+    asked: list[int] = []
+
+    class Asked(RandomSampler):
+        def ask(self, n: int) -> list[Candidate]:
+            asked.append(n)
+            return super().ask(n)
+
+    report = tunesmith.tune(MATMUL, **grouped(target=TARGET, log=None, **{**QUICK, "sampler": Asked, **budget}))
+    assert asked == [2, 2, 2, 2] and report.tasks[0].trials == 8
+
+
+def test_missing_sketches_are_in_the_report() -> None:
+    def rule(func: PrimFunc, target: Target) -> list[Any]:
+        def never(s: tunesmith.Schedule) -> None:
+            (loop,) = s.get_loops(s.get_block("Y"))
+            s.sample_tile(loop, 2, "t", [[600]], waste=0.0, slack=0)
+
+        return [("empty", never), ("refused", lambda s: s.get_block("Z")), ("plain", lambda s: None)]
+
+    with pytest.warns(SketchWarning):
+        report = tunesmith.tune("relu(shape=512)", **grouped(target=TARGET, log=None, **{**QUICK, "trials": 1, "rules": [rule]}))
+    dropped, refused = [n for n in report.notes if n.startswith("relu(shape=512): ")]
+    assert "dropped, no admissible configuration: empty: " in dropped
+    assert "has a schedule for relu that is refused, 'refused': get_block refused" in refused
+
+
 def test_remarks_are_printed_before_the_first_batch(capsys: pytest.CaptureFixture[str]) -> None:
     printed: list[str] = []
 
@@ -136,7 +176,8 @@ def test_remarks_are_printed_before_the_first_batch(capsys: pytest.CaptureFixtur
             printed.append(capsys.readouterr().err)
             return []
 
-    tunesmith.tune(MATMUL, **grouped(target=TARGET, trials=2, log=None, **{**QUICK, "sampler": Reading, "progress": True}))
+    settings = {**QUICK, "sampler": Reading, "progress": True, "batch": 32}
+    tunesmith.tune(MATMUL, **grouped(target=TARGET, trials=2, log=None, **settings))
     assert printed[0].startswith("! batch 32 >= trials 2: a sampler is asked once and learns nothing")
 
 
@@ -283,7 +324,7 @@ def test_arithmetic_of_scalars_is_tuned() -> None:
         ({"leaders": 1.5}, "leaders=1.5"),
         ({"leaders": "x"}, "leaders='x'"),
         ({"batch": True}, "batch=True"),
-        ({"batch": None}, "batch=None"),
+        ({"batch": "8"}, "batch='8'"),
         ({"workers": []}, r"workers=\[\]"),
         ({"weights": 1.5}, "weights=1.5: expected a mapping"),
         ({"weights": {MATMUL: "x"}}, "the weight of matmul.* is x; a weight is a positive number"),

@@ -14,9 +14,10 @@ from click.testing import CliRunner
 import tunesmith
 from tunesmith import te
 from tunesmith.cli.main import main
-from tunesmith.driver.show import show_log
+from tunesmith.driver.show import show_log, show_workload
 from tunesmith.driver.tune_options import grouped
 from tunesmith.ir.function import IRModule, PrimFunc
+from tunesmith.ir.script.parser import parse
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.policies import MeasurePolicy, RacePolicy
 from tunesmith.measure.records.database import Database
@@ -178,6 +179,36 @@ def test_sizes_that_the_program_excludes_are_refused(tmp_path: Path) -> None:
         tunesmith.tune("relu(shape=64)", **grouped(log=None, trials=1, sizes="n=1..8", **QUICK))
 
 
+ROWS = """@T.prim_func
+def rows(X: T.Buffer((n, 6), "float32"), Y: T.Buffer((n,), "float32"), n: T.int64):
+    for i, k in T.grid(n, 6):
+        with T.block("Y"):
+            vi, vk = T.axis.remap("SS", [i, k])
+            Y[vi] = Y[vi] + X[vi, vk]
+"""
+
+
+def test_notes_of_all_parts_are_reported_once() -> None:
+    report = tunesmith.tune(parse(ROWS, "rows"), **grouped(log=None, trials=1, sizes="n=3..8", **QUICK))
+    assert len(report.tasks) == 2
+    (remark,) = [note for note in report.notes if "accumulates-over-spatial" in note]
+    assert remark.startswith("rows: block Y: the axis vk is spatial")
+    assert len([note for note in report.notes if "keeps plain loops" in note]) == 1
+
+
+def test_spaces_of_all_parts_are_shown() -> None:
+    shown = show_workload(product(), target=TARGET, sizes="m=5..16")
+    names = ["product[m=5..8]", "product[m=9..16]"]
+    assert [entry["workload"] for entry in shown.data] == names and all(entry["sketches"] for entry in shown.data)
+    assert all(name in str(shown) for name in names)
+    with pytest.raises(UserError, match=r"has dynamic shapes: pass the sizes to tune it for, .*--sizes 'm=1..128'"):
+        show_workload(product(), target=TARGET)
+    n = te.var("n")
+    x = te.placeholder((n,), "uint8", name="x")
+    y = te.scatter(lambda b: 0, (n,), lambda i: (te.cast("int64", x[i]),), lambda old, i: old + 1, shape=256, name="Y", dtype="int32")
+    assert str(show_workload([x, y], target=TARGET, sizes="n=100,200")).count("runs serially") == 1
+
+
 @pytest.fixture(scope="module")
 def model() -> tuple[torch.nn.Module, IRModule]:
     torch.manual_seed(0)
@@ -222,6 +253,8 @@ def test_the_command_line(tmp_path: Path) -> None:
     common = ["tune", f"{path}:double", "--target", "llvm", "--trials", "1", "--log", str(log), "--workers", "0"]
     refused = CliRunner().invoke(main, common)
     assert refused.exit_code == 2 and "--sizes 'n=1..128'" in refused.output
+    shown = CliRunner().invoke(main, ["show", f"{path}:double", "--target", "llvm", "--sizes", "n=1..2"])
+    assert shown.exit_code == 0 and "[n=1]" in shown.output and "[n=2]" in shown.output
     done = CliRunner().invoke(main, [*common, "--sizes", "n=1..2", "--sizes", "m=4"])
     assert done.exit_code == 2 and "no workload has the size m" in done.output
     done = CliRunner().invoke(main, [*common, "--sizes", "n=1..2"])

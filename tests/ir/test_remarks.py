@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import tunesmith
+from tunesmith import te
 from tunesmith.datasets.suites import SUITES
 from tunesmith.driver.tune_options import grouped
 from tunesmith.ir.remarks import ProgramWarning, checked, refuse_uninitialised, remarks
@@ -77,6 +78,13 @@ def test_a_spatial_axis_that_reduces_is_named() -> None:
     assert labels(matmul("SS", "")) == ["accumulates-over-spatial"]
     assert labels(matmul("SS", "", value="A[vi, vk]")) == ["overwrites"]
     assert labels(matmul("SS", "", value="T.float32(1)")) == [], "each iteration writes the same"
+
+
+def test_scatters_have_no_remarks() -> None:
+    """Their elements depend on data, and the author of a `te.scatter` does not write its axes."""
+    x = te.placeholder((4, 8), "uint8", name="x")
+    y = te.scatter(lambda b: 0, (4, 8), lambda i, j: (te.cast("int64", x[i, j]),), lambda old, i, j: old + 1, shape=256, dtype="int32")
+    assert remarks(te.create_prim_func([x, y])) == []
 
 
 def test_show_reports_remarks(capsys: pytest.CaptureFixture[str]) -> None:

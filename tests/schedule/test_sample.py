@@ -112,6 +112,7 @@ def test_params_of_one_name_are_two(apply: Apply) -> None:
     s = Schedule(row, parametric=True)
     steps(s)
     assert isinstance(s.params[0], Param) and s.params[0] is not s.params[1]
+    assert [p.name for p in s.params] == ["t1", "t1_2"], "a row as a dictionary has all values"
 
 
 def test_concrete_and_symbolic_handles_say_what_they_are() -> None:

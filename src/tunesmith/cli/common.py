@@ -6,6 +6,7 @@ import errno
 import io
 import json
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -48,9 +49,11 @@ class Commands(click.Group):
             sys.exit(FAILED)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command."""
+        """Run a command.  Warnings of tunesmith are messages without a line of code: the caller is a command."""
         try:
-            return super().invoke(ctx)
+            with warnings.catch_warnings():
+                python, warnings.showwarning = warnings.showwarning, lambda *found: _show_warning(python, *found)
+                return super().invoke(ctx)
         except UserError as error:
             complain("\n".join([str(error), *getattr(error, "__notes__", ())]))
             ctx.exit(FAILED if isinstance(error, (BuildError, RunError)) else MISUSED)
@@ -103,6 +106,14 @@ def finish(shown: RenderableType, data: object, out: str | None, ok: bool) -> No
 def say(text: str) -> None:
     """Print a line of progress to standard error."""
     Console(stderr=True).print(printable(text, "dim"), soft_wrap=True)
+
+
+def _show_warning(otherwise: Callable[..., None], message: Warning | str, category: type[Warning], *where: Any) -> None:
+    """Print a warning of tunesmith as a message, and any other one as Python does."""
+    if category.__module__.partition(".")[0] == "tunesmith":
+        say(f"! {message}")
+    else:
+        otherwise(message, category, *where)
 
 
 def complain(text: str) -> None:

@@ -56,7 +56,7 @@ def main() -> None:
     help="In place of the target's rules: names, or path.py:function, separated by commas; `default` names those of the target.",
 )
 @click.option("--workers", metavar="N|ray[:N]", help="Compiling processes, by default one per core; 0 for none; or Ray actors.")
-@click.option("--batch", default=32, show_default=True, help="Candidates per turn of a workload.")
+@click.option("--batch", type=int, help="Candidates per turn of a workload; by default a quarter of its trials, at most 32.")
 @click.option("--total-trials", type=int, metavar="N", help="Candidates of all workloads together, shared by --allocate.")
 @click.option("--seconds", type=float, metavar="S", help="Start no batch after S seconds.")
 @click.option("--allocate", metavar="NAME", help="round-robin, or gradient (the default where a budget is shared).")
@@ -75,7 +75,7 @@ def tune(
     model: str,
     rules: tuple[str, ...],
     workers: str | None,
-    batch: int,
+    batch: int | None,
     total_trials: int | None,
     seconds: float | None,
     allocate: str | None,
@@ -88,7 +88,9 @@ def tune(
     """Search for fast schedules.  A search resumes from its log; Ctrl-C keeps all measurements."""
     from tunesmith.driver.tune import tune as run
     from tunesmith.driver.tune_options import Budget, Search
+    from tunesmith.search.space.rules_table import SketchWarning
 
+    warnings.simplefilter("ignore", SketchWarning)  # the report has these lines
     report = run(
         list(workloads),
         target,
@@ -145,15 +147,20 @@ def replay(log: Path, verify: bool, timed: bool, out: str | None) -> None:
 @click.option("--space", is_flag=True, help="For a workload: the sketches and their sizes (the default).")
 @click.option("--script", is_flag=True, help="For a log: the best programs. For a workload: the program.")
 @click.option("--trace", is_flag=True, help="For a log: the best schedules as Python. For a workload: the sketches as Python.")
+@click.option("--sizes", multiple=True, metavar="NAME=SIZES", help="For a workload: its dynamic sizes, as for tune; repeatable.")
 @target_option
 @json_option
-def show(what: str, space: bool, script: bool, trace: bool, target: str | None, out: str | None) -> None:
+def show(what: str, space: bool, script: bool, trace: bool, sizes: tuple[str, ...], target: str | None, out: str | None) -> None:
     """Show the contents of a log, or the search space of a workload."""
     from tunesmith.driver.show import show_log, show_workload
+    from tunesmith.search.space.rules_table import SketchWarning
 
+    warnings.simplefilter("ignore", SketchWarning)  # the lines of a space have these
     if "(" in what or ".py:" in what or what.startswith("suite:"):
-        shown = show_workload(what, target=target, space=space or not script, script=script, trace=trace)
+        shown = show_workload(what, target=target, space=space or not script, script=script, trace=trace, sizes=list(sizes) or None)
     else:
+        if sizes:
+            raise click.UsageError("--sizes takes a WORKLOAD, not a LOG")
         if space:
             raise click.UsageError("--space takes a WORKLOAD, not a LOG")
         shown = show_log(what, script=script, trace=trace)

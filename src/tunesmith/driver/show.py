@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -24,18 +24,21 @@ from tunesmith.display.tables import (
     sparkline,
 )
 from tunesmith.driver.compile import Records, as_target, open_records
-from tunesmith.driver.workloads import WorkloadLike, find_subject, subject_of_text
+from tunesmith.driver.size_buckets import Sizes, parse_sizes
+from tunesmith.driver.workloads import WorkloadLike, find_subject, find_subjects, subject_of_text
 from tunesmith.graph.tuning.apply_records import apply_record
 from tunesmith.ir.analysis.operation_count import operation_count
 from tunesmith.ir.remarks import remarks
 from tunesmith.ir.script.printer import script as print_script
+from tunesmith.ir.target.attributes import TILE_STRUCTURE
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.candidate import parse_function
 from tunesmith.measure.records.database import Database
 from tunesmith.measure.records.record import Record
 from tunesmith.schedule.trace import Trace
 from tunesmith.search.space.sketch import Sketch
-from tunesmith.support.errors import TargetError, UserError
+from tunesmith.search.task import Task
+from tunesmith.support.errors import BuildError, TargetError, UserError
 from tunesmith.support.seeds import stream
 
 
@@ -103,7 +106,13 @@ def _program(name: str, text: str) -> RenderableType:
 
 
 def show_workload(
-    workload: WorkloadLike, *, target: str | Target | None = None, space: bool = True, script: bool = False, trace: bool = False
+    workload: WorkloadLike,
+    *,
+    target: str | Target | None = None,
+    space: bool = True,
+    script: bool = False,
+    trace: bool = False,
+    sizes: Sizes | None = None,
 ) -> Shown:
     """A workload: its program, and the sketches of its search space, with their sizes.
 
@@ -113,45 +122,80 @@ def show_workload(
         space: list the sketches.
         script: print the unscheduled program.
         trace: print the steps of each sketch as Python, with free parameters.
+        sizes: dynamic sizes, as for `tune`: each part is shown, and the data is a list.
     Raises:
-        UserError: unknown workload.
+        UserError: unknown workload, or it has dynamic shapes and `sizes` is not given.
     """
-    subject = find_subject(workload)
     machine = as_target(target)
-    task = subject.task(machine)
-    data: dict[str, Any] = {"workload": subject.name, "digest": task.digest, "target": str(machine), "flops": subject.flops}
-    operations = f"{subject.flops:,} operations" if subject.flops else "no arithmetic operations"
-    parts: list[RenderableType] = [printable(f"{subject.name}  digest {task.digest}  {operations}")]
+    subjects = [find_subject(workload)] if sizes is None else find_subjects(workload, parse_sizes(sizes))
+    entries: list[dict[str, Any]] = []
+    parts: list[RenderableType] = []
     programs: list[RenderableType] = []
-    odd = [str(remark) for remark in remarks(subject.func)]
-    data["remarks"] = odd
-    parts += [printable(f"! {remark}", style="yellow") for remark in odd]
-    if script:
-        data["script"] = print_script(subject.func)
-        programs.append(code(f"\n{data['script']}"))
-    if space or trace:
-        sketches = [_sketch_entry(s, trace) for s in task.space.sketches]
-        data |= {
-            "size": task.space.size(),
-            "sketches": sketches,
-            "left_out": list(task.space.left_out),
-            "refused": list(task.space.refused),
-            "plain": list(task.space.plain),
-        }
-        cells = [
-            [s["name"], f"{s['size']:.3g}", f"{s['acceptance']:.2g}", str(len(s["params"])), str(len(s["constraints"]))] for s in sketches
-        ]
-        parts.append(
-            plain_table(
-                f"{plural(len(sketches), 'sketch', 'sketches')}, about {data['size']:.3g} candidates",
-                ["sketch", "size", "legal share", "params", "constraints"],
-                cells,
-            )
-        )
-        parts += [printable(f"! dropped, no admissible configuration: {line}", style="yellow") for line in task.space.left_out]
-        parts += [printable(f"! {line}", style="yellow") for line in (*task.space.refused, *task.space.plain)]
-        programs += [_program(s["name"], s["trace"]) for s in sketches if trace]
-    return Shown(data, (*(map(as_comment, parts) if programs else parts), *programs))
+    lines: set[str] = set()
+    for subject in subjects:
+        task = subject.task(machine)
+        data: dict[str, Any] = {"workload": subject.name, "digest": task.digest, "target": str(machine), "flops": subject.flops}
+        operations = f"{subject.flops:,} operations" if subject.flops else "no arithmetic operations"
+        parts.append(printable(f"{subject.name}  digest {task.digest}  {operations}"))
+        odd = [str(remark) for remark in remarks(subject.func)]
+        data["remarks"] = odd
+        parts += _new_lines(odd, lines)
+        if script:
+            data["script"] = print_script(subject.func)
+            programs.append(code(f"\n{data['script']}"))
+        entries.append(data)
+        if space or trace:
+            try:
+                data |= _space_entry(task, trace)
+            except BuildError as error:
+                if sizes is None:
+                    raise
+                data["failure"] = str(error)
+                parts.append(printable(f"! {error}", style="red"))
+                continue
+            parts.append(_sketch_table(data))
+            parts += _new_lines([*task.space.missing, *task.space.plain, *data["notes"]], lines)
+            programs += [_program(s["name"], s["trace"]) for s in data["sketches"] if trace]
+    return Shown(entries[0] if sizes is None else entries, (*(map(as_comment, parts) if programs else parts), *programs))
+
+
+def _new_lines(found: Sequence[str], printed: set[str]) -> list[RenderableType]:
+    """The lines that were not printed before, which other parts of the sizes have too."""
+    new = [line for line in dict.fromkeys(found) if line not in printed]
+    printed.update(new)
+    return [printable(f"! {line}", style="yellow") for line in new]
+
+
+def _space_entry(task: Task, trace: bool) -> dict[str, Any]:
+    """The data of a search space."""
+    return {
+        "size": task.space.size(),
+        "sketches": [_sketch_entry(s, trace) for s in task.space.sketches],
+        "left_out": list(task.space.left_out),
+        "refused": list(task.space.refused),
+        "plain": list(task.space.plain),
+        "notes": _unused_structure(task),
+    }
+
+
+def _sketch_table(data: Mapping[str, Any]) -> RenderableType:
+    sketches = data["sketches"]
+    cells = [[s["name"], f"{s['size']:.3g}", f"{s['acceptance']:.2g}", str(len(s["params"])), str(len(s["constraints"]))] for s in sketches]
+    title = f"{plural(len(sketches), 'sketch', 'sketches')}, about {data['size']:.3g} candidates"
+    return plain_table(title, ["sketch", "size", "legal share", "params", "constraints"], cells)
+
+
+def _unused_structure(task: Task) -> list[str]:
+    """A line if the target has another `tile_structure` than the default, and no sketch depends on it."""
+    if not task.target.is_cpu or task.target.tile_structure == TILE_STRUCTURE:
+        return []
+    default = replace(task, target=task.target.with_attributes(tile_structure=TILE_STRUCTURE))
+    if [s.trace.to_json() for s in default.space.sketches] != [s.trace.to_json() for s in task.space.sketches]:
+        return []
+    return [
+        f"-tile-structure={task.target.tile_structure} changes no sketch: it has the levels of loops of matrix products and convolutions, "
+        "without an epilogue if it has two reduction levels"
+    ]
 
 
 def _log_entry(database: Database, digest: str, target: Mapping[str, object], script: bool, trace: bool) -> dict[str, Any]:

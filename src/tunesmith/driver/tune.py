@@ -22,7 +22,7 @@ from tunesmith.display.report import Report, TaskReport, noise_notes
 from tunesmith.display.tensorboard import TensorBoardScalars
 from tunesmith.driver.compile import as_target
 from tunesmith.driver.size_buckets import Sizes, parse_sizes
-from tunesmith.driver.tune_options import EARLIER, Budget, Search, as_budget, as_search
+from tunesmith.driver.tune_options import EARLIER, Budget, Search, as_budget, as_search, default_batch
 from tunesmith.driver.workloads import Subject, WorkloadLike, find_subjects
 from tunesmith.ir.remarks import checked
 from tunesmith.ir.target.target import Target
@@ -96,23 +96,25 @@ def tune(
     rules, callbacks = None if s.rules is None else find_rules(s.rules), _callbacks(callbacks)
     _check(workers, policy, s.weights, tensorboard)
     allocator = make_allocator(("gradient" if b.is_shared else "round-robin") if s.allocation is None else s.allocation)
-    scheduler = TaskScheduler(allocator, as_count("batch", s.batch), total=b.total_trials, seconds=b.seconds, early_stop=b.early_stop)
+    batch = None if s.batch is None else as_count("batch", s.batch)
     found = find_subjects(workloads, None if sizes is None else parse_sizes(sizes))
     if policy is None and any(x.in_model for x in found):
         policy = MeasurePolicy(race=RacePolicy(constant_bytes=COLD_BYTES))
     seed = recorded_seed(s.seed)
     kind, maker = find_sampler(s.sampler), find_model(s.model)
-    warnings = [f"{x.name}: {remark}" for x in found for remark in checked(x.func)]
+    warnings = list(dict.fromkeys([f"{x.unsized_name}: {remark}" for x in found for remark in checked(x.func)]))
     target = _target_remote(target) if isinstance(workers, str) else _target_here(target)
     named = _weighted([x.task(target, rules) for x in found], s.weights or {})
     tasks, equal = _distinct(named)
+    each = trials if trials is not None else None if b.total_trials is None else max(1, b.total_trials // len(tasks))
+    used = default_batch(each) if batch is None else batch
+    scheduler = TaskScheduler(allocator, used, total=b.total_trials, seconds=b.seconds, early_stop=b.early_stop)
     groups = [{x.name: _group(x) for x in found}[task.name] for task in tasks]
     scheduler.check([_state(task, group) for task, group in zip(tasks, groups, strict=True)])
     journal = None if log is None else RecordLog(log)
     database = Database() if journal is None else _loaded(journal)
-    each = trials if trials is not None else None if b.total_trials is None else b.total_trials // len(tasks)
-    notes = [asked_once(s.batch, each)] if each is not None and s.batch >= each else []
-    notes += [*equal, *warnings]
+    once = [asked_once(batch, each)] if batch is not None and each is not None and batch >= each else []
+    notes = [*once, *equal, *warnings]
     with contextlib.ExitStack() as stack:
         shown: list[Callback] = [*callbacks]
         if tensorboard is not None:
@@ -129,7 +131,7 @@ def tune(
             "total_trials": b.total_trials,
             "seconds": b.seconds,
             "early_stop": b.early_stop,
-            "batch": s.batch,
+            "batch": used,
             "sampler": s.sampler if isinstance(s.sampler, str) else s.sampler.__qualname__,
             "model": str(s.model),
             "allocation": type(allocator).__name__,
@@ -143,7 +145,9 @@ def tune(
         run = _Search(measurer, database, scheduler, trials, seed, leaders, shown)
         report = run.run(tasks, groups, lambda task: make_sampler(kind, task, lambda: make_model(maker, seed), seed))
         notes += noise_notes(report.tasks, None if log is None else str(log), leaders > 0)
-        notes += _plain_blocks(tasks)
+        notes += _space_notes(tasks)
+        if not any(t.trials for t in report.tasks):
+            notes = [note for note in notes if note not in once]  # the progress has it, and no sampler was asked
         report = dataclasses.replace(_with_equal_programs(report, named), notes=tuple(notes))
         manifest["tasks"] = [_manifest_entry(t) for t in report.tasks]
         if report.interrupted:
@@ -307,13 +311,13 @@ def _distinct(tasks: Sequence[Task]) -> tuple[list[Task], list[str]]:
     return chosen, notes
 
 
-def _plain_blocks(tasks: Sequence[Task]) -> list[str]:
-    """A note for each block without a structure, whose loops no search can improve."""
+def _space_notes(tasks: Sequence[Task]) -> list[str]:
+    """A note for each sketch that is missing in a space, and for each block whose loops no search can improve."""
     found: list[str] = []
     for task in tasks:
         with contextlib.suppress(TunesmithError):  # a task without a space has failed, and its report has the reason
-            found += task.space.plain
-    return found
+            found += [f"{task.name}: {line}" for line in task.space.missing] + list(task.space.plain)
+    return list(dict.fromkeys(found))
 
 
 def _with_equal_programs(report: Report, tasks: Sequence[Task]) -> Report:

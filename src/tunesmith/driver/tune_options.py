@@ -48,7 +48,7 @@ class Search:
         model: the cost model, for samplers that use one: a registered name, `"path.py:Class"`, the file of a saved model, which is
             trained further, or a factory.
         seed: equal seeds propose equal candidates, as long as the measurements are equal.
-        batch: candidates per turn of a workload, built and measured together.
+        batch: candidates per turn of a workload, built and measured together; by default `default_batch` of its trials.
         rules: rules of the space: functions, `"path.py:function"`, or names in `search.space.rules_table.SEARCH_RULES`.  They replace the
             rules of the target, which are the default; name those too to keep them.
         leaders: number of best candidates that are verified and timed interleaved at the end; 0 disables this.
@@ -60,11 +60,20 @@ class Search:
     sampler: str | type[Sampler] = "evolutionary"
     model: str | Callable[..., CostModel] = "xgb"
     seed: int = 0
-    batch: int = 32
+    batch: int | None = None
     rules: Sequence[str | Rule] | None = None
     leaders: int = 4
     allocation: str | Allocator | None = None
     weights: Mapping[str, float] | None = field(default=None)
+
+
+BATCH, TURNS = 32, 4
+"""The batch of a long search, and the minimum number of turns of a short one: the sampler learns between turns."""
+
+
+def default_batch(trials: int | None) -> int:
+    """Candidates per turn of a workload with this number of trials; None if only time limits them."""
+    return BATCH if trials is None else max(LEAST_BATCH, min(BATCH, trials // TURNS))
 
 
 EARLIER = {

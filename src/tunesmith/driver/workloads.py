@@ -65,6 +65,11 @@ class Subject:
     in_model: bool = False
     sizes: DynamicSizes | None = None
 
+    @property
+    def unsized_name(self) -> str:
+        """The name without the sizes that the function is tuned for."""
+        return self.name if self.sizes is None else self.name.removesuffix(f"[{self.sizes.box}]")
+
     @cached_property
     def flops(self) -> int:
         """Arithmetic operations of one call, for rates; 0 if there are none, or they depend on a dynamic size.

@@ -192,7 +192,7 @@ def test_an_empty_space_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     size = space_size(find_subject("relu(shape=64)"), TARGET)
     assert (size.sketches, size.rows, size.admissible, size.failure) == (2, size.rows, size.rows, "")
     monkeypatch.setattr("tunesmith.experiments.study.runner.divisors_only", lambda: ())
-    assert "no sketch rule applies" in space_size(find_subject("relu(shape=64)"), TARGET, imperfect_tiles=False).failure
+    assert "makes no schedule for" in space_size(find_subject("relu(shape=64)"), TARGET, imperfect_tiles=False).failure
 
 
 def test_a_run_resumes_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -87,7 +88,21 @@ def test_failed_and_unverified_records_are_not_used(hand: ModuleType) -> None:
     unverified = hand.record_of(func, verified=False, seconds=1e-6)
     (found,) = ApplyRecords(Database([failed, unverified]), hand.TARGET).apply(IRModule([func])).coverage
     assert found.status == "missing"
-    assert "none of its 2 records is verified (1 failed)" in found.reason
+    assert "none of its 2 records is verified (1 failed, most of them with: died). Tune it further" in found.reason
+
+
+def _trace(n: int) -> list[Any]:
+    """Traces that differ."""
+    return [["get_block", {"name": f"C{n}"}, ["b0"]]]
+
+
+def test_if_every_candidate_failed_the_most_frequent_cause_is_reported(hand: ModuleType) -> None:
+    func = hand.matmul()
+    causes = ["build: too large\nat line 3", "crash", "build: too large\nat line 4"]
+    failed = [hand.record_of(func, samples=(), verified=False, error=ErrorInfo("build", c), trace=_trace(n)) for n, c in enumerate(causes)]
+    (found,) = ApplyRecords(Database(failed), hand.TARGET).apply(IRModule([func])).coverage
+    want = "every candidate failed (3), most of them with: build: too large. Remove the cause before you tune it again"
+    assert (found.status, found.reason) == ("missing", want)
 
 
 @pytest.mark.parametrize(

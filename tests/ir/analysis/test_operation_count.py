@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tunesmith.ir.analysis.operation_count import operation_count
+from tunesmith.ir.analysis.operation_count import MOST, operation_count
 from tunesmith.ir.script.parser import parse
 from tunesmith.ops import tensor_expression as te
 from tunesmith.ops.workload import workload
@@ -65,6 +65,8 @@ def f(A: T.Buffer((12, 5), "float32"), I: T.Buffer((16,), "int64"), C: T.Buffer(
         ("C[vi, vj] = T.lookup(I[vi] * 2 - 1, 12, lambda q: A[q, vj] / 3.0)", 1),
         ("for k in range(4):\n                C[vi, vj] = A[k, vj] + 1.0", 4),
         ("if vi < 3:\n                C[vi, vj] = A[0, vj] + 1.0", 1),
+        ("C[vi, vj] = T.cast('float32', vi * 7 % 5)", 0),
+        ("C[vi, vj] = A[2, vj] if (A[0, vj] > 1.0) or (A[1, vj] < 0.0) else A[3, vj]", 0),
     ],
 )
 def test_statements(statement: str, each: int) -> None:
@@ -116,3 +118,57 @@ def test_shared_parts_count_for_each_use() -> None:
     x = te.placeholder(4, name="X")
     func = te.create_prim_func([x, te.compute(4, lambda i: made(x[i] + 1.0), "Y")])
     assert operation_count(func) == 4 * 3 == operation_count(parse(str(func)))
+
+
+NEST = """
+@T.prim_func
+def f(A: T.Buffer((40, 40), "float32"), B: T.Buffer((40, 40), "float32")):
+    for i in T.serial(40):
+        for j in T.serial({}):
+            with T.block("B"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("extent", "statement", "count"),
+    [
+        ("i + 1", "B[vi, vj] = A[vi, vj] * 2.0", 820),
+        ("40 - i", "B[vi, vj] = A[vi, vj] * 2.0", 820),
+        ("T.max(i - 4, 0)", "B[vi, vj] = A[vi, vj] * 2.0", sum(max(i - 4, 0) for i in range(40))),
+        ("i // 2 + 1", "B[vi, vj] = A[vi, vj] * 2.0", sum(i // 2 + 1 for i in range(40))),
+        ("i + 1", "for k in range(vj + 1):\n                    B[vi, vj] = A[vi, k] * 2.0", sum(i * (i + 1) // 2 for i in range(41))),
+        ("40", "for k in range(vi * 2 + 1):\n                    B[vi, vj] = A[vi, vj] * 2.0", 40 * 1600),
+        ("i + 1", "B[vi, vj] = A[vi, vj]", 0),
+    ],
+)  # fmt: skip
+def test_extents_that_depend_on_other_loops(extent: str, statement: str, count: int) -> None:
+    assert operation_count(parse(NEST.format(extent, statement))) == count
+
+
+def test_the_init_of_a_triangular_reduction_runs_once_for_each_element() -> None:
+    text = """
+@T.prim_func
+def f(A: T.Buffer((3000, 3000), "float32"), C: T.Buffer((3000,), "float32")):
+    for i in T.serial(3000):
+        for k in T.serial(i + 1):
+            with T.block("C"):
+                vi, vk = T.axis.remap("SR", [i, k])
+                with T.init():
+                    C[vi] = A[vi, 0] * 2.0
+                C[vi] = C[vi] + A[vi, vk]
+"""
+    assert operation_count(parse(text)) == 3000 + 3000 * 3001 // 2
+
+
+def test_too_many_iterations_that_are_counted_one_by_one_have_no_count() -> None:
+    text = """
+@T.prim_func
+def f(A: T.Buffer(({n}, 4), "float32")):
+    for i in T.serial({n}):
+        for j in T.serial(i % 5):
+            A[i, j] = A[i, j] * 2.0
+"""
+    assert operation_count(parse(text.format(n=MOST))) == sum(i % 5 for i in range(MOST))
+    assert operation_count(parse(text.format(n=MOST + 1))) is None

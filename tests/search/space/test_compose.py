@@ -141,7 +141,10 @@ def test_continued_sketches_have_the_steps() -> None:
 def test_a_continuation_that_is_refused_is_a_warning() -> None:
     func = workload("relu(shape=64)").func
     named = continued(built_in(func, TARGET), "again", lambda s: s.get_block("zzz"))  # type: ignore[arg-type, return-value]
-    with pytest.warns(SketchWarning, match="again"), pytest.raises(tunesmith.TunesmithError, match="no sketch rule applies"):
+    with (
+        pytest.warns(SketchWarning, match="again"),
+        pytest.raises(tunesmith.TunesmithError, match="makes no schedule for relu that applies"),
+    ):
         generate(func, TARGET, [lambda func, target: named])
 
 

@@ -64,6 +64,18 @@ def test_a_rule_that_returns_something_else_is_refused_by_name(result: object, m
         generate(FUNC, TARGET, [mine])
 
 
+def test_a_rule_that_makes_no_schedule_is_named() -> None:
+    def mine(func: object, target: object) -> Any:
+        return []
+
+    advice = r"that applies\. Change the rule, or name 'default' too, which has the rules of the target$"
+    with pytest.raises(BuildError, match=f"^the rule {__name__}:.*mine makes no schedule for relu {advice}"):
+        generate(FUNC, TARGET, [mine])
+    with pytest.raises(BuildError, match=f"^the rules {__name__}:.*mine, .*rows:sketches make no schedule for relu {advice}"):
+        generate(FUNC, TARGET, [mine, *find_rules(["rows"])])
+    assert generate(FUNC, TARGET, find_rules([mine, "default"])).sketches
+
+
 def test_a_name_that_no_record_can_hold_is_refused() -> None:
     with pytest.raises(UserError, match=r"the rule .*<lambda> returned a sketch whose name has 257 characters; a record holds at most 256"):
         generate(FUNC, TARGET, [lambda func, target: [("n" * 257, lambda s: None)]])
@@ -92,3 +104,22 @@ def test_a_function_without_blocks_is_refused_with_the_spelling_of_a_block() -> 
     )
     with pytest.raises(BuildError, match=r"f, which has no blocks: wrap the statement of each computation in `with T.block\("):
         generate(func, TARGET)
+
+
+NESTS = """@T.prim_func
+def f(A: T.Buffer((8, 9), "float32"), B: T.Buffer((8, 9), "float32")):
+    for {}:
+        if A[{}] > 0.0:
+            with T.block("B"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                B[vi, vj] = A[vi, vj] * 2.0
+"""
+
+
+def test_nests_that_the_rules_do_not_schedule_are_refused_with_the_reason() -> None:
+    below = NESTS.format("i, j in T.grid(8, 9)", "i, j")
+    with pytest.raises(BuildError, match=r"f: the block B is below an `if`\. Write the condition inside the block, around its store, sch"):
+        generate(parse(below, "f"), TARGET)
+    plain = below.replace("        if A[i, j] > 0.0:\n", "").replace("[i, j])", "[j, i])").replace("grid(8, 9)", "grid(9, 8)")
+    with pytest.raises(BuildError, match="f: the loops around each block are not its iteration variables in order. Pass the unscheduled"):
+        generate(parse(plain, "f"), TARGET)

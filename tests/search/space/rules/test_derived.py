@@ -209,6 +209,55 @@ def test_blocks_without_a_structure_are_named(func: PrimFunc, why: str) -> None:
     assert space.plain[0] in report.notes
 
 
+@T.prim_func
+def conditional(A: T.Buffer((30, 40), "float32"), Y: T.Buffer((30, 40), "float32")):
+    for i, j in T.grid(30, 40):
+        with T.block("Y"):
+            v_i, v_j = T.axis.remap("SS", [i, j])
+            if A[v_i, v_j] > 0.0:
+                Y[v_i, v_j] = A[v_i, v_j] * 2.0
+
+
+@T.prim_func
+def loop_inside(A: T.Buffer((30, 40), "float32"), Y: T.Buffer((30,), "float32")):
+    for i in T.serial(30):
+        with T.block("Y"):
+            v_i = T.axis.spatial(30, i)
+            for k in range(40):
+                Y[v_i] = A[v_i, k]
+
+
+@pytest.mark.parametrize(("func", "why"), [(conditional, "its store is conditional"), (loop_inside, "a loop inside the block")])
+def test_a_single_store_below_other_statements_has_its_own_reason(func: PrimFunc, why: str) -> None:
+    (line,) = generate(func, TARGET).plain
+    assert why in line and "several" not in line
+
+
+def histogram(columns: int | None) -> PrimFunc:
+    """Occurrences of each value in a vector, or in each row of a matrix."""
+    shape = (500,) if columns is None else (columns, 500)
+    x = te.placeholder(shape, "uint8", name="x")
+    y = te.scatter(
+        lambda *i: 0,
+        shape,
+        lambda *i: (*i[:-1], te.cast("int64", x[i])),
+        lambda old, *i: old + 1,
+        shape=(*shape[:-1], 256),
+        name="Y",
+        dtype="int32",
+    )
+    return te.create_prim_func([x, y], "histogram")
+
+
+def test_scatters_and_scans_that_run_serially_are_named() -> None:
+    (line,) = generate(histogram(None), TARGET).plain
+    assert line.startswith("block Y of histogram runs serially: updates of one element stay in order")
+    assert not generate(histogram(4), TARGET).plain, "its rows are parallel"
+    (line,) = generate(cumulative(1, shape=(1, 900)), TARGET).plain
+    assert line.endswith("runs serially: each element needs the one before it, and there is no other axis")
+    assert not generate(cumulative(1, shape=(4, 900)), TARGET).plain
+
+
 def test_other_blocks_of_a_function_with_a_scan_are_vectorised() -> None:
     text = str(analytic_schedule(scan, TARGET))
     assert "T.vectorized" in text
@@ -337,7 +386,9 @@ def test_consumers_of_a_scatter_have_their_structures(
     """The initial values, which have a second writer, are not inlined."""
     f = scatter_between(make)
     space = generate(f, TARGET)
-    assert not space.refused and not space.plain and all(s.name.startswith("derived") for s in space.sketches)
+    serial = ["block Y of scatter_between runs serially: each element needs the one before it, and there is no other axis"]
+    assert not space.refused and list(space.plain) == (serial if make is running else [])
+    assert all(s.name.startswith("derived") for s in space.sketches)
     rng = stream(6, "scatter_between")
     v, at, x = rng.random((31, 20), "float32"), rng.integers(0, 9, 31), np.zeros((9, 20), "float32")
     np.add.at(x, at, v)
