@@ -73,7 +73,7 @@ BATCH, TURNS = 32, 4
 
 def default_batch(trials: int | None) -> int:
     """Candidates per turn of a workload with this number of trials; None if only time limits them."""
-    return BATCH if trials is None else max(LEAST_BATCH, min(BATCH, trials // TURNS))
+    return BATCH if trials is None else max(1, min(BATCH, trials // TURNS))
 
 
 EARLIER = {
