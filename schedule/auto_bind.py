@@ -52,11 +52,10 @@ def bind_spatial(s: Schedule, block: BlockRV, threads: IntRV | int) -> None:
     """Fuse the spatial loops of a block and bind them to thread blocks of `threads` threads; without spatial loops nothing is bound.
 
     Loops whose iterations depend on each other, as those of scans and scatters, are inside: each thread runs them in order.  In a nest
-    with several statements or conditions, the outermost independent loops are bound.
+    with several statements, conditions, or extents that depend on other loops, the outermost independent loops are bound.
     """
     b: Block = s.block(block)
-    path = s.path(block)
-    if any(type(n) is If for n in path) or any(type(n) is not For for n in path[-1 - len(s.loops_of(block)) : -1]):
+    if not _is_rectangular(s, block):
         _bind(s, independent_loops(s, block, private=False), threads)
         return
     reducing = {v for it, e in zip(b.iters, b.bindings, strict=True) if it.kind == "R" for v in e.vars}
@@ -70,6 +69,13 @@ def bind_spatial(s: Schedule, block: BlockRV, threads: IntRV | int) -> None:
     if rest and spatial:
         s.reorder([*spatial, *rest])
     _bind(s, spatial, threads)
+
+
+def _is_rectangular(s: Schedule, block: BlockRV) -> bool:
+    """Whether the loops around the block are one perfect nest, without conditions, and no extent depends on another of them."""
+    path, loops = s.path(block), s.loops_of(block)
+    perfect = all(type(n) is For for n in path[-1 - len(loops) : -1]) and not any(type(n) is If for n in path)
+    return perfect and all(f.extent.vars.isdisjoint([g.var for g in loops]) for f in loops)
 
 
 def _bind(s: Schedule, spatial: list[LoopRV], threads: IntRV | int) -> None:

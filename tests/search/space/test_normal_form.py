@@ -280,6 +280,7 @@ def test_a_triangle_is_divided() -> None:
     space = generate(triangle, TARGET)
     assert space.sketches and is_parallel(space.sketches[0].func)
     check(space, triangle)
+    assert is_parallel(generate(triangle, GPU).sketches[0].func)
 
 
 @pytest.mark.parametrize("func", [centred, together, recurrence, shifted, below_if], ids=lambda f: f.name)
