@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from tunesmith.ir.analysis.dependence import Inner, LoopAccess, independence_conditions
+from tunesmith.ir.analysis.dependence import Inner, LoopAccess, independence_conditions, ordering_conditions
 from tunesmith.ir.poly import ZERO, Poly, Var, is_param_only, minimum
 from tunesmith.schedule.state import ScheduleState
 
@@ -17,6 +17,12 @@ def pair_conditions(a: LoopAccess, b: LoopAccess, loop: Var) -> Iterator[list[Po
     """Independence conditions of `a` and `b` in different iterations of `loop`: alternatives, each a list of expressions <= 0."""
     for at in zip(a.indices, b.indices, strict=True):
         yield from independence_conditions(at, loop, (Inner(a.ranges, a.guards), Inner(b.ranges, b.guards)))
+
+
+def in_order_conditions(a: LoopAccess, b: LoopAccess, loop: Var) -> Iterator[list[Poly]]:
+    """As `pair_conditions`, for `a` in an iteration of `loop` that is later than that of `b`."""
+    for at in zip(a.indices, b.indices, strict=True):
+        yield from ordering_conditions(at, loop, (Inner(a.ranges, a.guards), Inner(b.ranges, b.guards)))
 
 
 def require_one(s: ScheduleState, alternatives: Iterable[list[Poly]], label: str, message: str, at: Any) -> None:

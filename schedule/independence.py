@@ -84,10 +84,10 @@ def _is_folded(loop: For, reduced: Sequence[Block]) -> bool:
     return reduction_update(n) is not None
 
 
-def is_independent(s: ScheduleState, loop: For) -> bool:
-    """Whether `parallel` would accept the loop, for rules that test before they schedule."""
+def is_independent(s: ScheduleState, loop: For, private: bool = True) -> bool:
+    """Whether `parallel` would accept the loop, for rules that test before they schedule; `private` is that of `check_independent`."""
     try:
-        check_independent(s, loop, "independent")
+        check_independent(s, loop, "independent", private=private)
     except ScheduleError:
         return False
     return True

@@ -21,6 +21,7 @@ from tunesmith.schedule.primitives.compute_inline import compute_inline, reverse
 from tunesmith.schedule.primitives.cooperative_fetch import cooperative_fetch
 from tunesmith.schedule.primitives.decompose_padding import decompose_padding
 from tunesmith.schedule.primitives.decompose_reduction import decompose_reduction
+from tunesmith.schedule.primitives.fission import fission
 from tunesmith.schedule.primitives.fuse import fuse
 from tunesmith.schedule.primitives.get import get_block, get_child_blocks, get_consumers, get_loops, get_output_blocks, get_producers
 from tunesmith.schedule.primitives.loop_kind import bind, parallel, unroll, vectorize
@@ -70,6 +71,7 @@ class Schedule(ScheduleState):
     fuse = fuse
     reorder = reorder
     merge = merge
+    fission = fission
     loop_partition = loop_partition
     add_unit_loop = add_unit_loop
     parallel = parallel

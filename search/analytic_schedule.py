@@ -35,8 +35,8 @@ TRIED = 8
 def analytic_schedule(func: PrimFunc, target: Target) -> PrimFunc:
     """The function with the best of `DRAWN` candidates by analytic cost applied; the default schedule if it has no search space.
 
-    Functions with dynamic shapes and functions that are already scheduled have none.  If no candidate that is tried can be lowered, the
-    best of them is returned, and its build says why.
+    Functions with dynamic shapes, and functions whose loops are marked or annotated already, have none.  If no candidate that
+    is tried can be lowered, the best of them is returned, and its build says why.
     """
     if any(isinstance(p, Var) for p in func.params):
         return default_schedule(func, target)

@@ -175,6 +175,24 @@ def independence_conditions(pair: tuple[Poly | None, Poly | None], loop: Var, in
             yield [ONE - step, *[base - low for low, _ in ends], *[high + 1 - base - step for _, high in ends]]
 
 
+def ordering_conditions(pair: tuple[Poly | None, Poly | None], loop: Var, inner: tuple[Inner, Inner]) -> Iterator[list[Poly]]:
+    """Independence conditions of the first expression in a later iteration of `loop` than the second; arguments as above.
+
+    The conditions state that the first, in every later iteration, is beyond the second: above it and ascending, or below and descending.
+    """
+    first, second = pair
+    x = span(first, inner[0].ranges, inner[0].guards)
+    y = span(second, inner[1].ranges, inner[1].guards)
+    if x is None or y is None:
+        return
+    (low, high), (lowest, highest) = x, y
+    up, down = step_of(low, loop), step_of(high, loop)
+    if up is not None:
+        yield [ZERO - up, highest + 1 - low - up]
+    if down is not None:
+        yield [down, high + down + 1 - lowest]
+
+
 def shared_iterations(a: LoopAccess, b: LoopAccess, wanted: Var | None = None) -> set[Var]:
     """The loops around both accesses whose iterations must be equal for both to access the same element.
 

@@ -60,13 +60,16 @@ def split(s: ScheduleState, loop: LoopRV, factors: Sequence[IntRV | int | None])
         what = f"the factors do not cover the loop: the first must be at least {derived!r}"
         s.require("le0", derived - s.value(given), "covers", what, s.value(given))
     extents = [known.get(n, derived) for n in range(len(factors))]
-    return [s.new_loop(v) for v in split_loop(s, target, extents)]
+    literal = not any(isinstance(f, IntRV) for f in factors)
+    return [s.new_loop(v) for v in split_loop(s, target, extents, literal=literal)]
 
 
-def split_loop(s: ScheduleState, target: For, extents: Sequence[Poly], *, guarded: bool = True) -> list[Var]:
+def split_loop(s: ScheduleState, target: For, extents: Sequence[Poly], *, guarded: bool = True, literal: bool = True) -> list[Var]:
     """Replace `target` by a nest of loops with these extents, which cover it.  Returns their variables, outermost first.
 
-    Without `guarded` the product of the extents is that of the loop, so that every iteration is one of the loop.
+    Without `guarded` the product of the extents is that of the loop, so that every iteration is one of the loop.  Statements outside of
+    blocks need no guard if `literal` extents divide the loop; a sampled factor divides it for some of its values only, and all have the
+    same program.
     """
     new = [Var(f"{target.var.name}_{i}") for i in range(len(extents))]
     index = ZERO
@@ -79,7 +82,7 @@ def split_loop(s: ScheduleState, target: For, extents: Sequence[Poly], *, guarde
 
     def make(old: For) -> Stmt:
         body = substitute(old.body, {old.var: index})
-        is_exact = target.extent.const is not None and product(extents) == target.extent
+        is_exact = literal and target.extent.const is not None and product(extents) == target.extent
         if acts_outside_of_blocks(body) and not is_exact:
             body = If(IsNegative(guard), body)
         elif guarded:

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import cast
 
 from tunesmith.codegen.backends.backend import backend_of
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.stmt import If
 from tunesmith.ir.target.target import Target
-from tunesmith.ir.visit import blocks_under, paths_to_blocks
+from tunesmith.ir.visit import blocks_under
 from tunesmith.measure.records.fields import MAX_NAME
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.schedule.state import ScheduleState
+from tunesmith.search.space.derive.normal_form import NormalForm, normal_form, scheduled
 from tunesmith.search.space.derive.regular import irregularity, serial_part
-from tunesmith.search.space.derive.zero_terms import without_zero_terms
 from tunesmith.search.space.rules import stages
-from tunesmith.search.space.rules.block_classes import has_loop_for_each_variable
+from tunesmith.search.space.rules.block_classes import has_own_nests
 from tunesmith.search.space.sketch import Sketch, Space, collect
 from tunesmith.support.caller import stacklevel
 from tunesmith.support.errors import BuildError, UserError
@@ -73,17 +72,25 @@ def rules_of(target: Target) -> tuple[Rule, ...]:
 def built_in(func: PrimFunc, target: Target) -> list[Named]:
     """The rule `default`: the schedules of the rules that apply where a search names none, in the same order.
 
-    These are the schedules of the target's rules; if none of them makes a sketch, those of its fallback rules.
+    These are the schedules of the target's rules for the normal form of the function; if none of them makes a sketch, those of its fallback
+    rules.
     """
-    if not has_loop_for_each_variable(func):
+    form = normal_form(func)
+    if not has_own_nests(form.func) and scheduled(form.func):
         return []
-    backend = backend_of(target)
-    first = backend.large_rules if stages.sketches(func, target) else backend.rules
-    for names in (first, *[(n,) for n in backend.fallback_rules]):
-        named = [x for rule in find_rules(names) for x in without_zero_terms(rule)(func, target)]
+    for group in (_first_rules(form, target), *[find_rules((n,)) for n in backend_of(target).fallback_rules]):
+        named = [x for rule in group for x in form.rule(rule)(func, target)]
         if any(collect([x], func) for x in named):
             return named
     return []
+
+
+def _first_rules(form: NormalForm, target: Target) -> tuple[Rule, ...]:
+    """The rules before the fallback rules; none for a function with blocks that have no nests of their own."""
+    if not has_own_nests(form.func):
+        return ()
+    # Functions too large to be inlined as a whole have other rules, because the first would inline them.
+    return find_rules(backend_of(target).large_rules) if stages.sketches(form.func, target) else rules_of(target)
 
 
 def generate(func: PrimFunc, target: Target, rules: Sequence[Rule] | None = None) -> Space:
@@ -97,16 +104,15 @@ def generate(func: PrimFunc, target: Target, rules: Sequence[Rule] | None = None
         BuildError: no rule applies to the function.
         UserError: a rule raises an exception, does not return named functions of a Schedule, or two sketches of `rules` have one name.
     """
-    if rules is None and not has_loop_for_each_variable(func):
-        raise _other_nest(func)
+    form = normal_form(func)
+    if rules is None:
+        _check_schedulable(form)
     out: list[Sketch] = []
     empty: list[str] = []
     refused: list[str] = []
     given = rules
-    if rules is None:
-        # Functions too large to be inlined as a whole: the other rules would inline them.
-        rules = find_rules(backend_of(target).large_rules) if stages.sketches(func, target) else None
-    for rule in [without_zero_terms(r) for r in rules_of(target)] if rules is None else rules:
+    default = rules is None or built_in in rules
+    for rule in [form.rule(r) for r in _first_rules(form, target)] if rules is None else rules:
         found: list[str] = []
         out.extend(sketches_of(rule, func, target, empty, found))
         lines = [f"the rule {_name(rule)} has a schedule for {func.name} that is refused, {line}" for line in found]
@@ -118,29 +124,31 @@ def generate(func: PrimFunc, target: Target, rules: Sequence[Rule] | None = None
     for rule in find_rules(backend_of(target).fallback_rules) if given is None else ():
         if not out:
             found = []
-            out = sketches_of(rule, func, target, empty, found)
+            out = sketches_of(form.rule(rule), func, target, empty, found)
             refused += [f"the rule {_name(rule)} has a schedule for {func.name} that is refused, {line}" for line in found]
+    named = [f"block {name} of {func.name} keeps plain loops: {why}" for name, why in form.reasons.items()] if default else []
     if not out:
-        raise _no_sketch(func, given, [*empty, *refused])
-    plain = _without_threads(func) if (given is None or built_in in given) and target.is_cpu else []
-    return Space(tuple(out), tuple(empty), tuple(refused), tuple(plain))
+        raise _no_sketch(func, given, [*named, *empty, *refused])
+    named += _without_threads(func, form.reasons) if default and target.is_cpu else []
+    return Space(tuple(out), tuple(empty), tuple(refused), tuple(named))
 
 
-def _other_nest(func: PrimFunc) -> BuildError:
-    """The error for a function that is no sequence of plain loop nests with one block each."""
-    found = paths_to_blocks(func.body)
-    what = f"no sketch rule applies to {func.name}"
-    if not found:
-        return BuildError(
-            f'{what}, which has no blocks: wrap the statement of each computation in `with T.block("Y"):`. Without blocks it can be '
-            "compiled, but not tuned"
+def _check_schedulable(form: NormalForm) -> None:
+    """Refuse functions without blocks, and nests that are scheduled already."""
+    func = form.func
+    if has_own_nests(func):
+        return
+    if not blocks_under(func.body):
+        raise BuildError(
+            f"no sketch rule applies to {func.name}, which has no blocks: wrap the statement of each computation in "
+            '`with T.block("Y"):`. Without blocks it can be compiled, but not tuned'
         )
-    below = [name for name, path in found.items() if any(type(n) is If for n in path[:-1])]
-    if below:
-        why = f"the block {below[0]} is below an `if`. Write the condition inside the block, around its store"
-    else:
-        why = "the loops around each block are not its iteration variables in order. Pass the unscheduled function"
-    return BuildError(f"{what}: {why}, schedule it by hand, or pass your own rule in rules=")
+    if mark := scheduled(func):
+        why = "".join([f", and block {name}: {why}" for name, why in list(form.reasons.items())[:1]])
+        raise BuildError(
+            f"no sketch rule applies to {func.name}, which is scheduled already: {mark}{why}. "
+            "Pass the unscheduled function, schedule it by hand, or pass your own rule in rules="
+        )
 
 
 def _no_sketch(func: PrimFunc, given: Sequence[Rule] | None, reasons: Sequence[str]) -> BuildError:
@@ -154,11 +162,11 @@ def _no_sketch(func: PrimFunc, given: Sequence[Rule] | None, reasons: Sequence[s
     return BuildError(f"{made} no schedule for {func.name} that applies{why}. {advice}")
 
 
-def _without_threads(func: PrimFunc) -> list[str]:
-    """A line for each block that keeps its loops or runs serially, with the reason."""
+def _without_threads(func: PrimFunc, others: Collection[str]) -> list[str]:
+    """A line for each block that keeps its loops or runs serially, with the reason; `others` are named already."""
     s = ScheduleState(func)
     out = []
-    for b in blocks_under(func.body):
+    for b in [b for b in blocks_under(func.body) if b.name not in others]:
         why = irregularity(b)
         serial = "" if why else serial_part(s, b)
         out += [f"block {b.name} of {func.name} keeps plain loops: {why}"] if why else []

@@ -134,6 +134,28 @@ def test_split_keeps_the_mark(apply: Apply, mark: str, expected: str) -> None:
         assert "".join(k[0] for _, k in found) == (expected if mark == "vectorize" else expected[: len(found)])
 
 
+@T.prim_func
+def below_if(A: T.Buffer((16,), "float32"), B: T.Buffer((16, 4), "float32")):
+    for i in T.serial(16):
+        if A[i] > 0.5:
+            for j in T.serial(4):
+                with T.block("B"):
+                    vi, vj = T.axis.remap("SS", [i, j])
+                    B[vi, vj] = A[vi] * 2.0
+        A[i] = A[i] + 1.0
+
+
+@pytest.mark.parametrize("tile", [3, 4, 16])
+def test_split_of_statements_outside_of_blocks(apply: Apply, tile: int) -> None:
+    """A factor that divides the extent leaves the guard of the others."""
+
+    def steps(s: Schedule) -> None:
+        i, _ = s.get_loops(s.get_block("B"))
+        s.split(i, [None, *s.sample_tile(i, 2, "t", [(3, 4, 16)], waste=9.0)])
+
+    apply(below_if, steps, [[tile]])
+
+
 def test_split_of_reductions(apply: Apply) -> None:
     def steps(s: Schedule) -> None:
         k = s.get_loops(s.get_block("C"))[1]

@@ -138,7 +138,7 @@ def _inlined(func: PrimFunc, blocks: Sequence[Block], axes: AxisClasses) -> tupl
     sometimes: list[str] = []
     small = inlined_sizes(func)
     planned = {b.name for b in blocks}
-    several = _written_by_several(blocks)
+    several = _written_by_several(blocks_under(func.body))
     for b in blocks:
         if not is_pointwise(b) or is_output(func, b) or not is_within(small[b.name], INLINED) or _is_looked_up(func, b):
             continue
@@ -212,7 +212,7 @@ def _partitions(
     """Sets of blocks apart: as few as possible; also the producers of contractions; and, of few blocks, all."""
     names = [b.name for b in blocks]
     outputs = {b.name for b in blocks if is_output(func, b)}
-    several = _written_by_several(blocks)
+    several = _written_by_several(blocks_under(func.body))
     fixed = {b.name for b in blocks if not is_regular(b) or _is_looked_up(func, b) or any(w.buffer in several for w in writes(b))}
     fixed |= axes.read_apart & set(names)
     before = {p.name for b in blocks if is_contraction(b) for p in producers(func, b) if p.name in names}

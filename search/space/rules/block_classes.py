@@ -29,12 +29,12 @@ class Operand:
     contiguous: frozenset[Var]
 
 
-def has_loop_for_each_variable(func: PrimFunc) -> bool:
-    """Whether the loops around each block are its iteration variables in order, which the rules require."""
+def has_own_nests(func: PrimFunc) -> bool:
+    """Whether each block has a nest of its own, whose loops are its iteration variables in order, which the rules require."""
 
     def plain(n: Stmt, loops: tuple[Var, ...]) -> bool:
         if type(n) is Seq:
-            return all(plain(x, loops) for x in n.stmts)
+            return not loops and all(plain(x, loops) for x in n.stmts)
         if type(n) is For:
             return plain(n.body, (*loops, n.var))
         return type(n) is Block and [e.as_var() for e in n.bindings] == list(loops)

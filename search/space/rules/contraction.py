@@ -33,7 +33,7 @@ from tunesmith.search.space.rules.block_classes import (
     Operand,
     access_to_pack,
     consumers,
-    has_loop_for_each_variable,
+    has_own_nests,
     inlined_sizes,
     is_contraction,
     is_output,
@@ -114,7 +114,7 @@ class _Levels:
 
 def sketches(func: PrimFunc, target: Target) -> list[Named]:
     """Named schedules for a function with exactly one contraction; none for others."""
-    if not has_loop_for_each_variable(func):
+    if not has_own_nests(func):
         return []
     blocks = blocks_under(func.body)
     mains = [b for b in blocks if is_contraction(b)]

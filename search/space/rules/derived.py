@@ -10,14 +10,17 @@ from collections.abc import Callable, Collection, Sequence
 
 from tunesmith.ir.analysis.access_regions import reads, writes
 from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.stmt import Block, Seq
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import blocks_under
 from tunesmith.lower.code_size import UNROLLED
 from tunesmith.lower.fallback.default_schedule import is_unscheduled
+from tunesmith.schedule.outside import acts_outside_of_blocks
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.search.space.derive import scans, scatters
 from tunesmith.search.space.derive.axes import AxisClasses
 from tunesmith.search.space.derive.nest import Nest
+from tunesmith.search.space.derive.normal_form import scheduled
 from tunesmith.search.space.derive.packing import packed_operand
 from tunesmith.search.space.derive.plans import Plan, members, plans, rows_of
 from tunesmith.search.space.derive.regular import is_regular
@@ -29,11 +32,31 @@ Named = tuple[str, Callable[[Schedule], None]]
 
 
 def sketches(func: PrimFunc, target: Target) -> list[Named]:
-    """One schedule for each plan of a function with constant sizes."""
+    """One schedule for each plan of the blocks with nests of their own and constant sizes; the loops of other blocks are parallelised."""
     blocks = blocks_under(func.body)
-    if not is_unscheduled(func) or any(it.extent.const is None for b in blocks for it in b.iters):
+    if any(it.extent.const is None for b in blocks for it in b.iters) or scheduled(func):
         return []
-    return [(p.name, lambda s, p=p: schedule(s, p, target)) for p in plans(func, target)]  # type: ignore[misc]
+    names = [b.name for b in _with_own_nests(func)]
+    others = [b.name for b in blocks if b.name not in names]
+    if not names:
+        return []
+
+    def made(plan: Plan) -> Callable[[Schedule], None]:
+        def steps(s: Schedule) -> None:
+            schedule(s, plan, target, names if others else None)
+            fallback.tile_all(s, others, target, plan.threads)
+
+        return steps
+
+    return [(p.name, made(p)) for p in plans(func, target, names if others else None)]
+
+
+def _with_own_nests(func: PrimFunc) -> list[Block]:
+    """The blocks with nests of their own; none if statements are outside of blocks, because plans consider only accesses of blocks."""
+    if acts_outside_of_blocks(func.body):
+        return []
+    nests = func.body.stmts if isinstance(func.body, Seq) else (func.body,)
+    return [b for n in nests if is_unscheduled(func.with_(body=n)) for b in blocks_under(n)]
 
 
 def schedule(s: Schedule, plan: Plan, target: Target, names: Collection[str] | None = None) -> None:
@@ -107,4 +130,4 @@ def alone(s: Schedule, name: str, plan: Plan, target: Target) -> None:
     elif is_regular(b):
         Nest(s, [name], plan, target).build()
     else:
-        fallback.tile(s, name, plan.threads)
+        fallback.tile(s, name, target, plan.threads)

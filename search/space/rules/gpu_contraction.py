@@ -21,6 +21,7 @@ from tunesmith.schedule.handles import BlockRV, IntRV, LoopRV
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.search.space.rules.block_classes import (
     consumers,
+    has_own_nests,
     is_contraction,
     is_output,
     is_pointwise,
@@ -93,7 +94,7 @@ def sketches(func: PrimFunc, target: Target) -> list[Named]:
     """Named schedules for a function with exactly one contraction; none for others."""
     blocks = blocks_under(func.body)
     mains = [b for b in blocks if is_contraction(b)]
-    if len(mains) != 1:
+    if len(mains) != 1 or not has_own_nests(func):
         return []
     main = mains[0]
     axis = vector_axis(main)

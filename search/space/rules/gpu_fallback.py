@@ -25,4 +25,5 @@ def schedule(s: Schedule, target: Target) -> None:
     """Bind the fused spatial loops of every block to thread blocks and threads."""
     threads = s.sample_categorical(tuple(t for t in THREADS if t <= target.max_threads_per_block), "threads")
     for b in [b.name for b in s.blocks()]:
-        bind_spatial(s, s.get_block(b), threads)
+        if not any(f.kind == "thread" for f in s.loops_of(b)):
+            bind_spatial(s, s.get_block(b), threads)

@@ -8,7 +8,7 @@ from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import blocks_under
 from tunesmith.schedule.schedule import Schedule
-from tunesmith.search.space.rules.block_classes import is_output, is_pointwise
+from tunesmith.search.space.rules.block_classes import has_own_nests, is_output, is_pointwise
 from tunesmith.search.space.rules.gpu_limits import fetch_widths
 
 THREADS = (32, 64, 128, 256, 512, 1024)
@@ -21,7 +21,7 @@ Named = tuple[str, Callable[[Schedule], None]]
 def sketches(func: PrimFunc, target: Target) -> list[Named]:
     """One schedule if every block is pointwise; none for scalars, which need only one thread."""
     blocks = blocks_under(func.body)
-    if not blocks or not all(is_pointwise(b) and b.iters for b in blocks):
+    if not blocks or not all(is_pointwise(b) and b.iters for b in blocks) or not has_own_nests(func):
         return []
     return [("gpu pointwise", lambda s: schedule(s, target))]
 

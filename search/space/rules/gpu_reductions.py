@@ -12,6 +12,7 @@ from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.target.target import Target
 from tunesmith.schedule.handles import BlockRV
 from tunesmith.schedule.schedule import Schedule
+from tunesmith.search.space.rules.block_classes import has_own_nests
 from tunesmith.search.space.rules.gpu_limits import widths_of
 from tunesmith.search.space.rules.gpu_rows import GROUPS, THREADS, combine
 from tunesmith.search.space.rules.single_reduction import inline_producers, is_of_everything, single_reduction
@@ -24,7 +25,7 @@ Named = tuple[str, Callable[[Schedule], None]]
 
 def sketches(func: PrimFunc, target: Target) -> list[Named]:
     """One schedule if the output is a reduction whose producers are all pointwise."""
-    main = single_reduction(func)
+    main = single_reduction(func) if has_own_nests(func) else None
     if main is None:
         return []
     whole = is_of_everything(main)

@@ -15,7 +15,7 @@ from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import blocks_under
 from tunesmith.schedule.handles import BlockRV, IntRV, LoopRV
 from tunesmith.schedule.schedule import Schedule
-from tunesmith.search.space.rules.block_classes import consumers, is_contraction, is_output, is_pointwise, is_reduction
+from tunesmith.search.space.rules.block_classes import consumers, has_own_nests, is_contraction, is_output, is_pointwise, is_reduction
 from tunesmith.search.space.rules.gpu_limits import fetch_widths
 
 KEPT = ("kept", "twice")
@@ -34,7 +34,7 @@ def sketches(func: PrimFunc, target: Target) -> list[Named]:
     """Named schedules if every block is pointwise or a reduction of one variable, and exactly one block writes the output."""
     blocks = blocks_under(func.body)
     outputs = [b for b in blocks if is_output(func, b)]
-    if len(outputs) != 1 or not any(is_reduction(b) for b in blocks) or any(is_contraction(b) for b in blocks):
+    if not has_own_nests(func) or len(outputs) != 1 or not any(is_reduction(b) for b in blocks) or any(is_contraction(b) for b in blocks):
         return []
     if not all(is_pointwise(b) or (is_reduction(b) and _single_axis(b)) for b in blocks):
         return []

@@ -9,7 +9,7 @@ from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import blocks_under
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.search.space.derive.contiguity import contiguous_suffix
-from tunesmith.search.space.rules.block_classes import is_output, is_pointwise
+from tunesmith.search.space.rules.block_classes import has_own_nests, is_output, is_pointwise
 from tunesmith.search.space.rules.tile_domains import outer_tiles
 
 Named = tuple[str, Callable[[Schedule], None]]
@@ -18,7 +18,7 @@ Named = tuple[str, Callable[[Schedule], None]]
 def sketches(func: PrimFunc, target: Target) -> list[Named]:
     """Two schedules, with and without threads, if every block is pointwise; scalars have only the serial one."""
     blocks = blocks_under(func.body)
-    if not blocks or not all(is_pointwise(b) for b in blocks):
+    if not blocks or not all(is_pointwise(b) for b in blocks) or not has_own_nests(func):
         return []
     serial: Named = ("pointwise serial", lambda s: schedule(s, target, False))
     if all(not b.iters for b in blocks):  # scalars: no loops to parallelise

@@ -10,7 +10,7 @@ from tunesmith.ir.target.target import Target
 from tunesmith.schedule.handles import BlockRV, LoopRV
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.search.space.derive.contiguity import contiguous_last, contiguous_suffix
-from tunesmith.search.space.rules.block_classes import has_loop_for_each_variable
+from tunesmith.search.space.rules.block_classes import has_own_nests
 from tunesmith.search.space.rules.single_reduction import inline_producers, is_of_everything, single_reduction
 from tunesmith.search.space.rules.tile_domains import middle_tiles, outer_tiles
 
@@ -21,7 +21,7 @@ Named = tuple[str, Callable[[Schedule], None]]
 
 def sketches(func: PrimFunc, target: Target) -> list[Named]:
     """One schedule if the output is a reduction whose producers are all pointwise, and one without threads if the work is small."""
-    if not has_loop_for_each_variable(func):
+    if not has_own_nests(func):
         return []
     main = single_reduction(func)
     if main is None:

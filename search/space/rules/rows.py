@@ -20,7 +20,7 @@ from tunesmith.schedule.handles import IntRV, LoopRV
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.search.space.rules.block_classes import (
     consumers,
-    has_loop_for_each_variable,
+    has_own_nests,
     is_contraction,
     is_output,
     is_pointwise,
@@ -45,7 +45,7 @@ def sketches(func: PrimFunc, target: Target) -> list[Named]:
 
     Each has threads; if the work is small, there is also one without threads.
     """
-    if not has_loop_for_each_variable(func):
+    if not has_own_nests(func):
         return []
     blocks = blocks_under(func.body)
     outputs = [b for b in blocks if is_output(func, b)]

@@ -14,7 +14,7 @@ from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import blocks_under
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.search.space.rules import fallback, pointwise
-from tunesmith.search.space.rules.block_classes import INLINED, inlined_sizes, is_output, is_pointwise, is_within
+from tunesmith.search.space.rules.block_classes import INLINED, has_own_nests, inlined_sizes, is_output, is_pointwise, is_within
 
 Named = tuple[str, Callable[[Schedule], None]]
 
@@ -24,7 +24,7 @@ STAGE = ExpressionSize(256, 40)
 
 def sketches(func: PrimFunc, target: Target) -> list[Named]:
     """One schedule for a function of several blocks that is too large to be inlined completely."""
-    if all(is_within(size, INLINED) for size in inlined_sizes(func).values()):
+    if not has_own_nests(func) or all(is_within(size, INLINED) for size in inlined_sizes(func).values()):
         return []
     return [("stages", lambda s: schedule(s, target))]
 
@@ -39,4 +39,4 @@ def schedule(s: Schedule, target: Target) -> None:
         if is_pointwise(b) and b.iters:
             pointwise.tile(s, b.name, target, True)
         else:
-            fallback.tile(s, b.name, True)
+            fallback.tile(s, b.name, target, True)

@@ -145,6 +145,11 @@ def _merge(s: Schedule, b: BlockRV, loops: list[LoopRV]) -> None:
     s.merge(s.get_loops(s.get_block("B"))[0], loops[0])
 
 
+def _fission(s: Schedule, b: BlockRV, loops: list[LoopRV]) -> None:
+    first = s.get_block("B")
+    s.fission(s.merge(s.get_loops(first)[0], loops[0]), first)
+
+
 def _cooperative_fetch(s: Schedule) -> None:
     _, (outer, inner, column) = _tiled(s, depth=0)
     s.bind(outer, "blockIdx.x")
@@ -199,6 +204,7 @@ SAMPLES: Mapping[str, Sample] = {
     "fuse": _at(lambda s, b, loops: s.fuse(loops[:2])),
     "reorder": _at(lambda s, b, loops: s.reorder([loops[1], loops[0], loops[2]])),
     "merge": _at(_merge),
+    "fission": _at(_fission),
     "loop_partition": _at(lambda s, b, loops: s.loop_partition(loops[0], [1, 4])),
     "add_unit_loop": _at(lambda s, b, loops: s.add_unit_loop(loops[1])),
     "parallel": _at(lambda s, b, loops: s.parallel(loops[1])),

@@ -104,22 +104,3 @@ def test_a_function_without_blocks_is_refused_with_the_spelling_of_a_block() -> 
     )
     with pytest.raises(BuildError, match=r"f, which has no blocks: wrap the statement of each computation in `with T.block\("):
         generate(func, TARGET)
-
-
-NESTS = """@T.prim_func
-def f(A: T.Buffer((8, 9), "float32"), B: T.Buffer((8, 9), "float32")):
-    for {}:
-        if A[{}] > 0.0:
-            with T.block("B"):
-                vi, vj = T.axis.remap("SS", [i, j])
-                B[vi, vj] = A[vi, vj] * 2.0
-"""
-
-
-def test_nests_that_the_rules_do_not_schedule_are_refused_with_the_reason() -> None:
-    below = NESTS.format("i, j in T.grid(8, 9)", "i, j")
-    with pytest.raises(BuildError, match=r"f: the block B is below an `if`\. Write the condition inside the block, around its store, sch"):
-        generate(parse(below, "f"), TARGET)
-    plain = below.replace("        if A[i, j] > 0.0:\n", "").replace("[i, j])", "[j, i])").replace("grid(8, 9)", "grid(9, 8)")
-    with pytest.raises(BuildError, match="f: the loops around each block are not its iteration variables in order. Pass the unscheduled"):
-        generate(parse(plain, "f"), TARGET)

@@ -14,7 +14,7 @@ from tunesmith.ir.buffer import SCOPES, Buffer
 from tunesmith.ir.expr import Select
 from tunesmith.ir.gpu import AXES
 from tunesmith.ir.indirect_index import IndirectIndex
-from tunesmith.ir.stmt import Block, BufferStore
+from tunesmith.ir.stmt import Block, BufferStore, For, Seq
 from tunesmith.ir.visit import walk
 from tunesmith.schedule.primitive import PRIMITIVES
 from tunesmith.schedule.primitives.annotate import KEYS
@@ -350,6 +350,20 @@ def _merge(m: StepGenerator) -> Arguments:
     return [("first", LoopRef(m.block, depth)), ("second", LoopRef(other, depth))]
 
 
+def _fission(m: StepGenerator) -> Arguments:
+    """A loop with several statements, if there is one, and a block before the last of them."""
+    cuts = [
+        (path[-1].name, depth)
+        for path in [m.s.path(b) for b in m.blocks]
+        for depth, at in enumerate([n + 1 for n, x in enumerate(path) if type(x) is For])
+        if type(path[at]) is Seq and path[at].stmts[-1] is not path[at + 1]
+    ]
+    if cuts and m.c.chance(0.9):
+        block, depth = m.c.one(cuts)
+        return [("loop", LoopRef(block, depth)), ("after", BlockRef(block))]
+    return [("loop", m.loop(0.3)), ("after", BlockRef(m.c.one(m.blocks) if m.blocks else "none"))]
+
+
 def _cache_reduction(m: StepGenerator) -> Arguments:
     loop = m.reduction_loop()
     return [("block", BlockRef(loop.block)), ("loop", loop if m.c.chance(0.5) else m.loop(0.2)), ("scope", m.text("scope"))]
@@ -422,6 +436,7 @@ FUZZED: Mapping[str, Fuzzed] = {
     "fuse": Fuzzed(_fuse, weight=1.5),
     "reorder": Fuzzed(_reorder, weight=3.0),
     "merge": Fuzzed(_merge, weight=1.2),
+    "fission": Fuzzed(_fission, weight=1.0),
     "loop_partition": Fuzzed(_loop_partition, weight=0.7),
     "add_unit_loop": Fuzzed(),
     "parallel": Fuzzed(_kind(0.2), weight=2.5),
