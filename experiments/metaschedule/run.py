@@ -2,7 +2,7 @@
 
 Both systems search each workload once, with batches of 16 and their own rules, and the best candidates of the first 16, 64 and 256 trials
 are timed in turns, each system in its own process, after their outputs were compared with numpy's.  The curves are of the times that each
-search measured itself.  Each workload is one line of
+search measured itself; `recorded_us` has those of TVM's timed candidates, which should agree with `us`.  Each workload is one line of
 OUT.jsonl, and a repeated run continues with the missing ones.  TVM and its tuner need an environment of their own:
 
     python -m venv VENV && VENV/bin/pip install apache-tvm==0.27.0.post1 apache-tvm-ffi==0.1.14.post0 xgboost cloudpickle psutil
@@ -132,7 +132,9 @@ def compared(text: str, given: argparse.Namespace) -> Answer:
             line["search_s"]["tvm"] = answer["seconds"]
             line["curve_us"] = {"tvm": [_finite(t) for t in answer["best"]], "tunesmith": _curve(log)}
             for n in counts:
-                line["difference"][f"tvm {n}"] = tvm.ask("load", trials=n)["error"]
+                loaded = tvm.ask("load", trials=n)
+                line["difference"][f"tvm {n}"] = loaded["error"]
+                line.setdefault("recorded_us", {})[f"tvm {n}"] = loaded["recorded"] * 1e6
                 line["us"] |= _times({k: c for k, c in calls.items() if k == f"tunesmith {n}"}, tvm, n, given.rounds)
         except RuntimeError as error:
             line["failure"] = str(error)

@@ -17,7 +17,7 @@ from tunesmith.ir.analysis.guarded_accesses import GuardedAccess, guarded_access
 from tunesmith.ir.arith.enumerate import values_at
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.gpu import BLOCK_AXES, THREAD_AXES
+from tunesmith.ir.gpu import BLOCK_AXES, SHARED_SCOPES, THREAD_AXES
 from tunesmith.ir.poly import Poly, Var
 from tunesmith.ir.stmt import Allocate, BufferStore, For, Seq
 from tunesmith.ir.target.target import Target
@@ -44,6 +44,8 @@ def verify_thread_access(func: PrimFunc, target: Target) -> PrimFunc:
         allocations = [n for n in walk(kernel) if type(n) is Allocate and n.buffer.scope == "local"]
         for a in allocations:
             _check_local(func.name, a)
+    for shared in [n for n in walk(func.body) if type(n) is Allocate and n.buffer.scope in SHARED_SCOPES]:
+        _check_stores(func.name, shared.buffer, func.body)
     body: Any = func.body
     while type(body) is Allocate and body.buffer.scope == "global":
         _check_global(func.name, body.buffer, body.body)
@@ -134,12 +136,14 @@ def _points(loops: Mapping[Var, For], most: Mapping[Var, int]) -> dict[Var, np.n
 
 
 def _check_global(name: str, b: Buffer, body: Any) -> None:
-    """Check that a buffer with accumulating stores has a single writing thread per element."""
+    """Check that a buffer with accumulating stores has a single writing thread per element, and that several threads that write one
+    element of another buffer write the same values."""
     stores = [p for p in guarded_accesses(body, b) if p.is_write]
     adds = [p for p in stores if any(type(x) is BufferLoad and x.buffer is b for x in walk(p.node.value))]  # type: ignore[union-attr]
-    if not adds or any(e.const is None for e in b.shape):
-        return  # without accumulation all threads store the same value
-    for p in stores:
+    if not adds:
+        _check_stores(name, b, body)
+        return
+    for p in [] if any(e.const is None for e in b.shape) else stores:
         bound = {f.var: f for f in p.loops if f.thread in (*BLOCK_AXES, *THREAD_AXES)}
         used = {f.var: f for f in p.loops if f.var in bound or any(f.var in e.vars for e in (*p.indices, *p.guards))}
         points = _points(used, dict.fromkeys(bound, SAMPLED))
@@ -156,6 +160,39 @@ def _check_global(name: str, b: Buffer, body: Any) -> None:
                 f"{name}: the buffer {b.name} of scope global is set and added to by several threads or blocks at {_text(p)} without "
                 "synchronization. Compute it in separate loops, or give each thread or block its own copy (set_scope: shared or local)"
             )
+
+
+def _check_stores(name: str, b: Buffer, body: Any) -> None:
+    """`_check_values` for the stores of a buffer to which no thread adds."""
+    stores = [p for p in guarded_accesses(body, b) if p.is_write]
+    adds = any(type(x) is BufferLoad and x.buffer is b for p in stores for x in walk(p.node.value))  # type: ignore[union-attr]
+    for p in [] if adds or any(e.const is None for e in b.shape) else stores:
+        _check_values(name, b, p)
+
+
+def _check_values(name: str, b: Buffer, p: GuardedAccess) -> None:
+    """Check that threads that store to one element store the same values: those whose formulas have the same indices."""
+    own = {f.var: f for f in p.loops}
+    bound = {f.var: f for f in p.loops if f.thread in (*BLOCK_AXES, *THREAD_AXES)}
+    parts = [e for e in walk(p.node.value) if type(e) is Poly and not e.vars.isdisjoint(bound)]  # type: ignore[union-attr]
+    used = bound | {v: own[v] for e in (*p.indices, *p.guards, *parts) for v in e.vars if v in own}
+    points = _points(used, dict.fromkeys(bound, SAMPLED))
+    if not parts or points is None or any(v not in own for e in (*p.indices, *p.guards, *parts) for v in e.vars):
+        return
+    size = len(next(iter(points.values())))
+    run = _guards_hold(list(p.guards), points, size)
+    separate = [v for v, f in bound.items() if f.thread in BLOCK_AXES and b.scope in SHARED_SCOPES]
+    memory = np.stack([_flat(p.node, b, points, size), *[points[v] for v in separate]], axis=1)[run]
+    threads = np.stack([points[v] for v in bound], axis=1)[run]
+    values = np.stack([values_at(e, points, size) for e in parts], axis=1)[run]
+    stored: dict[tuple[int, ...], dict[tuple[int, ...], set[tuple[int, ...]]]] = {}
+    for at, thread, value in zip(memory.tolist(), threads.tolist(), values.tolist(), strict=True):
+        stored.setdefault(tuple(at), {}).setdefault(tuple(thread), set()).add(tuple(value))
+    if any(len({frozenset(found) for found in by_thread.values()}) > 1 for by_thread in stored.values()):
+        raise BuildError(
+            f"{name}: the buffer {b.name} of scope {b.scope} gets different values from several threads or blocks at {_text(p)}. Give each "
+            "thread its own copy (set_scope: local), or give the buffer a dimension for the loop"
+        )
 
 
 def _check_blocks(name: str, b: Buffer, kernel: Any) -> None:

@@ -118,3 +118,30 @@ def test_values_exchanged_between_blocks_are_refused() -> None:
     s.bind(s.get_loops(s.get_block("C"))[0], "blockIdx.x")
     with pytest.raises(BuildError, match=r"B\[0\] of scope global may read in one thread block what another block writes"):
         GPU(s.func, TARGET)
+
+
+@T.prim_func
+def one_element(A: T.Buffer((64,), "float32"), C: T.Buffer((64,), "float32")):
+    B = T.alloc_buffer((1,), "float32")
+    for i in T.serial(64):
+        with T.block("B"):
+            vi = T.axis.spatial(64, i)
+            B[0] = A[vi] * 2.0
+        with T.block("C"):
+            vi = T.axis.spatial(64, i)
+            C[vi] = B[0] + 1.0
+
+
+@pytest.mark.parametrize("axis", ["threadIdx.x", "blockIdx.x"])
+@pytest.mark.parametrize("scope", ["global", "shared", "local"])
+def test_elements_with_different_values_of_threads_are_refused(scope: str, axis: str) -> None:
+    """One iteration's value is enough for a serial loop; threads need a copy each, and blocks have one of shared memory."""
+    s = Schedule(one_element)
+    s.set_scope(s.get_block("B"), scope)
+    s.bind(s.get_loops(s.get_block("C"))[0], axis)
+    if scope == "local" or (scope == "shared" and axis == "blockIdx.x"):
+        arguments = [np.arange(64, dtype=np.float32), np.zeros(64, np.float32)]
+        np.testing.assert_array_equal(run_threads(GPU(s.func, TARGET), arguments, check_races=True)[1], np.arange(64) * 2.0 + 1.0)
+        return
+    with pytest.raises(BuildError, match=rf"buffer B of scope {scope} gets different values from several threads or blocks at B\[0\]"):
+        GPU(s.func, TARGET)
