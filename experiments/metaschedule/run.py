@@ -14,6 +14,7 @@ import argparse
 import json
 import math
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -70,6 +71,14 @@ class Tvm:
         if "failure" in answer:
             raise RuntimeError(answer["failure"])
         return answer
+
+    def pause(self) -> None:
+        """Stop the process, whose threads would wait actively."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Continue after `pause`."""
+        self._process.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
         """End the process."""
@@ -174,14 +183,17 @@ def _times(calls: dict[str, Any], tvm: Tvm, trials: int, rounds: int) -> dict[st
     samples: dict[str, list[float]] = {f"tvm {trials}": [], **{name: [] for name in calls}}
     repeats = max(1, int(SAMPLE_S / tvm.ask("time", calls=3)["seconds"]))
     for _ in range(rounds):
+        tvm.resume()
         samples[f"tvm {trials}"].append(tvm.ask("time", calls=repeats)["seconds"])
-        time.sleep(0.01)  # TVM's threads wait actively for a while
+        tvm.pause()
         for name, call in calls.items():
             call()
             start = time.perf_counter()
             for _ in range(repeats):
                 call()
             samples[name].append((time.perf_counter() - start) / repeats)
+        time.sleep(0.01)  # our threads wait actively for a while
+    tvm.resume()
     return {name: statistics.median(s) * 1e6 for name, s in samples.items()}
 
 

@@ -65,7 +65,7 @@ class Worker:
         from tvm.s_tir import Schedule
 
         best = int(np.argmin(self.times[: given["trials"]]))
-        # The tuner adds attributes to the program, among them that arguments do not overlap; without it the code is up to five times slower.
+        # The tuner's program says that arguments do not overlap; without this the code is up to five times slower.
         schedule = Schedule(self.records[best].workload.mod)
         self.records[best].trace.apply_to_schedule(schedule, remove_postproc=False)
         self.call = tvm.compile(schedule.mod, target=self.target)["main"]
