@@ -19,7 +19,7 @@ from tunesmith.ir.analysis.guarded_accesses import GuardedAccess, guarded_access
 from tunesmith.ir.arith.enumerate import values_at
 from tunesmith.ir.arith.interval import interval, nested_interval
 from tunesmith.ir.buffer import Buffer
-from tunesmith.ir.poly import ZERO, Poly, Var, poly, scale, split_constant, substitute
+from tunesmith.ir.poly import ZERO, Op, Poly, Var, poly, scale, split_constant, substitute
 from tunesmith.ir.stmt import For
 from tunesmith.lower.simplifier import Simplifier
 
@@ -67,6 +67,7 @@ def _covers(
     unused = [v for v in w.ranges if all(v not in i.vars for i in w.indices)]
     runs = [v for v, n in own.items() if n.const is not None and n.as_int() >= 0]
     lowest: dict[Var, Poly] = {v: ZERO for v in unused if v in common or v in runs}
+    lowest |= {v: ZERO for v, n in own.items() if n == ZERO}
     if any(not n.vars.isdisjoint(own) for n in own.values()):
         return False
     known = Simplifier(s.ranges)
@@ -113,9 +114,19 @@ def _implies(h: Poly, g: Poly, s: Simplifier) -> bool:
     """Whether h < 0 implies g < 0, because a multiple of g is at most h."""
     if g == h:
         return True
+    g = _undivided(g, s)
     terms = dict(h.terms)
     factors = {terms[m] // c for m, c in split_constant(g)[0].terms if terms.get(m, 0) % c == 0 and terms.get(m, 0) // c > 0}
     return any(s.bounds(scale(g, f) - h)[1] <= 0 for f in factors)
+
+
+def _undivided(g: Poly, s: Simplifier) -> Poly:
+    """A polynomial that is negative where `g` is: e // d < c holds where e < c * d, if d is positive."""
+    (m, a), *rest = split_constant(g)[0].terms or (((), 0),)
+    if rest or a != 1 or len(m) != 1 or not (isinstance(m[0], Op) and m[0].op == "floordiv") or s.bounds(m[0].args[1])[0] < 1:
+        return g
+    e, d = m[0].args
+    return e + d * split_constant(g)[1]
 
 
 def _excludes_for_all(g: Poly, w: GuardedAccess, found: list[GuardedAccess], sizes: frozenset[Var]) -> bool:

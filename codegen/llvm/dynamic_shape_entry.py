@@ -71,8 +71,10 @@ def emit_dynamic_shape_entry(
     declares |= {
         f"declare i32 @{check_sizes}(ptr, ptr, i32, ptr)",
         f"declare i32 @{CHECK_TENSORS}(ptr, ptr, ptr, ptr, ptr)",
-        f"declare i32 @{REFUSE}(ptr, ptr, i64, ptr)",
     }
+    if REFUSE not in declared:  # entries for constant shapes declare it too
+        declared.add(REFUSE)
+        declares.add(f"declare i32 @{REFUSE}(ptr, ptr, i64, ptr)")
     checked = CheckedSizes({v: f"%z{j}" for j, v in enumerate(sizes)}, "x", declares)
     fill = _table(name, params, checked)
     constants, signature = _signature(name, params, sizes)

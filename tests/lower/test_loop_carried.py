@@ -241,3 +241,37 @@ def rows(A: T.Buffer((4, 32), "int32"), C: T.Buffer((128, 16), "int32")):
     a, c = np.arange(128, dtype="int32").reshape(4, 32), np.zeros((128, 16), "int32")
     tunesmith.build(parse(source), TARGET)["rows"](a, c)
     np.testing.assert_array_equal(c[:, 0], 2 * a.reshape(128) + 2)
+
+
+@pytest.mark.parametrize(("last", "carries"), [("T.ceildiv(n, 2)", False), ("T.ceildiv(n, 2) + 1", True)])
+def test_a_guard_on_a_quotient_is_a_guard_on_its_dividend(last: str, carries: bool) -> None:
+    """i // d < 1 holds where i < d, but not for i = d: there, C would read what another iteration wrote."""
+    func = parse(f"""
+@T.prim_func
+def pairs(A: T.Buffer((1, n), "int32"), C: T.Buffer((1, n), "int32"), n: T.int64):
+    T.func_attr({{"size_ranges": "n=5..16"}})
+    B = T.alloc_buffer((1, n), "int32", scope="register")
+    for i in T.parallel(T.ceildiv(n, 2) + 3):
+        for one in T.serial(1):
+            for j in T.serial(2):
+                with T.block("B"):
+                    v = T.axis.spatial(1, i // T.ceildiv(n, 2) + one)
+                    vj = T.axis.spatial(n, i % T.ceildiv(n, 2) * 2 + j)
+                    T.where(i // T.ceildiv(n, 2) + one < 1)
+                    T.where(i % T.ceildiv(n, 2) * 2 + j < n)
+                    B[v, vj] = A[v, vj] + 1
+        for j in T.serial(2):
+            with T.block("C"):
+                v = T.axis.spatial(1, i // T.ceildiv(n, 2))
+                vj = T.axis.spatial(n, i % T.ceildiv(n, 2) * 2 + j)
+                T.where(i % T.ceildiv(n, 2) * 2 + j < n)
+                T.where(i < {last})
+                C[v, vj] = B[v, vj] * 2
+""")
+    if carries:
+        with pytest.raises(BuildError, match="may carry values of the buffer B"):
+            tunesmith.build(func, TARGET)
+        return
+    a, c = np.arange(11, dtype="int32").reshape(1, 11), np.zeros((1, 11), "int32")
+    tunesmith.build(func, TARGET)["pairs"](a, c, 11)
+    np.testing.assert_array_equal(c, 2 * a + 2)

@@ -17,6 +17,7 @@ from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.expr import const
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import ONE, Index, Param, Poly, Var, ceildiv, floordiv, maximum, minimum, mod, poly
+from tunesmith.ir.script.parser import parse
 from tunesmith.ir.stmt import Block, For, Iter, Stmt, nest, seq, store
 from tunesmith.ir.target.target import Target
 from tunesmith.ops import tensor_expression as te
@@ -286,6 +287,29 @@ def test_constant_shapes_are_checked() -> None:
     text, _ = emit_text([filled(poly(8)), filled(N, N).with_(name="g"), filled(N * 3, N).with_(name="h")], TARGET)
     assert text.count("declare i32 @tunesmith_check_sizes_v2") == 1 and text.count("declare i32 @tunesmith_check_v1") == 1
     assert "define i64 @g_kernel(ptr noalias %a0, i64 %z0)" in text
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_constant_and_dynamic_shapes_share_a_module(order: int) -> None:
+    """Both entries report a kernel that refused to run: a parallel one with constant shapes, and one with dynamic shapes."""
+    fixed = parse(
+        """
+@T.prim_func
+def doubled(x: T.Buffer((4096,), "float32"), y: T.Buffer((4096,), "float32")):
+    for i in T.parallel(4096):
+        with T.block("y"):
+            v = T.axis.spatial(4096, i)
+            y[v] = x[v] * T.float32(2.0)
+"""
+    )
+    module = build([fixed, scaled()][::order], TARGET)
+    loaded = Module.from_object(module.data) if not isinstance(module, Module) else module
+    x, y = np.arange(4096, dtype="float32"), np.zeros(4096, "float32")
+    loaded["doubled"](x, y)
+    np.testing.assert_array_equal(y, 2 * x)
+    given = arrays(2)
+    loaded["f"](*given, 2, 3)
+    assert (given[-1] == 3).all()
 
 
 def test_functions_that_cannot_be_built() -> None:
