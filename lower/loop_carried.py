@@ -45,9 +45,9 @@ def carries_values(
     """
     found = guarded_accesses(loop.body, buffer, threads)
     reads = [(n, a) for n, a in enumerate(found) if not a.is_write]
-    if all(any(_covers(w, r, found, threads, sizes, s) for w in found[:n] if w.is_write) for n, r in reads):
-        return False
     inside = {loop.var: loop.extent - 1}
+    if all(any(_covers(w, r, found, inside, threads, sizes, s) for w in found[:n] if w.is_write) for n, r in reads):
+        return False
     each = [LoopAccess(buffer, a.indices, a.is_write, {**inside, **a.ranges}, (loop.var, *a.ranges), a.guards, None) for a in found]
     writes = [a for a in each if a.is_write]
     disjoint = all(loop.var in shared_iterations(w, r) for w in writes for r in each if not r.is_write)
@@ -55,9 +55,18 @@ def carries_values(
 
 
 def _covers(
-    w: GuardedAccess, r: GuardedAccess, found: list[GuardedAccess], threads: Mapping[Var, Poly], sizes: frozenset[Var], s: Simplifier
+    w: GuardedAccess,
+    r: GuardedAccess,
+    found: list[GuardedAccess],
+    outer: Mapping[Var, Poly],
+    threads: Mapping[Var, Poly],
+    sizes: frozenset[Var],
+    s: Simplifier,
 ) -> bool:
-    """Whether `w`, which precedes `r`, writes every element that `r` reads in the same iteration of the loop."""
+    """Whether `w`, which precedes `r`, writes every element that `r` reads in the same iteration of the loop.
+
+    `outer` has the highest value of the loop variable.
+    """
     if not (w.exact and w.is_whole):
         return False
     common = [v for v in w.ranges if v in r.ranges and v not in threads]
@@ -75,8 +84,10 @@ def _covers(
         known.ranges[v] = (0, max(known.bounds(n)[1], 0))
     remaining: list[Poly] = []
     for g in (substitute(p, lowest) for p in w.guards):
-        implied = g.vars.isdisjoint(own) and any(_implies(h, g, known) for h in r.guards)
-        if implied or known.bounds(g)[1] < 0 or _excludes_for_all(g, w, found, sizes):
+        plain = _undivided(g, known)
+        implied = plain.vars.isdisjoint(own) and any(_implies(h, plain, known) for h in r.guards)
+        highest = nested_interval(plain, {**outer, **w.ranges})[1]
+        if implied or min(known.bounds(g)[1], known.bounds(highest)[1]) < 0 or _excludes_for_all(g, w, found, sizes):
             continue
         if not g.vars <= set(own):
             return False
@@ -114,7 +125,6 @@ def _implies(h: Poly, g: Poly, s: Simplifier) -> bool:
     """Whether h < 0 implies g < 0, because a multiple of g is at most h."""
     if g == h:
         return True
-    g = _undivided(g, s)
     terms = dict(h.terms)
     factors = {terms[m] // c for m, c in split_constant(g)[0].terms if terms.get(m, 0) % c == 0 and terms.get(m, 0) // c > 0}
     return any(s.bounds(scale(g, f) - h)[1] <= 0 for f in factors)
@@ -122,11 +132,12 @@ def _implies(h: Poly, g: Poly, s: Simplifier) -> bool:
 
 def _undivided(g: Poly, s: Simplifier) -> Poly:
     """A polynomial that is negative where `g` is: e // d < c holds where e < c * d, if d is positive."""
-    (m, a), *rest = split_constant(g)[0].terms or (((), 0),)
-    if rest or a != 1 or len(m) != 1 or not (isinstance(m[0], Op) and m[0].op == "floordiv") or s.bounds(m[0].args[1])[0] < 1:
-        return g
-    e, d = m[0].args
-    return e + d * split_constant(g)[1]
+    while True:
+        rest, c = split_constant(g)
+        atom = rest.terms[0][0][0] if len(rest.terms) == 1 and rest.terms[0][1] == 1 and len(rest.terms[0][0]) == 1 else None
+        if not isinstance(atom, Op) or atom.op != "floordiv" or s.bounds(atom.args[1])[0] < 1:
+            return g
+        g = atom.args[0] + atom.args[1] * c
 
 
 def _excludes_for_all(g: Poly, w: GuardedAccess, found: list[GuardedAccess], sizes: frozenset[Var]) -> bool:

@@ -275,3 +275,34 @@ def pairs(A: T.Buffer((1, n), "int32"), C: T.Buffer((1, n), "int32"), n: T.int64
     a, c = np.arange(11, dtype="int32").reshape(1, 11), np.zeros((1, 11), "int32")
     tunesmith.build(func, TARGET)["pairs"](a, c, 11)
     np.testing.assert_array_equal(c, 2 * a + 2)
+
+
+@pytest.mark.parametrize(("extent", "carries"), [("n * 6", False), ("n * 7", True)])
+def test_the_extent_of_a_loop_bounds_a_guard_on_its_quotient(extent: str, carries: bool) -> None:
+    """The reads have no guard on the batch: 2 * i + k < 12 * n follows from the extent of i, also for unknown n."""
+    func = parse(f"""
+@T.prim_func
+def heads(A: T.Buffer((2, 12, n), "int32"), C: T.Buffer((2, 12, n), "int32"), n: T.int64):
+    T.func_attr({{"size_ranges": "n=5..16"}})
+    B = T.alloc_buffer((1,), "int32", scope="register")
+    for i in T.parallel({extent}):
+        for k in T.serial(2):
+            with T.block("B"):
+                v = T.axis.spatial(2, (i * 2 + k) // n // 12)
+                vh = T.axis.spatial(12, (i * 2 + k) // n % 12)
+                vj = T.axis.spatial(n, (i * 2 + k) % n)
+                T.where((i * 2 + k) // n // 12 < 1)
+                B[0] = A[v, vh, vj] + 1
+            with T.block("C"):
+                v = T.axis.spatial(2, (i * 2 + k) // n // 12)
+                vh = T.axis.spatial(12, (i * 2 + k) // n % 12)
+                vj = T.axis.spatial(n, (i * 2 + k) % n)
+                C[v, vh, vj] = B[0] * 2
+""")
+    if carries:
+        with pytest.raises(BuildError, match="may carry values of the buffer B"):
+            tunesmith.build(func, TARGET)
+        return
+    a, c = np.arange(24 * 11, dtype="int32").reshape(2, 12, 11), np.zeros((2, 12, 11), "int32")
+    tunesmith.build(func, TARGET)["heads"](a, c, 11)
+    np.testing.assert_array_equal(c[0], 2 * a[0] + 2)
