@@ -1,7 +1,8 @@
 """Tighten the bounds of serial loops to the iterations that pass a guard around the whole body.
 
 `for k in range(8): if 8 * o + k < 60: S` becomes `for k in range(min(8, 60 - 8 * o)): S`.  Tails, and the rows of a
-convolution window that are padding, then cost nothing.
+convolution window that are padding, then cost nothing.  Statements without the guard that store only to buffers of one iteration do
+not prevent this: without the guarded statements their results are not used.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from typing import Any
 
 from tunesmith.ir.analysis.size_ranges import symbol_ranges
 from tunesmith.ir.arith.linear import coefficient
+from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.expr import IsNegative
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import ZERO, Poly, Var, ceildiv, floordiv, maximum, minimum, poly
-from tunesmith.ir.stmt import For, If, Seq, Stmt
+from tunesmith.ir.stmt import Allocate, BufferStore, For, If, Seq, Stmt
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import substitute, transform, with_body
 from tunesmith.lower.pass_infra import function_pass
@@ -35,25 +37,32 @@ def tighten_loop_bounds(func: PrimFunc, target: Target) -> PrimFunc:
     return with_body(func, transform(func.body, {For: on_for}))
 
 
-def _guards(body: Stmt, v: Var) -> list[Poly]:
-    """Guards on `v` that enclose every statement of `body` and do not depend on loops inside it."""
-    if type(body) is If and body.orelse is None:
-        guards: list[Poly] = []
-        if type(body.cond) is IsNegative and body.cond.lanes == 1:
-            split = coefficient(body.cond.index, v)
-            if split is not None and split[0]:
-                guards.append(body.cond.index)
-        return [*guards, *_guards(body.then, v)]
-    if type(body) is For and body.kind != "parallel":
-        return [e for e in _guards(body.body, v) if body.var not in e.vars]
-    if type(body) is Seq:
-        parts = [_guards(k, v) for k in body.stmts]
-        return [e for e in dict.fromkeys(parts[0]) if all(e in p for p in parts[1:])]
+def _guards(body: Stmt, v: Var, private: frozenset[Buffer] = frozenset()) -> list[Poly] | None:
+    """Guards on `v` that enclose every statement of `body` with an effect and do not depend on loops inside it; None without effects.
+
+    Stores to `private` buffers, which are allocated inside the loop, are no effects.
+    """
+    kind = type(body)
+    if kind is Allocate:
+        return _guards(body.body, v, private | {body.buffer})
+    if kind is BufferStore:
+        return None if body.buffer in private else []
+    if kind is If and body.orelse is None:
+        inside = _guards(body.then, v, private)
+        index = body.cond.index if type(body.cond) is IsNegative and body.cond.lanes == 1 else ZERO
+        split = coefficient(index, v)
+        return inside if inside is None or split is None or not split[0] else [index, *inside]
+    if kind is For and body.kind != "parallel":
+        inside = _guards(body.body, v, private)
+        return inside if inside is None else [e for e in inside if body.var not in e.vars]
+    if kind is Seq:
+        parts = [p for k in body.stmts if (p := _guards(k, v, private)) is not None]
+        return [e for e in dict.fromkeys(parts[0]) if all(e in p for p in parts[1:])] if parts else None
     return []
 
 
 def _tighten(n: For, s: Simplifier) -> Stmt:
-    found = [e for e in dict.fromkeys(_guards(n.body, n.var)) if all(x is n.var or x in s.ranges for x in e.vars)]
+    found = [e for e in dict.fromkeys(_guards(n.body, n.var) or ()) if all(x is n.var or x in s.ranges for x in e.vars)]
     if not found:
         return n
 

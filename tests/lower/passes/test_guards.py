@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from tunesmith.ir.arith.linear import coefficient
 from tunesmith.ir.expr import IsNegative
 from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.interpreter.interpret import run
 from tunesmith.ir.poly import Op, Var, floordiv, mod, poly
 from tunesmith.ir.script.syntax import T
 from tunesmith.ir.stmt import For, If
@@ -91,6 +93,46 @@ def test_loops_that_are_not_tightened(lowered: Lowered) -> None:
     """Parallel loops, statements under different guards, a branch with an else side; a guard on two loops tightens the inner one."""
     done = lowered(not_clipped, tighten_loop_bounds)
     assert ifs(done) == 4
+
+
+@T.prim_func
+def unguarded_init(A: T.Buffer((16, 4), "float32"), C: T.Buffer((16,), "float32")):
+    for p in T.parallel(4):
+        for k in T.serial(5):
+            B = T.allocate((4,), "float32", scope="workspace")
+            for j in T.serial(4):
+                B[j] = T.float32(0.0)
+            if p * 5 + k < 16:
+                for j in T.serial(4):
+                    B[j] = B[j] + A[p * 5 + k, j]
+            if p * 5 + k < 16:
+                C[p * 5 + k] = B[0] + B[1] + B[2] + B[3]
+
+
+@T.prim_func
+def kept_init(A: T.Buffer((16,), "float32"), C: T.Buffer((16,), "float32")):
+    B = T.allocate((4,), "float32")
+    for k in T.serial(16):
+        B[k % 4] = A[k]
+        if k < 9:
+            C[k] = B[0]
+    for k in T.serial(16):
+        D = T.allocate((1,), "float32", scope="workspace")
+        D[0] = A[k]
+        if k < 9:
+            D[0] = D[0] + 1.0
+
+
+def test_stores_to_memory_of_one_iteration_need_no_guard(lowered: Lowered) -> None:
+    done = lowered(unguarded_init, tighten_loop_bounds)
+    assert ifs(done) == 0
+    a = np.arange(64, dtype="float32").reshape(16, 4)
+    np.testing.assert_array_equal(run(done, [a])[-1], a.sum(1))
+
+
+def test_stores_to_memory_of_several_iterations_need_their_guard(lowered: Lowered) -> None:
+    """The buffer B keeps its values; a loop with no effect at all has no guard to be tightened to."""
+    assert ifs(lowered(kept_init, tighten_loop_bounds)) == 2
 
 
 def test_coefficient() -> None:
