@@ -29,6 +29,7 @@ class Intrinsic:
         reduces: maps a vector to a scalar.
         effect: evaluated for its effect, without a value.
         shuffle: for a warp shuffle, the lane mask: the value is the argument of thread `thread ^ shuffle`; 0 for all other intrinsics.
+        operands: (element type, elements for each lane of the result) of each argument, if their types differ; empty if all have one type.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Intrinsic:
     reduces: bool = False
     effect: bool = False
     shuffle: int = 0
+    operands: tuple[tuple[str, int], ...] = ()
 
 
 def _erf(x: Any) -> Any:
@@ -83,6 +85,25 @@ def _ldexp(x: Any, n: Any) -> Any:
         return np.ldexp(x, np.clip(np.nan_to_num(n), -100000, 100000).astype(np.int32))
 
 
+def _vpdpbusd(c: Any, a: Any, b: Any) -> Any:
+    products = np.asarray(a).astype(np.int32) * np.asarray(b).astype(np.int32)
+    with np.errstate(over="ignore"):
+        return c + products.reshape(-1, 4).sum(axis=1, dtype=np.int32)
+
+
+def _flushed(x: Any) -> Any:
+    """float32 with denormals as zeros of the same sign."""
+    x = np.asarray(x, np.float32)
+    return np.where(np.abs(x) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), x), x)
+
+
+def _vdpbf16ps(c: Any, a: Any, b: Any) -> Any:
+    """Two fused multiply-adds for each lane, that of the odd elements first; denormals are zero (Intel's manual)."""
+    x, y = _flushed(a).reshape(-1, 2), _flushed(b).reshape(-1, 2)
+    odd = _flushed(_fma(x[:, 1], y[:, 1], _flushed(c)))
+    return _flushed(_fma(x[:, 0], y[:, 0], odd))
+
+
 def _sigmoid(x: Any) -> Any:
     with np.errstate(over="ignore"):
         return (1.0 / (1.0 + np.exp(-np.asarray(x, np.float64)))).astype(np.asarray(x).dtype)[()]
@@ -122,6 +143,22 @@ _ALL = (
         "Synchronize all threads of a thread block, and make their writes visible to each other.",
         0,
         effect=True,
+    ),
+    Intrinsic(
+        "vpdpbusd",
+        3,
+        _vpdpbusd,
+        "x plus the sum of four products of y (uint8) and z (int8), in each lane of 32 bits; overflow wraps around.",
+        8,
+        operands=(("int32", 1), ("uint8", 4), ("int8", 4)),
+    ),
+    Intrinsic(
+        "vdpbf16ps",
+        3,
+        _vdpbf16ps,
+        "x plus two products of y and z (bfloat16) in each lane, that of the odd elements first, each rounded once; denormals are zero.",
+        4,
+        operands=(("float32", 1), ("bfloat16", 2), ("bfloat16", 2)),
     ),
     *[
         Intrinsic(f"shuffle_xor_{n}", 1, lambda x: x, f"The value of x in the thread with this thread's number ^ {n}.", shuffle=n)

@@ -14,7 +14,9 @@ from tunesmith.ir.node import Node, node
 from tunesmith.ir.poly import Index, Poly, Var, poly
 from tunesmith.support.errors import ScriptError
 
-FOR_KINDS = ("serial", "parallel", "vectorized", "unrolled", "thread")
+TENSORIZED = "tensorized"
+"""Kind of the loops of a nest that a tensor intrinsic executes; their annotation `intrinsic` has its name."""
+FOR_KINDS = ("serial", "parallel", "vectorized", "unrolled", "thread", TENSORIZED)
 
 GRAIN = "grain"
 """Annotation of a parallel loop: it runs on one thread if it stores fewer elements than this.  The number of elements may be known only

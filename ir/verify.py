@@ -383,12 +383,16 @@ class _Verifier:
             raise self.fail(f"unknown intrinsic {e.name!r}; known are {', '.join(sorted(INTRINSICS))}")
         if len(args) != known.arity:
             raise self.fail(f"the intrinsic {e.name} takes {known.arity} arguments and got {len(args)}")
-        if len(set(args)) > 1:
+        if known.operands:
+            wanted = [dt.vector(t, n * dt.lanes(dtype)) for t, n in known.operands]
+            if args != wanted:
+                raise self.fail(f"the intrinsic {e.name} to {dtype} takes {', '.join(wanted)} and got {', '.join(args)}")
+        elif len(set(args)) > 1:
             raise self.fail(f"the arguments of {e.name} have different types {', '.join(args)}")
         if known.reduces:
             fits = dt.lanes(args[0]) > 1 and dtype == dt.element(args[0])
         elif e.name == "reinterpret":
-            fits = dt.lanes(dtype) == dt.lanes(args[0]) and dt.bits(dtype) == dt.bits(args[0])
+            fits = dt.lanes(dtype) * dt.bits(dtype) == dt.lanes(args[0]) * dt.bits(args[0])
         elif not args:
             fits = True
         elif e.name == "isnan":

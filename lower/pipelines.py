@@ -26,6 +26,7 @@ from tunesmith.lower.passes.order_unrolled_loops import order_unrolled_loops
 from tunesmith.lower.passes.pad_shared_tiles import pad_shared_tiles
 from tunesmith.lower.passes.plan_allocations import plan_allocations
 from tunesmith.lower.passes.simplify import simplify
+from tunesmith.lower.passes.tensorize_loops import tensorize_loops
 from tunesmith.lower.passes.tighten_loop_bounds import tighten_loop_bounds
 from tunesmith.lower.passes.uniform_vector_predicates import uniform_vector_predicates
 from tunesmith.lower.passes.unify_thread_bindings import unify_thread_bindings
@@ -51,6 +52,7 @@ CPU = Pipeline(
     simplify,
     flatten_buffers,
     legalize_bool_storage,
+    tensorize_loops,
     vectorize_loops,
     fuse_multiply_add,
     bound_unrolling,

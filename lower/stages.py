@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 from tunesmith.ir.buffer import BufferLoad
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.stmt import Block, BufferStore, For
+from tunesmith.ir.stmt import TENSORIZED, Block, BufferStore, For
 from tunesmith.ir.visit import walk_objects
 from tunesmith.support.errors import InternalError
 
 STAGES = ("SCHEDULED", "OPAQUE", "FLAT", "VECTOR")
-"""SCHEDULED: loops around blocks.  OPAQUE: no blocks.  FLAT: accesses of one dimension.  VECTOR: no vectorized or unrolled loops."""
+"""SCHEDULED: loops around blocks.  OPAQUE: no blocks.  FLAT: accesses of one dimension.  VECTOR: no vectorized, unrolled or tensorized
+loops."""
 
 
 def check_stage(func: PrimFunc, stage: str, after: str) -> None:
@@ -42,5 +43,5 @@ def _faults(func: PrimFunc) -> Iterator[tuple[str, str]]:
             yield "SCHEDULED", f"the block {n.name}"
         elif kind in (BufferLoad, BufferStore) and len(n.indices) != 1:
             yield "OPAQUE", f"an access of {n.buffer.name} with {len(n.indices)} indices"
-        elif kind is For and n.kind in ("vectorized", "unrolled"):
+        elif kind is For and n.kind in ("vectorized", "unrolled", TENSORIZED):
             yield "FLAT", f"the {n.kind} loop {n.var}"

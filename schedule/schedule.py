@@ -42,6 +42,7 @@ from tunesmith.schedule.primitives.sample_compute_location import compute_locati
 from tunesmith.schedule.primitives.set_scope import set_scope
 from tunesmith.schedule.primitives.split import split
 from tunesmith.schedule.primitives.storage_align import storage_align
+from tunesmith.schedule.primitives.tensorize import tensorize
 from tunesmith.schedule.primitives.transform_block_layout import transform_block_layout
 from tunesmith.schedule.primitives.transform_layout import transform_layout
 from tunesmith.schedule.primitives.unsafe_set_dtype import unsafe_set_dtype
@@ -89,6 +90,7 @@ class Schedule(ScheduleState):
     set_scope = set_scope
     pad_rows = pad_rows
     storage_align = storage_align
+    tensorize = tensorize
     reuse_buffer = reuse_buffer
     rolling_buffer = rolling_buffer
     unsafe_set_dtype = unsafe_set_dtype

@@ -44,7 +44,7 @@ PRIMITIVE_GROUPS: dict[str, tuple[str, ...]] = {
     "Find blocks and loops": ("get_block", "get_loops", "get_child_blocks", "get_producers", "get_consumers", "get_output_blocks"),
     "Draw parameters": ("sample_categorical", "sample_tile", "sample_perfect_tile", "sample_compute_location"),
     "Transform loops": ("split", "fuse", "reorder", "merge", "fission", "loop_partition", "add_unit_loop"),
-    "Mark loops": ("parallel", "vectorize", "unroll", "bind", "annotate", "unannotate"),
+    "Mark loops": ("parallel", "vectorize", "unroll", "tensorize", "bind", "annotate", "unannotate"),
     "Move blocks": ("compute_at", "reverse_compute_at", "compute_inline", "reverse_compute_inline"),
     "Place data": (
         "cache_read",

@@ -84,13 +84,15 @@ def round_bfloat16(x: Any) -> Any:
 
 
 def reinterpret(x: Any, old: str, new: str) -> Any:
-    """Reinterpret the bits as another type of the same width."""
-    bits = np.asarray(x)
+    """Reinterpret the bits as another type of the same width in all, such as int32 as uint8x4."""
+    bits = np.ascontiguousarray(x).reshape(-1)
     if dt.element(old) == "bfloat16":
         bits = (bits.view(np.uint32) >> np.uint32(16)).astype(np.uint16)
     if dt.element(new) == "bfloat16":
-        return (bits.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)[()]
-    return bits.view(dt.to_numpy(new))[()]
+        out: Any = (bits.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
+    else:
+        out = bits.view(dt.to_numpy(new))
+    return out if dt.lanes(new) > 1 else out[0]
 
 
 def ramp(base: int, stride: int, lanes: int) -> np.ndarray:

@@ -18,7 +18,7 @@ from tunesmith.ir.script.naming import MAX_NAME
 from tunesmith.ir.script.parser_calls import CallParser
 from tunesmith.ir.script.parser_expr import OPERATORS, Parsed
 from tunesmith.ir.script.tvm_buffer import check_options, without_options
-from tunesmith.ir.stmt import Allocate, Annotations, BindIndex, BufferStore, Evaluate, For, If, Seq, Stmt, store
+from tunesmith.ir.stmt import TENSORIZED, Allocate, Annotations, BindIndex, BufferStore, Evaluate, For, If, Seq, Stmt, store
 from tunesmith.support import dtype as dt
 
 LOOPS = {
@@ -27,6 +27,7 @@ LOOPS = {
     "vectorized": "vectorized",
     "unroll": "unrolled",
     "unrolled": "unrolled",
+    "tensorized": TENSORIZED,
     "thread_binding": "thread",
 }
 MAX_ALLOCATIONS = 256

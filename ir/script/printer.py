@@ -15,13 +15,20 @@ from tunesmith.ir.poly import Param, Poly, Var
 from tunesmith.ir.script.diagnostics import CLOSE, OPEN, underlined
 from tunesmith.ir.script.naming import MAX_NAME, free_names, identifier
 from tunesmith.ir.script.printer_expr import ExprPrinter
-from tunesmith.ir.stmt import Allocate, Annotations, BindIndex, Block, BufferStore, Evaluate, For, If, Iter, Seq, Stmt
+from tunesmith.ir.stmt import TENSORIZED, Allocate, Annotations, BindIndex, Block, BufferStore, Evaluate, For, If, Iter, Seq, Stmt
 from tunesmith.support.errors import ScriptError
 
 if TYPE_CHECKING:
     from tunesmith.ir.function import IRModule, PrimFunc
 
-KINDS = {"serial": "T.serial", "parallel": "T.parallel", "vectorized": "T.vectorized", "unrolled": "T.unroll", "thread": "T.thread_binding"}
+KINDS = {
+    "serial": "T.serial",
+    "parallel": "T.parallel",
+    "vectorized": "T.vectorized",
+    "unrolled": "T.unroll",
+    "thread": "T.thread_binding",
+    TENSORIZED: "T.tensorized",
+}
 
 _PLAIN_TEXT = re.compile(r"[\w .:;,+*/=<>()\[\]{}@!?#$%&|^~-]*", re.ASCII)
 _WRAP = 120

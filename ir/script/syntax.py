@@ -155,6 +155,12 @@ serial: Any = Word(
 parallel: Any = Word("parallel", _LOOP, "for i in T.parallel(n)", "A loop whose iterations run on several threads.")
 vectorized: Any = Word("vectorized", _LOOP, "for i in T.vectorized(16)", "A loop whose iterations run in vector lanes.")
 unroll: Any = Word("unroll", _LOOP, "for i in T.unroll(4)", "A loop that is unrolled.")
+tensorized: Any = Word(
+    "tensorized",
+    _LOOP,
+    'for i in T.tensorized(16, annotations={"intrinsic": "x86.vpdpbusd.512"})',
+    "A loop of a nest that a tensor intrinsic executes; each of its loops has the name.",
+)
 thread_binding: Any = Word(
     "thread_binding",
     "(stop: Index, thread: str, *, annotations: Annotations = ...) -> Iterator[Poly]",

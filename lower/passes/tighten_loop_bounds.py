@@ -42,20 +42,19 @@ def _guards(body: Stmt, v: Var, private: frozenset[Buffer] = frozenset()) -> lis
 
     Stores to `private` buffers, which are allocated inside the loop, are no effects.
     """
-    kind = type(body)
-    if kind is Allocate:
+    if isinstance(body, Allocate):
         return _guards(body.body, v, private | {body.buffer})
-    if kind is BufferStore:
+    if isinstance(body, BufferStore):
         return None if body.buffer in private else []
-    if kind is If and body.orelse is None:
+    if isinstance(body, If) and body.orelse is None:
         inside = _guards(body.then, v, private)
-        index = body.cond.index if type(body.cond) is IsNegative and body.cond.lanes == 1 else ZERO
+        index = body.cond.index if isinstance(body.cond, IsNegative) and body.cond.lanes == 1 else ZERO
         split = coefficient(index, v)
         return inside if inside is None or split is None or not split[0] else [index, *inside]
-    if kind is For and body.kind != "parallel":
+    if isinstance(body, For) and body.kind != "parallel":
         inside = _guards(body.body, v, private)
         return inside if inside is None else [e for e in inside if body.var not in e.vars]
-    if kind is Seq:
+    if isinstance(body, Seq):
         parts = [p for k in body.stmts if (p := _guards(k, v, private)) is not None]
         return [e for e in dict.fromkeys(parts[0]) if all(e in p for p in parts[1:])] if parts else None
     return []

@@ -14,7 +14,7 @@ from tunesmith.ir.expr import Const, IsNegative
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.indirect_index import IndirectIndex
 from tunesmith.ir.poly import Poly, Var
-from tunesmith.ir.stmt import For, If, Stmt, seq
+from tunesmith.ir.stmt import TENSORIZED, For, If, Stmt, seq
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import transform, walk, with_body
 from tunesmith.lower.pass_infra import function_pass
@@ -28,7 +28,7 @@ MAX_HOISTED = 3
 
 @function_pass(requires="OPAQUE")
 def unswitch_loops(func: PrimFunc, target: Target, *, most: int = MAX_HOISTED) -> PrimFunc:
-    """Unswitch unrolled and vectorized loops.
+    """Unswitch unrolled, vectorized and tensorized loops.
 
     Args:
         func: the function.
@@ -42,7 +42,7 @@ def unswitch_loops(func: PrimFunc, target: Target, *, most: int = MAX_HOISTED) -
     s = Simplifier(symbol_ranges(func))
 
     def on_for(n: For, recurse: Any) -> Stmt:
-        if n.kind in ("unrolled", "vectorized"):
+        if n.kind in ("unrolled", "vectorized", TENSORIZED):
             return _unswitch(n, s, most)
         s.ranges[n.var] = (0, max(s.bounds(n.extent)[1] - 1, 0))
         out: Stmt = n.map_children(recurse)

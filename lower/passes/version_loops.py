@@ -19,7 +19,7 @@ from tunesmith.ir.analysis.size_ranges import Range, symbol_ranges
 from tunesmith.ir.expr import Const, IsNegative
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Poly, Var, less_than
-from tunesmith.ir.stmt import BufferStore, For, If, Seq, Stmt, seq
+from tunesmith.ir.stmt import TENSORIZED, BufferStore, For, If, Seq, Stmt, seq
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import Handler, transform, walk, with_body
 from tunesmith.lower.code_size import UNROLLED, code_size
@@ -104,14 +104,14 @@ class _Versioner:
         return n
 
     def _first_guard(self, root: Any) -> Guard | None:
-        """A guard below `root` whose variables are bound around `root` or by unrolled or vectorized loops inside it."""
+        """A guard below `root` whose variables are bound around `root` or by the loops of a tile inside it."""
         tile: dict[Var, Range] = {}
 
         def go(n: Any) -> Guard | None:
             if type(n) is For:
-                if n.kind in ("unrolled", "vectorized") and n.extent.const is not None:
+                if n.kind in ("unrolled", "vectorized", TENSORIZED) and n.extent.const is not None:
                     tile[n.var] = (0, n.extent.const - 1)
-                    if n.kind == "vectorized":
+                    if n.kind != "unrolled":
                         self._lanes.add(n.var)
                 return go(n.body)
             if type(n) is BufferStore and not self._has_conditions(n):

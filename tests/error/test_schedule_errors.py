@@ -103,6 +103,7 @@ GONE_LOOP: dict[str, Callable[[Schedule, Any, Any], object]] = {
     "parallel": lambda s, x, b: s.parallel(x),
     "vectorize": lambda s, x, b: s.vectorize(x),
     "unroll": lambda s, x, b: s.unroll(x),
+    "tensorize": lambda s, x, b: s.tensorize(x, "x86.vpdpbusd.512"),
     "compute_at": lambda s, x, b: s.compute_at(b, x),
     "reverse_compute_at": lambda s, x, b: s.reverse_compute_at(b, x),
     "decompose_padding": lambda s, x, b: s.decompose_padding(b, x),

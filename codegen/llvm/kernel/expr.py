@@ -411,7 +411,7 @@ class ExprEmitter:
         return convert(self.op, self.value(e.a), e.a.dtype, e.dtype)
 
     def _call(self, e: Call) -> str:
-        if e.name != "reinterpret" and dt.element(e.args[0].dtype) == "bfloat16":
+        if e.name not in ("reinterpret", "vdpbf16ps") and dt.element(e.args[0].dtype) == "bfloat16":
             return self.value(in_float32(e))
         ty = llvm_type(e.dtype)
         if e.name == "abs" and dt.is_int(e.dtype):
@@ -431,9 +431,20 @@ class ExprEmitter:
             return self._ldexp(e, ty)
         if e.name.startswith("reduce_"):
             return self._reduce(e)
+        if e.name in ("vpdpbusd", "vdpbf16ps"):
+            return self._dot(e, ty)
         raise BuildError(
             f"the LLVM backend has no code for the intrinsic {e.name!r} on {e.dtype}; it should have been expanded in lowering"
         )
+
+    def _dot(self, e: Call, ty: str) -> str:
+        """A dot product in the lanes of a vector; LLVM has types of its own for its operands."""
+        lanes, bytes_ = dt.lanes(e.dtype), e.name == "vpdpbusd"
+        operand = f"<{lanes * 4} x i8>" if bytes_ else f"<{lanes * 2} x bfloat>"
+        total, *given = [self.value(a) for a in e.args]
+        parts = [(operand, self.op(f"bitcast {llvm_type(a.dtype)} {v} to {operand}")) for a, v in zip(e.args[1:], given, strict=True)]
+        family = "avx512.vpdpbusd" if bytes_ else "avx512bf16.dpbf16ps"
+        return self.call(ty, f"llvm.x86.{family}.{lanes * 32}", [(ty, total), *parts])
 
     def _ldexp(self, e: Call, ty: str) -> str:
         x, n = self.value(e.args[0]), self.value(e.args[1])

@@ -57,6 +57,17 @@ def gather(A: T.Buffer((6, 10), "float32"), I: T.Buffer((6,), "int32"), C: T.Buf
             C[vi, vj] = T.lookup(T.cast("int64", T.max(T.min(I[vi] * 2, 5), 0)), 6, lambda at: A[at, vj])
 """)
 """A gather of rows."""
+BYTES = _parsed("""
+@T.prim_func
+def bytes(A: T.Buffer((6, 8), "uint8"), B: T.Buffer((2, 4, 4), "int8"), C: T.Buffer((6, 4), "int32")):
+    for i, j, k in T.grid(6, 4, 8):
+        with T.block("C"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                C[vi, vj] = 0
+            C[vi, vj] = C[vi, vj] + T.cast("int32", A[vi, vk]) * T.cast("int32", B[vk // 4, vj, vk % 4])
+""")
+"""A product of bytes with a packed matrix."""
 
 PADDED = _parsed("""
 @T.prim_func
@@ -150,6 +161,14 @@ def _fission(s: Schedule, b: BlockRV, loops: list[LoopRV]) -> None:
     s.fission(s.merge(s.get_loops(first)[0], loops[0]), first)
 
 
+def _tensorize(s: Schedule, b: BlockRV, loops: list[LoopRV]) -> None:
+    rows, row, j, k = loops
+    outer, inner = s.split(k, [None, 4])
+    s.reorder([rows, outer, row, j, inner])
+    s.decompose_reduction(b, outer)
+    s.tensorize(j, "x86.vpdpbusd.128")
+
+
 def _cooperative_fetch(s: Schedule) -> None:
     _, (outer, inner, column) = _tiled(s, depth=0)
     s.bind(outer, "blockIdx.x")
@@ -210,6 +229,7 @@ SAMPLES: Mapping[str, Sample] = {
     "parallel": _at(lambda s, b, loops: s.parallel(loops[1])),
     "vectorize": _at(lambda s, b, loops: s.vectorize(loops[2])),
     "unroll": _at(lambda s, b, loops: s.unroll(loops[2])),
+    "tensorize": _at(_tensorize, depth=0, func=BYTES),
     "bind": _at(lambda s, b, loops: s.bind(loops[1], "blockIdx.x")),
     "annotate": _at(lambda s, b, loops: s.annotate(b, "prefetch", 4)),
     "unannotate": _at(_unannotate),

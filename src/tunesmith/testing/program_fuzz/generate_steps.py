@@ -15,6 +15,7 @@ from tunesmith.ir.expr import Select
 from tunesmith.ir.gpu import AXES
 from tunesmith.ir.indirect_index import IndirectIndex
 from tunesmith.ir.stmt import Block, BufferStore, For, Seq
+from tunesmith.ir.tensor_intrinsics.intrinsic import TENSOR_INTRINSICS
 from tunesmith.ir.visit import walk
 from tunesmith.schedule.primitive import PRIMITIVES
 from tunesmith.schedule.primitives.annotate import KEYS
@@ -322,6 +323,10 @@ def _kind(inner: float) -> Callable[[StepGenerator], Arguments]:
     return lambda m: [("loop", m.loop(inner))]
 
 
+def _tensorize(m: StepGenerator) -> Arguments:
+    return [("loop", m.loop(0.7)), ("intrinsic", m.c.one(TENSOR_INTRINSICS.names()))]
+
+
 def _annotate(m: StepGenerator) -> Arguments:
     key = m.c.weighted({**{k: 1.0 for k in KEYS}, "prefetch": 4.0})
     target: Argument = BlockRef(m.block) if m.c.chance(0.6) else m.loop()
@@ -442,6 +447,7 @@ FUZZED: Mapping[str, Fuzzed] = {
     "parallel": Fuzzed(_kind(0.2), weight=2.5),
     "vectorize": Fuzzed(_kind(0.8), weight=4.0),
     "unroll": Fuzzed(weight=3.0),
+    "tensorize": Fuzzed(_tensorize, weight=0.2),
     "bind": Fuzzed(weight=0.03),
     "annotate": Fuzzed(_annotate, weight=1.0),
     "unannotate": Fuzzed(_unannotate, weight=0.2),

@@ -1,0 +1,1 @@
+"""Tensor intrinsics: instructions that compute a small loop nest."""

@@ -1,0 +1,88 @@
+"""Declare tensor intrinsics: pairs of a description, which is a loop nest, and an implementation, which is an instruction.
+
+`tensorize` marks a nest that equals the description.  The mark changes nothing in the meaning of the program: the interpreter, the features
+and every check see the loops.  Lowering replaces them by the implementation (source: TVM's tensor intrinsics, Exo's instructions).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from tunesmith.ir.buffer import Buffer
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.poly import Poly
+from tunesmith.ir.script.parser import parse
+from tunesmith.ir.stmt import Stmt
+from tunesmith.support.errors import UserError
+from tunesmith.support.registry import Registry, instance_of
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A buffer of a lowered program that an implementation reads or writes.
+
+    Attributes:
+        buffer: one-dimensional.
+        index: its element at the first iteration of the nest.
+        sizes: the values of the sizes in the description's shape of this buffer, by name: distances between rows.
+    """
+
+    buffer: Buffer
+    index: Poly
+    sizes: Mapping[str, Poly]
+
+
+Implementation = Callable[[Mapping[str, Operand]], Stmt]
+"""Makes the statement that replaces the nest, from the operands by the names of the description's buffers."""
+
+
+@dataclass(frozen=True)
+class TensorIntrinsic:
+    """An instruction, or a short sequence of them.
+
+    Attributes:
+        name: as records and scripts spell it: the instruction set, a dot, and the instruction.
+        description: script text of a function with one loop nest around one block.  Its loops have constant extents; their order is that of
+            the nests that it matches.  Sizes may occur in shapes: they match any distance between rows.
+        implementation: see `Implementation`.
+        features: the target must have all features of one of these sets, as LLVM spells them.
+    Raises:
+        UserError: a name without instruction set.  The description is checked when it is used first.
+    """
+
+    name: str
+    description: str
+    implementation: Implementation
+    features: tuple[frozenset[str], ...]
+
+    def __post_init__(self) -> None:
+        if "." not in self.name:
+            raise UserError(f"the tensor intrinsic {self.name!r} needs the name of its instruction set in front, such as x86.{self.name}")
+
+    @cached_property
+    def function(self) -> PrimFunc:
+        """The description.  UserError if it is not a single function."""
+        found = parse(self.description)
+        if not isinstance(found, PrimFunc):
+            raise UserError(f"the description of the tensor intrinsic {self.name} must be a single function")
+        return found
+
+    def is_available(self, features: frozenset[str]) -> bool:
+        """Whether a target with these features has the instruction."""
+        return any(needed <= features for needed in self.features)
+
+    @property
+    def needed(self) -> str:
+        """The features as text: `avx512vnni or avxvnni`."""
+        return " or ".join(["+".join(sorted(f)) for f in self.features])
+
+
+_X86 = [f"{name}.{bits}" for name in ("vpdpbusd", "vdpbf16ps") for bits in (512, 256, 128)]
+TENSOR_INTRINSICS: Registry[TensorIntrinsic] = Registry(
+    "tensor intrinsic",
+    {f"x86.{name}": f"tunesmith.ir.tensor_intrinsics.x86:{name.upper().replace('.', '_')}" for name in _X86},
+    contract=instance_of(TensorIntrinsic),
+)
+"""All tensor intrinsics by name.  Other distributions register their own."""
