@@ -34,8 +34,9 @@ class Operand:
     sizes: Mapping[str, Poly]
 
 
-Implementation = Callable[[Mapping[str, Operand]], Stmt]
-"""Makes the statement that replaces the nest, from the operands by the names of the description's buffers."""
+Implementation = Callable[[Mapping[str, Operand], "Poly | None"], Stmt]
+"""Makes the statement that replaces the nest, from the operands by the names of the description's buffers, and the number of leading
+iterations of the outermost loop that run: None for all."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class TensorIntrinsic:
             the nests that it matches.  Sizes may occur in shapes: they match any distance between rows.
         implementation: see `Implementation`.
         features: the target must have all features of one of these sets, as LLVM spells them.
+        masked: the implementation accepts a number of leading iterations.  Otherwise loops execute partial tiles.
     Raises:
         UserError: a name without instruction set.  The description is checked when it is used first.
     """
@@ -56,6 +58,7 @@ class TensorIntrinsic:
     description: str
     implementation: Implementation
     features: tuple[frozenset[str], ...]
+    masked: bool = False
 
     def __post_init__(self) -> None:
         if "." not in self.name:

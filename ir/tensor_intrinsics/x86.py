@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from tunesmith.ir.buffer import BufferLoad
 from tunesmith.ir.expr import Broadcast, Call
-from tunesmith.ir.poly import ONE
+from tunesmith.ir.poly import ONE, Poly
 from tunesmith.ir.stmt import BufferStore
 from tunesmith.ir.tensor_intrinsics.intrinsic import Implementation, Operand, TensorIntrinsic
 from tunesmith.support import dtype as dt
@@ -19,15 +19,15 @@ from tunesmith.support import dtype as dt
 def _dot(instruction: str, lanes: int, group: int) -> Implementation:
     """C[j] += the instruction of a group of A, in all lanes, and the lanes of B."""
 
-    def implementation(operands: Mapping[str, Operand]) -> BufferStore:
+    def implementation(operands: Mapping[str, Operand], active: Poly | None) -> BufferStore:
         a, b, c = operands["A"], operands["B"], operands["C"]
         few = BufferLoad(a.buffer, (a.index,), group, ONE)
         each = Broadcast(Call("reinterpret", (few,), "int32"), lanes)
         left = Call("reinterpret", (each,), dt.vector(a.buffer.dtype, lanes * group))
-        right = BufferLoad(b.buffer, (b.index,), lanes * group, ONE)
-        total = BufferLoad(c.buffer, (c.index,), lanes, ONE)
+        right = BufferLoad(b.buffer, (b.index,), lanes * group, ONE, None if active is None else active * group)
+        total = BufferLoad(c.buffer, (c.index,), lanes, ONE, active)
         value = Call(instruction, (total, left, right), dt.vector(c.buffer.dtype, lanes))
-        return BufferStore(c.buffer, (c.index,), value, ONE)
+        return BufferStore(c.buffer, (c.index,), value, ONE, active)
 
     return implementation
 
@@ -44,7 +44,9 @@ def dot(A: T.Buffer(({group},), "{left}"), B: T.Buffer(({lanes}, {group}), "{rig
 
 
 def _made(name: str, lanes: int, group: int, types: tuple[str, str, str], *features: frozenset[str]) -> TensorIntrinsic:
-    return TensorIntrinsic(f"x86.{name}", _description(lanes, group, *types), _dot(name.partition(".")[0], lanes, group), features)
+    return TensorIntrinsic(
+        f"x86.{name}", _description(lanes, group, *types), _dot(name.partition(".")[0], lanes, group), features, masked=True
+    )
 
 
 _BYTES, _HALVES = ("uint8", "int8", "int32"), ("bfloat16", "bfloat16", "float32")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from tunesmith.ir.arith.linear import coefficient
 from tunesmith.ir.expr import IsNegative
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.poly import Var
+from tunesmith.ir.poly import Poly, Var, minimum
 from tunesmith.ir.stmt import TENSORIZED, For, If, Stmt
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.tensor_intrinsics.intrinsic import TENSOR_INTRINSICS, TensorIntrinsic
@@ -20,8 +21,9 @@ from tunesmith.support.errors import BuildError
 def tensorize_loops(func: PrimFunc, target: Target) -> PrimFunc:
     """Replace marked nests.
 
-    Guards that do not depend on the nest move out of it.  A nest with another guard, or from which a loop of a single iteration is gone, is
-    a partial tile, which loops execute.
+    Guards that do not depend on the nest move out of it.  Guards that leading iterations of the outermost loop pass become masks, if the
+    instruction has them.  A nest with another guard, or from which a loop of a single iteration is gone, is a partial tile, which loops
+    execute.
 
     Raises:
         BuildError: the target has no such instruction, or a nest without guards does not match the description.
@@ -35,16 +37,18 @@ def tensorize_loops(func: PrimFunc, target: Target) -> PrimFunc:
         intrinsic = _intrinsic(n, func, target)
         made.setdefault(intrinsic.name, 0)
         guards, inside = _without_uniform_guards(n, frozenset())
-        if any(type(x) is If for x in _bodies(inside)) or _counted(inside) < len(described_nest(intrinsic)[0].loops):
+        bare, active = _without_prefix_guards(inside) if intrinsic.masked else (inside, None)
+        if any(type(x) is If for x in _bodies(bare)) or _counted(bare) < len(described_nest(intrinsic)[0].loops):
             return _wrapped(guards, _as_loops(inside))
         try:
-            nest = nest_of(inside)
-            replaced = intrinsic.implementation(match(nest, intrinsic).operands)
+            replaced = intrinsic.implementation(match(nest_of(bare), intrinsic).operands, active)
         except Mismatch as error:
             raise BuildError(
                 f"{func.name}: the nest of loop {n.var.name} no longer matches the tensor intrinsic {intrinsic.name}: {error}. "
                 "Steps after tensorize must not change the layout of its operands"
             ) from None
+        if active is not None and active.const is None:
+            guards = [*guards, IsNegative(-active)]  # operands that all lanes share are in range only if a lane is active
         made[intrinsic.name] += 1
         return _wrapped(guards, replaced)
 
@@ -84,6 +88,24 @@ def _without_uniform_guards(n: For, outer: frozenset[Var]) -> tuple[list[IsNegat
         (guards if body.cond.index.vars.isdisjoint(bound) else kept).append(body.cond)
         body = body.then
     return guards, n.with_(body=_wrapped(kept, body)) if guards else n
+
+
+def _without_prefix_guards(n: For) -> tuple[For, Poly | None]:
+    """The nest without guards that a number of leading iterations of its outermost loop pass, and this number; None without guards."""
+    counts: list[Poly] = []
+
+    def strip(x: Stmt, bound: frozenset[Var]) -> Stmt:
+        while isinstance(x, If) and x.orelse is None and isinstance(x.cond, IsNegative) and x.cond.lanes == 1:
+            split = coefficient(x.cond.index, n.var)
+            if split is None or split[0] != 1 or not split[1].vars.isdisjoint(bound):
+                return x
+            counts.append(-split[1])
+            x = x.then
+        return x.with_(body=strip(x.body, bound | {x.var})) if isinstance(x, For) else x
+
+    bare = strip(n, frozenset())
+    assert isinstance(bare, For)
+    return bare, minimum(*counts) if counts else None
 
 
 def _wrapped(guards: list[IsNegative], body: Stmt) -> Stmt:
