@@ -26,6 +26,7 @@ from tunesmith.costmodel.analysis.operation_kinds import COUNTS
 from tunesmith.costmodel.analysis.program_analysis import Indices, Loop, ProgramAnalysis, Store, Use
 from tunesmith.costmodel.formulas.expr_graph import Dag, Num
 from tunesmith.ir.buffer import Buffer
+from tunesmith.ir.stmt import TENSORIZED
 from tunesmith.ir.target.target import Target
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import TargetError
@@ -36,6 +37,8 @@ LATENCY = 6.0
 """Slots between two dependent multiply-adds: 4 cycles of two pipes would be 8, but stalled code runs at a higher clock."""
 STORE = 2.0
 """Slots of a vector store: one a cycle."""
+DOT = 1.0
+"""Slots of a dot-product instruction, which sums a group of products in each lane."""
 SCATTER = 2.0
 """Slots per element of a vector access without unit stride."""
 TRANSPOSED = 0.4
@@ -187,7 +190,7 @@ class _Cost:
                 loads = loads + (pieces if u.reads else d.zero)
                 stores = stores + (pieces * STORE if u.writes else d.zero)
         slots = d.maximum(d.maximum(arithmetic, loads), stores) + 0.15 * d.minimum(arithmetic, loads)
-        chain = d.product([x.size for x in tile if x is not width.loop and s.reduces(x)])
+        chain = d.product([x.size for x in tile if x is not width.loop and x not in width.groups and s.reduces(x)])
         slots = d.maximum(slots, self._chained(s, tile) * chain * LATENCY)
         if width.loop is not None and s.reduces(width.loop):
             slots = slots + (width.vectors * MERGE + (FOLD - MERGE)) * width.loop.non_trivial
@@ -200,6 +203,9 @@ class _Cost:
     def _arithmetic(self, s: Store, tile: Sequence[Loop], width: _Width) -> Num:
         """Slots of the operations of a tile.  LLVM moves those that do not depend on a loop out of it."""
         d, out = self.d, self.d.zero
+        if width.groups:
+            inside = (width.loop, *width.groups)
+            return d.product([x.size for x in tile if x not in inside]) * width.vectors * DOT
         for loops, counts in s.groups.items():
             times, invariant = d.one, True
             for x in s.loops:
@@ -214,14 +220,15 @@ class _Cost:
     def _width(self, s: Store, tile: Sequence[Loop]) -> _Width:
         d = self.d
         lanes = self.target.vector_lanes("float32") * 32 // max([dt.bits(u.buffer.dtype) for u in s.uses.values()], default=32)
-        loop = tile[0] if tile and tile[0].kind == "vectorized" else None
+        tensorized = [x for x in tile if x.kind == TENSORIZED]
+        loop = tensorized[-1] if tensorized else tile[0] if tile and tile[0].kind == "vectorized" else None
         size = loop.size if loop else d.one
         vectors = d.ceildiv(size, float(max(lanes, 1)))
         if loop is not None:
             # Accesses that are not linear have no vector form: lowering unrolls their loops into scalar statements.
             linear = d.product([s.linear(u, at, loop) for u in s.uses.values() for at in u.at])
             vectors = d.where(linear, vectors, size)
-        return _Width(loop, size, vectors, max(lanes, 1))
+        return _Width(loop, size, vectors, max(lanes, 1), tuple(tensorized[:-1]))
 
     def _pieces(self, s: Store, u: Use, tile: Sequence[Loop], width: _Width) -> Num:
         """Loads (or stores) of a use in a tile, in slots: per distinct element of the unrolled loops a scalar, vectors, or lanes."""
@@ -256,8 +263,13 @@ class _Cost:
         d, out = self.d, self.d.one
         for x in tile:
             used = s.depends(at, x)
+            if x in width.groups:
+                continue
             if x is not width.loop:
                 out = out * d.where(used, x.size, 1.0)
+                continue
+            if width.groups:
+                out = out * d.where(used, width.vectors, 1.0)
                 continue
             step = s.step(u, at, x)
             apart = x.size * (SCATTER if u.reads else self._across(s, u, tile, width))
@@ -298,7 +310,7 @@ class _Cost:
     def _alive(self, s: Store, tile: Sequence[Loop], width: _Width) -> Num:
         """Vectors of operands that are alive at once in the best order of the unrolled loops (see `lower.passes.order_unrolled_loops`)."""
         d = self.d
-        loops = [x for x in reversed(tile) if x is not width.loop]
+        loops = [x for x in reversed(tile) if x is not width.loop and x not in width.groups]
         inner = [x for x in loops if not s.reduces(x)][-ORDERED:]
         outer = [x for x in loops if x not in inner]
         operands = [(u, at) for u in s.uses.values() if u.buffer.scope != "register" and not u.writes for at in u.at]
@@ -457,19 +469,23 @@ def _shared(s: Store, other: Store) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Width:
-    """The vectorised loop of a tile: its extent, its number of vectors, and their lanes."""
+    """The vectorised loop of a tile: its extent, its number of vectors, and their lanes.
+
+    `groups` are the loops inside an instruction that sums groups of elements in each lane.
+    """
 
     loop: Loop | None
     size: Num
     vectors: Num
     lanes: int
+    groups: tuple[Loop, ...] = ()
 
 
 def _tile_loops(s: Store) -> list[Loop]:
-    """The loops of the register tile: vectorised and unrolled loops from the innermost outwards."""
+    """The loops of the register tile: tensorized, vectorised and unrolled loops from the innermost outwards."""
     out = []
     for x in s.loops:
-        if x.kind not in ("vectorized", "unrolled"):
+        if x.kind not in ("vectorized", "unrolled", TENSORIZED):
             break
         out.append(x)
     return out

@@ -16,6 +16,7 @@ from tunesmith.costmodel.analysis.operation_kinds import COUNTS
 from tunesmith.costmodel.analysis.program_analysis import ProgramAnalysis, Store, Use
 from tunesmith.costmodel.features.gpu_features import gpu_features
 from tunesmith.costmodel.formulas.expr_graph import Dag, Num
+from tunesmith.ir.stmt import TENSORIZED
 from tunesmith.ir.target.target import Target
 
 SCHEMA_VERSION = 3
@@ -184,7 +185,7 @@ def _head(a: ProgramAnalysis, s: Store) -> dict[str, Num]:
     out["guarded"], out["useful"], out["recompute"] = s.guarded, s.useful, s.executed / s.instances
     out["loops"] = d.total([x.non_trivial for x in s.loops])
     out["reduction"] = d.product([x.size for x in s.loops if s.reduces(x)])
-    out["tile"] = d.product([x.size for x in s.loops if x.kind in ("vectorized", "unrolled")])
+    out["tile"] = d.product([x.size for x in s.loops if x.kind in ("vectorized", "unrolled", TENSORIZED)])
     trip = d.zero
     for x in s.loops:
         if x.kind == "serial":

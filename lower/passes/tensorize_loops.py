@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from tunesmith.ir.arith.linear import coefficient
 from tunesmith.ir.expr import IsNegative
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.poly import Poly, Var, minimum
+from tunesmith.ir.poly import Poly, minimum
 from tunesmith.ir.stmt import TENSORIZED, For, If, Stmt
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.tensor_intrinsics.intrinsic import TENSOR_INTRINSICS, TensorIntrinsic
@@ -36,12 +37,14 @@ def tensorize_loops(func: PrimFunc, target: Target) -> PrimFunc:
             return out
         intrinsic = _intrinsic(n, func, target)
         made.setdefault(intrinsic.name, 0)
-        guards, inside = _without_uniform_guards(n, frozenset())
-        bare, active = _without_prefix_guards(inside) if intrinsic.masked else (inside, None)
-        if any(type(x) is If for x in _bodies(bare)) or _counted(bare) < len(described_nest(intrinsic)[0].loops):
-            return _wrapped(guards, _as_loops(inside))
+        found = _guards(n)
+        partial = found.others or (found.counts and not intrinsic.masked)
+        if partial or _counted(found.nest) < len(described_nest(intrinsic)[0].loops):
+            return _as_loops(n)
+        active = minimum(*found.counts) if found.counts else None
+        guards = found.uniform
         try:
-            replaced = intrinsic.implementation(match(nest_of(bare), intrinsic).operands, active)
+            replaced = intrinsic.implementation(match(nest_of(found.nest), intrinsic).operands, active)
         except Mismatch as error:
             raise BuildError(
                 f"{func.name}: the nest of loop {n.var.name} no longer matches the tensor intrinsic {intrinsic.name}: {error}. "
@@ -75,37 +78,46 @@ def _intrinsic(n: For, func: PrimFunc, target: Target) -> TensorIntrinsic:
     return intrinsic
 
 
-def _without_uniform_guards(n: For, outer: frozenset[Var]) -> tuple[list[IsNegative], For]:
-    """Guards at the innermost statement that do not depend on the loops of the nest, and the nest without them."""
-    bound = outer | {n.var}
-    if type(n.body) is For:
-        found, inside = _without_uniform_guards(n.body, bound)
-        return found, n if inside is n.body else n.with_(body=inside)
-    guards: list[IsNegative] = []
-    kept: list[IsNegative] = []
-    body: Stmt = n.body
-    while type(body) is If and body.orelse is None and type(body.cond) is IsNegative and body.cond.lanes == 1:
-        (guards if body.cond.index.vars.isdisjoint(bound) else kept).append(body.cond)
-        body = body.then
-    return guards, n.with_(body=_wrapped(kept, body)) if guards else n
+@dataclass(slots=True)
+class _Guards:
+    """The guards of a nest.
+
+    Attributes:
+        nest: the nest without them.
+        uniform: those that do not depend on the loops of the nest.
+        counts: for those that leading iterations of the outermost loop pass, the number of these iterations.
+        others: whether there are others.
+    """
+
+    nest: For
+    uniform: list[IsNegative]
+    counts: list[Poly]
+    others: bool = False
 
 
-def _without_prefix_guards(n: For) -> tuple[For, Poly | None]:
-    """The nest without guards that a number of leading iterations of its outermost loop pass, and this number; None without guards."""
-    counts: list[Poly] = []
+def _guards(n: For) -> _Guards:
+    out = _Guards(n, [], [])
+    bound = {x.var for x in (n, *_bodies(n)) if isinstance(x, For)}
 
-    def strip(x: Stmt, bound: frozenset[Var]) -> Stmt:
-        while isinstance(x, If) and x.orelse is None and isinstance(x.cond, IsNegative) and x.cond.lanes == 1:
-            split = coefficient(x.cond.index, n.var)
-            if split is None or split[0] != 1 or not split[1].vars.isdisjoint(bound):
-                return x
-            counts.append(-split[1])
+    def strip(x: Stmt) -> Stmt:
+        while isinstance(x, If):
+            index = x.cond.index if isinstance(x.cond, IsNegative) and x.cond.lanes == 1 and x.orelse is None else None
+            split = None if index is None else coefficient(index, n.var)
+            if index is None:
+                out.others = True
+            elif index.vars.isdisjoint(bound):
+                out.uniform.append(IsNegative(index))
+            elif split is not None and split[0] == 1 and split[1].vars.isdisjoint(bound):
+                out.counts.append(-split[1])
+            else:
+                out.others = True
             x = x.then
-        return x.with_(body=strip(x.body, bound | {x.var})) if isinstance(x, For) else x
+        return x.with_(body=strip(x.body)) if isinstance(x, For) else x
 
-    bare = strip(n, frozenset())
+    bare = strip(n)
     assert isinstance(bare, For)
-    return bare, minimum(*counts) if counts else None
+    out.nest = bare
+    return out
 
 
 def _wrapped(guards: list[IsNegative], body: Stmt) -> Stmt:
@@ -115,11 +127,12 @@ def _wrapped(guards: list[IsNegative], body: Stmt) -> Stmt:
 
 
 def _bodies(n: For) -> list[Stmt]:
+    """The statements inside a nest, from outside to inside."""
     out: list[Stmt] = []
-    at: Stmt = n
-    while type(at) is For:
-        at = at.body
+    at: Stmt = n.body
+    while isinstance(at, (For, If)):
         out.append(at)
+        at = at.body if isinstance(at, For) else at.then
     return out
 
 

@@ -38,7 +38,7 @@ Rule = Callable[[PrimFunc, Target], list[Named]]
 _NAMES = ("contraction", "fallback", "pointwise", "reductions", "rows")
 SEARCH_RULES: Registry[Rule] = Registry(
     "search rule",
-    {n: f"tunesmith.search.space.rules.{n}:sketches" for n in (*_NAMES, "derived", "stages", *[f"gpu_{n}" for n in _NAMES])}
+    {n: f"tunesmith.search.space.rules.{n}:sketches" for n in (*_NAMES, "derived", "dot_products", "stages", *[f"gpu_{n}" for n in _NAMES])}
     | {"default": "tunesmith.search.space.rules_table:built_in"},
     contract=FUNCTION,
 )

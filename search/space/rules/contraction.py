@@ -260,7 +260,7 @@ def nest(s: Schedule, main: str, readers: Sequence[str], pads: Sequence[str], pl
     _bound_code(s, block, plan.axis, levels, window, lanes)
     if plan.blocked:
         fill, epilogue = s.cache_reduction(block, over_tiles[-1], "register")
-        _mark_epilogue(s, fill)
+        mark_epilogue(s, fill)
     else:
         epilogue = _epilogue(s, block, readers, plan)
         s.reverse_compute_at(epilogue, over_tiles[-1])
@@ -271,13 +271,13 @@ def nest(s: Schedule, main: str, readers: Sequence[str], pads: Sequence[str], pl
             s.annotate(vec1, "prefetch_operand", writes(s.block(copy))[0].buffer.name)
             s.annotate(vec1, "prefetch_ahead", s.sample_categorical((0, 1), "prefetch"))
     for p in pads if plan.pad in ("block", "root") else []:
-        _pad(s, s.get_block(p), levels.loops[0][-1] if plan.pad == "block" else None, lanes, plan.threads)
+        pad(s, s.get_block(p), levels.loops[0][-1] if plan.pad == "block" else None, lanes, plan.threads)
     s.vectorize(vec3)
     for x in rows3:
         s.unroll(x)
     if window is not None:
         s.unroll(window)
-    _mark_epilogue(s, epilogue)
+    mark_epilogue(s, epilogue)
     if not plan.blocked:
         s.decompose_reduction(block, reduction[0])
     tasks = s.fuse(levels.loops[0])
@@ -403,7 +403,7 @@ def _pack(s: Schedule, block: BlockRV, plan: Plan, levels: _Levels, at: LoopRV) 
     return copy
 
 
-def _pad(s: Schedule, pad: BlockRV, at: LoopRV | None, lanes: int, threads: bool) -> None:
+def pad(s: Schedule, pad: BlockRV, at: LoopRV | None, lanes: int, threads: bool) -> None:
     """Copy the padded input, vectorised along its last axis."""
     if at is not None:
         s.set_scope(pad, "workspace")
@@ -414,7 +414,7 @@ def _pad(s: Schedule, pad: BlockRV, at: LoopRV | None, lanes: int, threads: bool
         s.parallel(s.fuse(s.get_loops(pad)[:-2]))
 
 
-def _mark_epilogue(s: Schedule, epilogue: BlockRV) -> None:
+def mark_epilogue(s: Schedule, epilogue: BlockRV) -> None:
     """Vectorise a block that accesses the register tile along the tile's last dimension, and unroll the other dimensions."""
     b = s.block(epilogue)
     tile = next(a for a in accesses(b) if a.buffer.scope == "register")

@@ -1,0 +1,145 @@
+"""Products of bytes and of bfloat16 by dot-product instructions: which blocks, which targets, results, the law."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tunesmith import te
+from tunesmith.codegen.llvm.build import assembly, build
+from tunesmith.ir import structural
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.interpreter.interpret import run
+from tunesmith.ir.target.target import Target
+from tunesmith.ir.visit import blocks_under
+from tunesmith.runtime.module import Module
+from tunesmith.schedule.schedule import replay
+from tunesmith.search.space.rules.block_classes import is_contraction
+from tunesmith.search.space.rules.dot_products import dot_of, sketches
+from tunesmith.search.space.rules_table import generate
+
+ZEN5 = Target("llvm -mcpu=znver5 -num-cores=2")
+HERE = Target.detect()
+
+
+def product(
+    m: int, n: int, k: int, left: str = "uint8", right: str = "int8", out: str = "int32", swap: bool = False, constant: bool = False
+) -> PrimFunc:
+    a, b, r = te.placeholder((m, k), left, "A"), te.placeholder((k, n), right, "B"), te.reduce_axis(k, "k")
+
+    def element(i: object, j: object) -> object:
+        x, y = a[i, r].astype(out), b[r, j].astype(out)
+        return te.sum(y * x if swap else x * y, axis=r)
+
+    func = te.create_prim_func([a, b, te.compute((m, n), element, "C")], "product")
+    return func.with_(attrs=(("constants", "B"),)) if constant else func
+
+
+def convolution(ci: int, co: int) -> PrimFunc:
+    """3 x 3, padded, with a bias, in NHWC, requantised to a multiple of 1/8."""
+    x, w, bias = (
+        te.placeholder((1, 6, 7, ci), "uint8", "x"),
+        te.placeholder((3, 3, ci, co), "int8", "w"),
+        te.placeholder((co,), "int32", "b"),
+    )
+    c, kh, kw = te.reduce_axis(ci, "c"), te.reduce_axis(3, "kh"), te.reduce_axis(3, "kw")
+
+    def padded(n: object, i: object, j: object, d: object) -> object:
+        inside = te.all(i >= 1, i < 7, j >= 1, j < 8)
+        return te.select(inside, x[n, i - 1, j - 1, d], te.const(0, "uint8"))
+
+    p = te.compute((1, 8, 9, ci), padded, "P")
+    s = te.compute(
+        (1, 6, 7, co),
+        lambda n, i, j, o: te.sum(p[n, i + kh, j + kw, c].astype("int32") * w[kh, kw, c, o].astype("int32"), axis=[kh, kw, c]),
+        "S",
+    )
+    y = te.compute(s.shape, lambda n, i, j, o: (s[n, i, j, o] + bias[o]).astype("float32") * 0.125, "Y")
+    return te.create_prim_func([x, w, bias, y], "convolution")
+
+
+def intrinsic(func: PrimFunc, target: Target = ZEN5) -> str | None:
+    main = next(b for b in blocks_under(func.body) if is_contraction(b))
+    found = dot_of(main, target)
+    return None if found is None else found.intrinsic
+
+
+def test_the_widest_instruction_that_the_target_has() -> None:
+    assert intrinsic(product(8, 32, 16)) == "x86.vpdpbusd.512"
+    assert intrinsic(product(8, 32, 16), Target("llvm -mcpu=alderlake -num-cores=2")) == "x86.vpdpbusd.256"
+    assert intrinsic(product(8, 32, 16), Target("llvm -mcpu=znver5 -vector-bits=256 -num-cores=2")) == "x86.vpdpbusd.256"
+    assert intrinsic(product(8, 32, 16), Target("llvm -mcpu=x86-64-v4 -num-cores=2")) is None
+    assert intrinsic(product(8, 32, 16), Target("llvm -mcpu=znver5 -mattr=-avx512vnni,-avxvnni -num-cores=2")) is None
+    assert intrinsic(product(8, 32, 16, "bfloat16", "bfloat16", "float32")) == "x86.vdpbf16ps.512"
+    assert intrinsic(convolution(8, 32)) == "x86.vpdpbusd.512"
+
+
+def test_other_products_have_no_instruction() -> None:
+    assert intrinsic(product(8, 32, 16, "int8", "int8")) is None
+    assert intrinsic(product(8, 32, 16, "uint8", "int8", "float32")) is None
+    assert intrinsic(product(8, 32, 18)) is None, "18 is no multiple of a group of 4"
+    assert intrinsic(product(8, 32, 16, "float32", "float32", "float32")) is None
+    assert sketches(product(8, 32, 16, "float32", "float32", "float32"), ZEN5) == []
+    assert sketches(product(8, 32, 16), Target("cuda -arch=sm_90")) == []
+
+
+def arguments(func: PrimFunc) -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    given = []
+    for b in func.params[:-1]:
+        shape = [e.as_int() for e in b.shape]  # type: ignore[union-attr]
+        high = 128 if b.dtype == "int8" else 256  # type: ignore[union-attr]
+        given.append(rng.integers(-128 if high == 128 else 0, high, shape).astype(b.dtype))  # type: ignore[union-attr]
+    return given
+
+
+CASES = [
+    product(8, 32, 16),
+    product(13, 50, 24, swap=True),
+    product(30, 70, 64, constant=True),
+    product(1, 40, 8),
+    product(5, 7, 4),
+    convolution(8, 20),
+    convolution(16, 32),
+]
+
+
+@pytest.mark.parametrize("n", range(len(CASES)))
+def test_results_and_law(n: int) -> None:
+    func = CASES[n]
+    given = arguments(func)
+    want = run(func, given)[-1]
+    rng = np.random.default_rng(n)
+    space = generate(func, ZEN5, rules=[sketches])
+    assert not space.refused and not space.left_out
+    for sketch in space.sketches:
+        for row in sketch.space.sample(3, rng):
+            numbers = tuple(int(x) for x in row)
+            program = sketch.concretize(numbers)
+            assert structural.equal(program, replay(sketch.trace.with_configuration(numbers), func).func)
+            np.testing.assert_array_equal(run(program, given)[-1], want)
+            assert "vpdpbusd" in assembly(program, ZEN5)
+            if "avx512vnni" in HERE.features:
+                got = np.zeros_like(want)
+                Module.from_object(build(program, HERE).data)[func.name](*given, got)
+                np.testing.assert_array_equal(got, want)
+
+
+def test_bfloat16() -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    func = product(9, 40, 32, "bfloat16", "bfloat16", "float32")
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(s).astype(ml_dtypes.bfloat16) for s in ((9, 32), (32, 40)))
+    want = a.astype("float64") @ b.astype("float64")
+    for sketch in generate(func, ZEN5, rules=[sketches]).sketches:
+        program = sketch.concretize(tuple(int(x) for x in sketch.space.sample(1, rng)[0]))
+        assert "vdpbf16ps" in assembly(program, ZEN5)
+        if "avx512bf16" in HERE.features:
+            got = np.zeros((9, 40), "float32")
+            Module.from_object(build(program, HERE).data)["product"](a, b, got)
+            np.testing.assert_allclose(got, want, atol=1e-5)
+
+
+def test_the_default_space_contains_both_rules() -> None:
+    names = [s.name for s in generate(product(64, 64, 64, constant=True), ZEN5).sketches]
+    assert any(name.startswith("dot ") for name in names) and any(name.startswith("tile ") for name in names)
