@@ -82,7 +82,7 @@ class TensorIntrinsic:
         return " or ".join(["+".join(sorted(f)) for f in self.features])
 
 
-_X86 = [f"{name}.{bits}" for name in ("vpdpbusd", "vdpbf16ps") for bits in (512, 256, 128)]
+_X86 = [f"{name}.{bits}" for name in ("vpdpbusd", "vpdpbusd_s8s8", "vdpbf16ps") for bits in (512, 256, 128)]
 TENSOR_INTRINSICS: Registry[TensorIntrinsic] = Registry(
     "tensor intrinsic",
     {f"x86.{name}": f"tunesmith.ir.tensor_intrinsics.x86:{name.upper().replace('.', '_')}" for name in _X86},

@@ -41,7 +41,11 @@ from tunesmith.search.space.rules.tile_domains import ROWS, middle_tiles, outer_
 
 Named = tuple[str, Callable[[Schedule], None]]
 
-INSTRUCTIONS = {("uint8", "int8", "int32"): ("vpdpbusd", 4), ("bfloat16", "bfloat16", "float32"): ("vdpbf16ps", 2)}
+INSTRUCTIONS = {
+    ("uint8", "int8", "int32"): ("vpdpbusd", 4),
+    ("int8", "int8", "int32"): ("vpdpbusd_s8s8", 4),
+    ("bfloat16", "bfloat16", "float32"): ("vdpbf16ps", 2),
+}
 """By the types of the broadcast operand, the packed operand and the result: the instruction, and the elements of a group."""
 
 
@@ -158,9 +162,10 @@ def _schedule(s: Schedule, main: str, pads: list[str], dot: Dot, vector_first: b
     s.reorder([*itertools.chain(*levels[:-1]), *reduction, *tile, lane, group])
     s.step = "register budget"
     accumulators = product([r.expr for r in rows]) * width.expr
-    s.require(
-        "le0", accumulators + width.expr + 1 - target.vector_registers, "register-budget", "the register tile does not fit the registers"
-    )
+    # A vector of the packed operand for each column, for signed bytes also its product with 128, and the broadcast groups.
+    held = 2 if "s8s8" in dot.intrinsic else 1
+    over = accumulators + width.expr * held + held - target.vector_registers
+    s.require("le0", over, "register-budget", "the register tile does not fit the registers")
     if readers:
         s.set_scope(block, "register")
         epilogue = s.get_block(readers[0])

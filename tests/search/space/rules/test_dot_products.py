@@ -71,11 +71,13 @@ def test_the_widest_instruction_that_the_target_has() -> None:
     assert intrinsic(product(8, 32, 16), Target("llvm -mcpu=x86-64-v4 -num-cores=2")) is None
     assert intrinsic(product(8, 32, 16), Target("llvm -mcpu=znver5 -mattr=-avx512vnni,-avxvnni -num-cores=2")) is None
     assert intrinsic(product(8, 32, 16, "bfloat16", "bfloat16", "float32")) == "x86.vdpbf16ps.512"
+    assert intrinsic(product(8, 32, 16, "int8", "int8")) == "x86.vpdpbusd_s8s8.512"
     assert intrinsic(convolution(8, 32)) == "x86.vpdpbusd.512"
 
 
 def test_other_products_have_no_instruction() -> None:
-    assert intrinsic(product(8, 32, 16, "int8", "int8")) is None
+    assert intrinsic(product(8, 32, 16, "int8", "uint8")) is None, "the packed operand is signed"
+    assert intrinsic(product(8, 32, 16, "uint8", "uint8")) is None
     assert intrinsic(product(8, 32, 16, "uint8", "int8", "float32")) is None
     assert intrinsic(product(8, 32, 18)) is None, "18 is no multiple of a group of 4"
     assert intrinsic(product(8, 32, 16, "float32", "float32", "float32")) is None
@@ -99,6 +101,7 @@ CASES = [
     product(30, 70, 64, constant=True),
     product(1, 40, 8),
     product(5, 7, 4),
+    product(13, 50, 24, "int8", "int8"),
     convolution(8, 20),
     convolution(16, 32),
 ]
