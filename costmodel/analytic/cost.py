@@ -41,6 +41,8 @@ DOT = 1.0
 """Slots of a dot-product instruction, which sums a group of products in each lane."""
 SCATTER = 2.0
 """Slots per element of a vector access without unit stride."""
+NEAR_STRIDE = 4.0
+"""Largest stride of a vector load that is made of contiguous loads and shuffles, one of each for an element of the stride."""
 TRANSPOSED = 0.4
 """Slots per element of a tile that is transposed in registers and then stored: four shuffles, one a cycle, for each vector."""
 MASK = 0.25
@@ -273,6 +275,9 @@ class _Cost:
                 continue
             step = s.step(u, at, x)
             apart = x.size * (SCATTER if u.reads else self._across(s, u, tile, width))
+            if u.reads:
+                near = (step > 1.0) * (step < NEAR_STRIDE + 1.0)
+                apart = d.where(near, width.vectors * (2.0 * step - 1.0), apart)
             out = out * d.where(used * x.non_trivial, d.where(d.equal(step, 1.0), width.vectors, apart), 1.0)
         return out
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from tunesmith.codegen.llvm.kernel.cast import convert, in_float32
 from tunesmith.codegen.llvm.kernel.division import divided, positively_divided
+from tunesmith.codegen.llvm.kernel.dot_product import DOT_PRODUCTS, dot_product
+from tunesmith.codegen.llvm.kernel.fold import folded
 from tunesmith.codegen.llvm.kernel.masks import active_lanes, with_inactive_ones
 from tunesmith.codegen.llvm.kernel.order import NESTED, needs_branch, operands_first
 from tunesmith.codegen.llvm.kernel.scale import scaled
 from tunesmith.codegen.llvm.kernel.shift import shifted
+from tunesmith.codegen.llvm.kernel.strided_load import STRIDES, strided_load
 from tunesmith.codegen.llvm.text import literal, llvm_type, suffix, vector_literal
 from tunesmith.ir.arith.divisors import is_usual_divisor
 from tunesmith.ir.arith.interval import Range, bounds
@@ -264,6 +268,9 @@ class ExprEmitter:
             m = self.mask(mask, e.lanes)
             args = [("ptr", at), ("i32", str(size)), (f"<{e.lanes} x i1>", m), (vec, "zeroinitializer")]
             return self.call(vec, f"llvm.masked.load.{suffix(e.dtype)}.p0", args)
+        step = None if e.stride is None else e.stride.const
+        if mask is None and step in STRIDES and e.buffer.scope != "register":
+            return strided_load(scalar, size, e.lanes, step, at, self.op)
         m = self.mask(mask if mask is not None else poly(e.lanes), e.lanes)
         args = [(f"<{e.lanes} x ptr>", self.strided(e, at)), ("i32", str(size)), (f"<{e.lanes} x i1>", m), (vec, "zeroinitializer")]
         return self.call(vec, f"llvm.masked.gather.{suffix(e.dtype)}.v{e.lanes}p0", args)
@@ -411,7 +418,7 @@ class ExprEmitter:
         return convert(self.op, self.value(e.a), e.a.dtype, e.dtype)
 
     def _call(self, e: Call) -> str:
-        if e.name not in ("reinterpret", "vdpbf16ps") and dt.element(e.args[0].dtype) == "bfloat16":
+        if e.name not in ("reinterpret", *DOT_PRODUCTS) and dt.element(e.args[0].dtype) == "bfloat16":
             return self.value(in_float32(e))
         ty = llvm_type(e.dtype)
         if e.name == "abs" and dt.is_int(e.dtype):
@@ -431,20 +438,11 @@ class ExprEmitter:
             return self._ldexp(e, ty)
         if e.name.startswith("reduce_"):
             return self._reduce(e)
-        if e.name in ("vpdpbusd", "vdpbf16ps"):
-            return self._dot(e, ty)
+        if e.name in DOT_PRODUCTS:
+            return dot_product(e, [self.value(a) for a in e.args], self.op, self.call)
         raise BuildError(
             f"the LLVM backend has no code for the intrinsic {e.name!r} on {e.dtype}; it should have been expanded in lowering"
         )
-
-    def _dot(self, e: Call, ty: str) -> str:
-        """A dot product in the lanes of a vector; LLVM has types of its own for its operands."""
-        lanes, bytes_ = dt.lanes(e.dtype), e.name == "vpdpbusd"
-        operand = f"<{lanes * 4} x i8>" if bytes_ else f"<{lanes * 2} x bfloat>"
-        total, *given = [self.value(a) for a in e.args]
-        parts = [(operand, self.op(f"bitcast {llvm_type(a.dtype)} {v} to {operand}")) for a, v in zip(e.args[1:], given, strict=True)]
-        family = "avx512.vpdpbusd" if bytes_ else "avx512bf16.dpbf16ps"
-        return self.call(ty, f"llvm.x86.{family}.{lanes * 32}", [(ty, total), *parts])
 
     def _ldexp(self, e: Call, ty: str) -> str:
         x, n = self.value(e.args[0]), self.value(e.args[1])
@@ -464,24 +462,8 @@ class ExprEmitter:
             name = f"llvm.vector.reduce.fadd.{suffix(src.dtype)}"
             self.declares.add(f"declare {st} @{name}({st}, {vt})")
             return self.op(f"call reassoc {st} @{name}({st} {literal(-0.0, e.dtype)}, {vt} {v})")
-        return self._folded(e.name.removeprefix("reduce_"), src.dtype, v)
-
-    def _folded(self, op: str, dtype: str, v: str) -> str:
-        """max or min of all lanes by halves: LLVM's NaN-propagating reduction is sequential."""
-        scalar, lanes = dt.split(dtype)
-        while lanes > 1:
-            half = lanes // 2
-            wide, narrow = llvm_type(dt.vector(scalar, lanes)), llvm_type(dt.vector(scalar, half))
-            parts = []
-            for first in (0, half):
-                if half == 1:
-                    parts.append(self.op(f"extractelement {wide} {v}, i64 {first}"))
-                else:
-                    ids = vector_literal([str(i) for i in range(first, first + half)], "i32")
-                    parts.append(self.op(f"shufflevector {wide} {v}, {wide} poison, <{half} x i32> {ids}"))
-            v = self._larger(op, narrow, half, parts[0], parts[1], False)
-            lanes = half
-        return v
+        larger = partial(self._larger, e.name.removeprefix("reduce_"))
+        return folded(lambda ty, lanes, a, b: larger(ty, lanes, a, b, False), src.dtype, v, self.op)
 
     def _indirect_index(self, e: IndirectIndex) -> str:
         return self.value(substitute(e.body, {e.var: poly(self.indirect_var(e))}))

@@ -1,0 +1,30 @@
+"""Emit dot products in the lanes of vectors: AVX-512 VNNI, AVX-VNNI, AVX512-BF16."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tunesmith.codegen.llvm.text import llvm_type
+from tunesmith.ir.expr import Call
+from tunesmith.support import dtype as dt
+
+_FAMILY = {"vpdpbusd": ("avx512.vpdpbusd", "i8", 4), "vdpbf16ps": ("avx512bf16.dpbf16ps", "bfloat", 2)}
+"""LLVM's name without the width, its type of an operand's elements, and the elements of a lane."""
+DOT_PRODUCTS = tuple(_FAMILY)
+
+
+def dot_product(e: Call, values: Sequence[str], op: Callable[[str], str], call: Callable[[str, str, list[tuple[str, str]]], str]) -> str:
+    """The sum of a vector and the products of two others, by groups of neighbouring elements.
+
+    Args:
+        e: a call of one of `DOT_PRODUCTS`.
+        values: its operands.
+        op: emits an instruction and returns its result.
+        call: emits a call from the LLVM type of the result, the name, and the arguments with their types.
+    """
+    family, element, group = _FAMILY[e.name]
+    lanes, out = dt.lanes(e.dtype), llvm_type(e.dtype)
+    operand = f"<{lanes * group} x {element}>"
+    total, *given = values
+    parts = [(operand, op(f"bitcast {llvm_type(a.dtype)} {v} to {operand}")) for a, v in zip(e.args[1:], given, strict=True)]
+    return call(out, f"llvm.x86.{family}.{lanes * 32}", [(out, total), *parts])
