@@ -84,6 +84,9 @@ def vectorized(start: Index, stop: Index = ..., *, annotations: Annotations = ..
 def unroll(start: Index, stop: Index = ..., *, annotations: Annotations = ...) -> Iterator[Poly]:
     """for i in T.unroll(4): A loop that is unrolled."""
 
+def tensorized(start: Index, stop: Index = ..., *, annotations: Annotations = ...) -> Iterator[Poly]:
+    """for i in T.tensorized(16, annotations={"intrinsic": "x86.vpdpbusd.512"}): A loop of a nest that a tensor intrinsic executes; each of its loops has the name."""
+
 def thread_binding(stop: Index, thread: str, *, annotations: Annotations = ...) -> Iterator[Poly]:
     """for i in T.thread_binding(n, "threadIdx.x"): A loop bound to a GPU thread axis."""
 
@@ -266,6 +269,12 @@ def prefetch_l2(x: Value, *, dtype: str = ...) -> Expr:
 
 def barrier(*, dtype: str = ...) -> Expr:
     """T.barrier(): Synchronize all threads of a thread block, and make their writes visible to each other."""
+
+def vpdpbusd(x: Value, y: Value, z: Value, *, dtype: str = ...) -> Expr:
+    """T.vpdpbusd(x, y, z): x plus the sum of four products of y (uint8) and z (int8), in each lane of 32 bits; overflow wraps around."""
+
+def vdpbf16ps(x: Value, y: Value, z: Value, *, dtype: str = ...) -> Expr:
+    """T.vdpbf16ps(x, y, z): x plus two products of y and z (bfloat16) in each lane, that of the odd elements first, each rounded once; denormals are zero."""
 
 def shuffle_xor_1(x: Value, *, dtype: str = ...) -> Expr:
     """T.shuffle_xor_1(x): The value of x in the thread with this thread's number ^ 1."""

@@ -109,6 +109,12 @@ def prefetch_l2(x: Expr, /, *, dtype: str | None = None) -> Expr:
 def barrier(*, dtype: str | None = None) -> Expr:
     """te.barrier(): Synchronize all threads of a thread block, and make their writes visible to each other."""
 
+def vpdpbusd(x: Expr, y: Expr, z: Expr, /, *, dtype: str | None = None) -> Expr:
+    """te.vpdpbusd(x, y, z): x plus the sum of four products of y (uint8) and z (int8), in each lane of 32 bits; overflow wraps around."""
+
+def vdpbf16ps(x: Expr, y: Expr, z: Expr, /, *, dtype: str | None = None) -> Expr:
+    """te.vdpbf16ps(x, y, z): x plus two products of y and z (bfloat16) in each lane, that of the odd elements first, each rounded once; denormals are zero."""
+
 def shuffle_xor_1(x: Expr, /, *, dtype: str | None = None) -> Expr:
     """te.shuffle_xor_1(x): The value of x in the thread with this thread's number ^ 1."""
 
