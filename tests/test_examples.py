@@ -18,7 +18,7 @@ PRINTED = {
     "attention_rule.py": ["built-in sketches and 'row blocks'", "'rows1': ", "equal to numpy", "equal to numpy", "equal to numpy"],
     "own_sampler.py": ["matmul(m=64,n=64,k=64): 8 trials", "best after 1 trials: ", "best after 8 trials: "],
     "own_pass.py": [
-        "legalize_bool_storage divide_by_multiplying vectorize_loops",
+        "divide_by_multiplying tensorize_loops vectorize_loops",
         "B[i] = A[i] * T.float32(0.125) + A[i] / T.float32(3.0)",
         "divide_by_multiplying{inexact=true}",
         "model: equal to numpy",
