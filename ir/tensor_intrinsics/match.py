@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from tunesmith.ir.arith.linear import linear
 from tunesmith.ir.buffer import Buffer, BufferLoad
@@ -143,6 +144,7 @@ def _operands_of(found: Bound, described: Nest, sizes: frozenset[Var], variables
     return operands
 
 
+@cache
 def described_nest(intrinsic: TensorIntrinsic) -> tuple[Nest, frozenset[Var]]:
     """The nest of a description, and its sizes.  UserError if it is not a single nest of loops with constant extents around one block."""
     func: PrimFunc = intrinsic.function

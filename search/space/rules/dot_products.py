@@ -59,7 +59,7 @@ class Dot:
         group: elements of the reduction that a lane sums.
         vector: position of the vector axis among the iteration variables.
         reduced: position of the reduction variable whose neighbours form groups.
-        packed: index of the packed operand in `reads` of the block.
+        packed: the read of the packed operand.
     """
 
     intrinsic: str
