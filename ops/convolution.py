@@ -17,9 +17,10 @@ import numpy as np
 from tunesmith.ir.expr import Expr
 from tunesmith.ir.poly import Poly
 from tunesmith.ops import tensor_expression as te
+from tunesmith.ops.contraction_types import CONTRACTION_TYPES, in_type, product, rounded, settle_types, types_of
 from tunesmith.ops.epilogue import activate, bias_add, residual_add
 from tunesmith.ops.operator import Operator
-from tunesmith.ops.parameter import FLOATS, IntParameter, Value, WordParameter, flag
+from tunesmith.ops.parameter import IntParameter, Value, WordParameter, flag
 from tunesmith.ops.tensor_expression import Tensor
 from tunesmith.support.errors import ScriptError, UserError
 
@@ -70,7 +71,7 @@ def pad_with_zeros(x: Tensor, edges: Mapping[int, tuple[int, int]], loops: Seque
     def element(*index: Poly) -> Expr:
         inside = [c for d, (low, high) in edges.items() for c in _within(index[d], low, high, x.shape[d])]
         at = [i - edges[d][0] if d in edges else i for d, i in enumerate(index)]
-        return te.if_then_else(te.all(*inside), x[tuple(at)], 0.0)
+        return te.if_then_else(te.all(*inside), x[tuple(at)], 0)
 
     return te.compute([e + sum(edges.get(d, ())) for d, e in enumerate(x.shape)], element, "Pad", axes=loops)
 
@@ -89,6 +90,7 @@ def convolution(
     groups: int = 1,
     layout: str = "NHWC",
     image_layout: str | None = None,
+    out_dtype: str = "",
 ) -> Tensor:
     """A convolution (cross-correlation, as usual in deep learning): the stage C, after a stage Pad if there is padding.
 
@@ -105,6 +107,7 @@ def convolution(
             result, the convolution is depthwise too, and W has an extent of 1.
         layout: layout of W and the result, one of `LAYOUTS`; its length gives the number of dimensions.
         image_layout: layout of X, if it is different.
+        out_dtype: type of the result, to which the sums are rounded; default: the type of `x`.
     Raises:
         ScriptError: the shapes do not fit together.
     """
@@ -130,17 +133,19 @@ def convolution(
         rc = te.reduce_axis(w.shape[rank if last else 1], "rc")
         channel = rc if groups == 1 else c // (co // groups) * (ci // groups) + rc
         if last:
-            return te.sum(tap(b, at, channel) * w[(*taps, rc, c)], axis=[*taps, rc])
-        return te.sum(tap(b, at, channel) * w[(c, rc, *taps)], axis=[rc, *taps])
+            return te.sum(product(tap(b, at, channel), w[(*taps, rc, c)]), axis=[*taps, rc])
+        return te.sum(product(tap(b, at, channel), w[(c, rc, *taps)]), axis=[rc, *taps])
 
     def filtered(b: Poly, at: Sequence[Poly], c: Poly) -> Expr:
         only = () if flat else (0,)
-        return te.sum(tap(b, at, c) * (w[(*taps, *only, c)] if last else w[(c, *only, *taps)]), axis=taps)
+        return te.sum(product(tap(b, at, c), w[(*taps, *only, c)] if last else w[(c, *only, *taps)]), axis=taps)
 
     element = filtered if flat or (groups > 1 and ci == groups and co == groups) else direct
     if last:
-        return te.compute((n, *out, co), lambda b, *i: element(b, i[:-1], i[-1]), "C", axes=IMAGE_LOOPS[layout])
-    return te.compute((n, co, *out), lambda b, c, *i: element(b, i, c), "C", axes=IMAGE_LOOPS[layout])
+        sums = te.compute((n, *out, co), lambda b, *i: element(b, i[:-1], i[-1]), "C", axes=IMAGE_LOOPS[layout])
+    else:
+        sums = te.compute((n, co, *out), lambda b, c, *i: element(b, i, c), "C", axes=IMAGE_LOOPS[layout])
+    return rounded(sums, out_dtype or x.dtype)
 
 
 def check_windows(rank: int, p: Mapping[str, Value], dilation: int = 1) -> None:
@@ -156,7 +161,7 @@ def _checked(rank: int, p: dict[str, Value]) -> dict[str, Value]:
     if ci % groups or co % groups:
         raise UserError(f"groups={groups} must divide ci={ci} and co={co}")
     check_windows(rank, p, dilation)
-    return p
+    return settle_types(p)
 
 
 def _tensors(
@@ -174,21 +179,23 @@ def _tensors(
     relu: int,
     residual: int,
     dtype: str,
+    rhs_dtype: str,
+    out_dtype: str,
     **sizes: int,
 ) -> list[Tensor]:
-    last = layout.endswith("C")
+    last, t = layout.endswith("C"), types_of(dtype, rhs_dtype, out_dtype)
     extents, kernel = [sizes[c] for c in DIMENSIONS[rank]], [sizes[f"k{c}"] for c in DIMENSIONS[rank]]
     inner = () if groups > 1 and groups == ci == co else (ci // groups,)
-    x = te.placeholder((n, *extents, ci) if last else (n, ci, *extents), dtype, "X")
-    weight = te.placeholder((*kernel, *inner, co) if last else (co, *inner, *kernel), dtype, "W")
-    inputs, out = [x, weight], convolution(x, weight, stride, pad, dilation, groups, layout)
+    x = te.placeholder((n, *extents, ci) if last else (n, ci, *extents), t.lhs, "X")
+    weight = te.placeholder((*kernel, *inner, co) if last else (co, *inner, *kernel), t.rhs, "W")
+    inputs, out = [x, weight], convolution(x, weight, stride, pad, dilation, groups, layout, out_dtype=t.sums)
     if bias:
-        inputs.append(te.placeholder((co,), dtype, "bias"))
+        inputs.append(te.placeholder((co,), t.sums, "bias"))
         out = bias_add(out, inputs[-1], -1 if last else 1)
     if residual:
-        inputs.append(te.placeholder(out.shape, dtype, "residual"))
+        inputs.append(te.placeholder(out.shape, t.sums, "residual"))
         out = residual_add(out, inputs[-1])
-    return [*inputs, activate(out, "relu" if relu else "none")]
+    return [*inputs, rounded(activate(out, "relu" if relu else "none"), t.out)]
 
 
 def channels_last(x: np.ndarray, layout: str) -> np.ndarray:
@@ -237,6 +244,9 @@ def _reference(
     bias: int,
     relu: int,
     residual: int,
+    dtype: str,
+    rhs_dtype: str,
+    out_dtype: str,
     **_: object,
 ) -> list[np.ndarray]:
     rest = list(more)
@@ -247,7 +257,7 @@ def _reference(
         out += channels_last(rest[0], layout)
     if relu:
         out = np.maximum(out, 0)
-    return [in_layout(out, layout, x.dtype)]
+    return [in_type(in_layout(out, layout, out.dtype), types_of(dtype, rhs_dtype, out_dtype).out)]
 
 
 def _flops(rank: int, *, n: int, ci: int, co: int, stride: int, pad: int, dilation: int, groups: int, **p: int) -> int:
@@ -272,7 +282,7 @@ def _operator(rank: int) -> Operator:
         flag("bias"),
         flag("relu"),
         flag("residual"),
-        FLOATS,
+        *CONTRACTION_TYPES,
     )
     return Operator(
         f"conv{rank}d",

@@ -9,7 +9,8 @@ from tunesmith.ops import tensor_expression as te
 from tunesmith.ops.binary import binary
 from tunesmith.ops.tensor_expression import Tensor
 from tunesmith.ops.unary import unary
-from tunesmith.support.errors import ScriptError
+from tunesmith.support import dtype as dt
+from tunesmith.support.errors import ScriptError, UserError
 
 ACTIVATIONS = ("none", "relu", "gelu", "tanh", "sigmoid")
 
@@ -34,6 +35,12 @@ def residual_add(x: Tensor, residual: Tensor) -> Tensor:
 def activate(x: Tensor, activation: str) -> Tensor:
     """The activation applied to every element; `x` itself for `none`."""
     return x if activation == "none" else unary(activation, x, activation, loop_names(x))
+
+
+def check_activation(activation: str, dtype: str) -> None:
+    """Raise UserError if the activation of a contraction of `dtype` operands has no integer form."""
+    if activation not in ("none", "relu") and not dt.is_float(dtype):
+        raise UserError(f"activation={activation}: sums of {dtype} products are integers, which have no activation but relu")
 
 
 def loop_names(x: Tensor) -> tuple[str, ...] | None:

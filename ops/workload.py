@@ -13,6 +13,7 @@ import numpy as np
 
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.interpreter.memory import round_bfloat16
 from tunesmith.ops.operator import OPERATORS, Operator
 from tunesmith.ops.parameter import Value
 from tunesmith.support import dtype as dt
@@ -78,7 +79,8 @@ class Workload:
         return {name: int(self.params[parameter]) for name, parameter in self.operator.indices}  # type: ignore[arg-type]
 
     def random_inputs(self, seed: int = 0) -> list[np.ndarray]:
-        """Random inputs, uniform in [-0.5, 0.5), or in [0.5, 1.5) if the operator needs positive values; indices in their range.
+        """Random inputs, uniform in [-0.5, 0.5), or in [0.5, 1.5) if the operator needs positive values; bytes in the range of their
+        type, other integers in [-1024, 1024), indices in their range; bfloat16 as float32.
 
         An input depends only on the seed, the text and its name.
         """
@@ -114,8 +116,13 @@ class Workload:
         draw = stream(seed, "ops.inputs", self.text, spec.name)
         if spec.name in self.index_extents:
             return draw.integers(0, self.index_extents[spec.name], spec.shape, dt.to_numpy(spec.dtype))
+        if dt.is_int(spec.dtype):
+            held = np.iinfo(spec.dtype)
+            return draw.integers(max(held.min, -1024), min(held.max + 1, 1024), spec.shape, spec.dtype)
         if spec.dtype == "float64":
             return draw.random(spec.shape) + low
+        if spec.dtype == "bfloat16":
+            return np.asarray(round_bfloat16(draw.random(spec.shape, dtype=np.float32) + np.float32(low)))
         return (draw.random(spec.shape, dtype=np.float32) + np.float32(low)).astype(dt.to_numpy(spec.dtype))
 
 

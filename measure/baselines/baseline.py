@@ -21,6 +21,7 @@ from tunesmith.measure.baselines.operator_call import OperatorCall, operator_cal
 from tunesmith.measure.records.environment import package_version
 from tunesmith.ops.workload import Workload
 from tunesmith.runtime.timing import TimingPolicy, interleaved
+from tunesmith.support import dtype as dt
 from tunesmith.support.arguments import as_count
 from tunesmith.support.errors import RunError
 
@@ -116,6 +117,8 @@ class Baseline(ABC):
 
     def _variants(self, call: OperatorCall) -> Sequence[PreparedCall]:
         """The variants of the operator, or of an equivalent one if the library lacks it."""
+        if call.types is not None:
+            return self.low_precision_variants(call)
         found = self.variants(call)
         other = None if found else equivalent_call(call)
         if other is None:
@@ -130,6 +133,11 @@ class Baseline(ABC):
     def variants(self, call: OperatorCall) -> Sequence[PreparedCall]:
         """All variants of the operator in the library; empty if it has none."""
 
+    def low_precision_variants(self, call: OperatorCall) -> Sequence[PreparedCall]:
+        """All variants of a contraction of float16, bfloat16 or bytes, whose types are `call.types`; empty if the library has none."""
+        del call
+        return []
+
 
 def _computes(variant: PreparedCall, call: OperatorCall) -> bool:
     """True if the library supports the dtype: some report this only at run time, others return another dtype."""
@@ -139,7 +147,7 @@ def _computes(variant: PreparedCall, call: OperatorCall) -> bool:
         return False
     if result.shape != call.output:
         raise RunError(f"{variant.variant}: the result of {call} has shape {result.shape}, not {call.output}")
-    return str(result.dtype) == call.dtype
+    return result.dtype == dt.to_numpy(call.dtype)
 
 
 def _fastest(variants: Sequence[PreparedCall]) -> PreparedCall | None:

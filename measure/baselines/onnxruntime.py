@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -41,6 +41,23 @@ class OnnxRuntimeBaseline(Baseline):
         run = _session(model, self.threads)
         return [] if run is None else [run]
 
+    def low_precision_variants(self, call: OperatorCall) -> Sequence[PreparedCall]:
+        """Products of bytes without epilogue; onnxruntime's CPU provider has no 16-bit contractions."""
+        model = self.integer_model(call)
+        run = None if model is None else _session(model, self.threads)
+        return [] if run is None else [run]
+
+    def integer_model(self, call: OperatorCall) -> _Model | None:
+        """MatMulInteger; a constant B is packed ahead."""
+        if call.name not in ("matmul", "batch_matmul", "dense") or not call.is_common or call.dtype != "int32":
+            return None
+        if call.activation != "none" or "bias" in call.inputs:
+            return None
+        packed = ", weights packed ahead" if call.constants else ""
+        inputs = {name: array for name, array in call.inputs.items() if name not in call.constants}
+        nodes, output = [Node("MatMulInteger", list(call.inputs), ["Y"])], np.empty(call.output, np.int32)
+        return _Model(nodes, inputs, call.constants, output, f"MatMulInteger{packed}")
+
     def model(self, call: OperatorCall) -> _Model | None:
         """The model of an operator; None if it is not supported."""
         if call.name == "dense":
@@ -54,6 +71,13 @@ class OnnxRuntimePrepackedBaseline(OnnxRuntimeBaseline):
     """Matrix products with constant B, packed outside the call; other operators are excluded, because they are always packed."""
 
     name: ClassVar[str] = "onnxruntime_prepacked"
+
+    def integer_model(self, call: OperatorCall) -> _Model | None:
+        """MatMulInteger with a constant B."""
+        model = super().integer_model(call)
+        if model is None or call.constants:
+            return None
+        return replace(model, inputs={"A": call.inputs["A"]}, constants={"B": call.inputs["B"]}, variant="MatMulInteger, B packed ahead")
 
     def model(self, call: OperatorCall) -> _Model | None:
         """The model of a matrix product with a constant B."""

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from tunesmith.ops.contraction_types import ContractionTypes, types_of
 from tunesmith.ops.workload import Workload
 from tunesmith.support.errors import UserError
 
@@ -44,6 +45,15 @@ class OperatorCall:
     def dtype(self) -> str:
         """The element type of the result."""
         return self.workload.outputs[0].dtype
+
+    @property
+    def types(self) -> ContractionTypes | None:
+        """The types of a contraction whose sums have another type than an operand; None for other operators."""
+        params = self.workload.params
+        if "rhs_dtype" not in params:
+            return None
+        types = types_of(*(str(params[name]) for name in ("dtype", "rhs_dtype", "out_dtype")))
+        return types if types.sums != types.lhs else None
 
     @property
     def constants(self) -> dict[str, np.ndarray]:

@@ -12,8 +12,11 @@ import numpy as np
 from tunesmith.measure.baselines.baseline import Baseline, PreparedCall
 from tunesmith.measure.baselines.operator_call import OperatorCall
 from tunesmith.measure.baselines.torch_functions import arranged, channels_last, memory_formats, torch_function
+from tunesmith.support import dtype as dt
 
 _Run = Callable[[], Any]
+_PACKED = ("float32", "bfloat16", "float16")
+"""Types for which oneDNN packs weights."""
 _DTYPES = ("float32", "float64", "float16", "int64", "int32", "int8", "uint8")
 
 
@@ -31,6 +34,18 @@ class TorchBaseline(Baseline):
 
         torch.set_num_threads(self.threads)
         return _variants(call, "cpu")
+
+    def low_precision_variants(self, call: OperatorCall) -> Sequence[PreparedCall]:
+        """Products of bytes without epilogue (`_int_mm`), and what torch has for floats, if the result has the type of the operands."""
+        import torch
+
+        torch.set_num_threads(self.threads)
+        types = call.types
+        if types is None or not call.is_common:
+            return []
+        if dt.is_float(types.lhs):
+            return _variants(call, "cpu") if types.out == types.lhs else []
+        return _integer_products(call)
 
 
 class TorchCudaBaseline(Baseline):
@@ -144,15 +159,36 @@ def _compiled_variants(call: OperatorCall, device: str) -> list[PreparedCall]:
 
 
 def _tensors(call: OperatorCall, device: str) -> dict[str, Any]:
-    """Copies in torch's own memory, which is aligned for vectors."""
+    """Copies in torch's own memory, which is aligned for vectors; for products of halves all in that type."""
     import torch
 
-    return {name: torch.from_numpy(value).clone().to(device) for name, value in call.inputs.items()}
+    half = _dtype(call.dtype) if call.types is not None and dt.is_float(call.dtype) else None
+    return {name: torch.from_numpy(value).clone().to(device, half) for name, value in call.inputs.items()}
+
+
+def _dtype(name: str) -> Any:
+    import torch
+
+    return getattr(torch, name)
 
 
 def _array(value: Any) -> np.ndarray:
-    array: np.ndarray = value.cpu().numpy()
+    """The elements; bfloat16 as float32."""
+    array: np.ndarray = (value.float() if value.dtype == _dtype("bfloat16") else value).cpu().numpy()
     return array
+
+
+def _integer_products(call: OperatorCall) -> list[PreparedCall]:
+    """The product of bytes in int32, with the right factor in both orders of its axes."""
+    import torch
+
+    plain = call.name in ("matmul", "dense") and call.activation == "none" and "bias" not in call.inputs
+    if not plain or call.types is None or call.types.rhs != "int8":
+        return []
+    a, b = _tensors(call, "cpu").values()
+    out = torch.empty(call.output, dtype=torch.int32)
+    orders = {"_int_mm": b, "_int_mm, columns of B adjacent": b.t().contiguous().t()}
+    return [PreparedCall(name, lambda w=w: torch._int_mm(a, w, out=out), _array) for name, w in orders.items()]  # type: ignore[misc]
 
 
 def _eager(call: OperatorCall, device: str) -> _Run | None:
@@ -160,7 +196,7 @@ def _eager(call: OperatorCall, device: str) -> _Run | None:
     import torch
 
     t = _tensors(call, device)
-    out = torch.from_numpy(np.empty(call.output, call.dtype)).clone().to(device)
+    out = torch.empty(call.output, dtype=_dtype(call.dtype), device=device)
     if call.name == "matmul":
         return lambda: torch.mm(t["A"], t["B"], out=out)
     if call.name == "batch_matmul":
@@ -207,14 +243,19 @@ def _dense(call: OperatorCall, device: str) -> list[tuple[str, _Run]]:
         variants.append(("eager mm", lambda: activate(torch.mm(x, w, out=out))))
     else:
         variants.append(("eager addmm", lambda: activate(torch.addmm(bias, x, w, out=out))))
-    if call.dtype != "float32" or device != "cpu":
+    if call.dtype not in _PACKED or device != "cpu":
         return variants
     onednn, mkl, rows = torch.ops.mkldnn, torch.ops.mkl, call.number("m")
     if torch.backends.mkldnn.is_available() and hasattr(onednn, "_linear_pointwise") and hasattr(onednn, "_reorder_linear_weight"):
         packed = onednn._reorder_linear_weight(w_nk, rows)
         algorithm = "none" if activation == "gelu" else ""  # exact gelu
         variants.append(("oneDNN, weights packed ahead", lambda: onednn._linear_pointwise(x, packed, bias, activation, [], algorithm)))
-    if torch.backends.mkl.is_available() and hasattr(mkl, "_mkl_linear") and hasattr(mkl, "_mkl_reorder_linear_weight"):
+    if (
+        call.dtype == "float32"
+        and torch.backends.mkl.is_available()
+        and hasattr(mkl, "_mkl_linear")
+        and hasattr(mkl, "_mkl_reorder_linear_weight")
+    ):
         packed_mkl = mkl._mkl_reorder_linear_weight(w_nk, rows)
         variants.append(("MKL, weights packed ahead", lambda: activate(mkl._mkl_linear(x, packed_mkl, w_nk, bias, rows))))
     return variants
@@ -241,7 +282,7 @@ def _conv2d(call: OperatorCall, device: str) -> list[PreparedCall]:
     groups, activate, output = call.number("groups"), _activate(call.activation), _output(call)
     onednn = torch.ops.mkldnn
     has_packed = (
-        device == "cpu" and call.dtype == "float32" and torch.backends.mkldnn.is_available() and hasattr(onednn, "_convolution_pointwise")
+        device == "cpu" and call.dtype in _PACKED and torch.backends.mkldnn.is_available() and hasattr(onednn, "_convolution_pointwise")
     )
     variants: list[PreparedCall] = []
     for name, memory in memory_formats(call).items():

@@ -20,9 +20,11 @@ Range = tuple[float, float]
 """Half-open interval of the values of an input."""
 
 FLOATS: Range = (-1.0, 1.0)
+BYTES: Mapping[str, Range] = {"int8": (-128, 128), "uint8": (0, 256)}
 SIGNED: Range = (-8, 8)
 UNSIGNED: Range = (0, 16)
-"""Default ranges of inputs.  Inputs used as indices need an explicit range."""
+"""Default ranges of inputs.  All values of bytes occur, because products of extreme bytes are where instructions that saturate differ from
+those that do not.  Inputs used as indices need an explicit range."""
 
 
 def make_inputs(params: Sequence[ParamSpec], seed: int = 0, ranges: Mapping[str, Range] | None = None) -> list[Array]:
@@ -49,7 +51,8 @@ def _draw(param: ParamSpec, seed: int, index: int, given: Range | None) -> Array
     stream = seeds.stream(seed, "arguments", index)
     if param.dtype == "bool":
         return stream.integers(0, 2, param.shape).astype(np.bool_)
-    default = FLOATS if dtypes.is_float(param.dtype) else UNSIGNED if dtypes.is_unsigned(param.dtype) else SIGNED
+    kind = FLOATS if dtypes.is_float(param.dtype) else UNSIGNED if dtypes.is_unsigned(param.dtype) else SIGNED
+    default = BYTES.get(param.dtype, kind)
     low, high = given or default
     if not low < high:
         raise UserError(f"the range of {param.name} is empty: from {low} up to {high}. Give the lower end first")

@@ -31,6 +31,7 @@ from tunesmith.ops.softmax import log_softmax, softmax, softmax_reference
 from tunesmith.ops.transposed_convolution import transposed_convolution
 from tunesmith.ops.unary import UNARY, unary
 from tunesmith.ops.workload import workload
+from tunesmith.support import dtype as dt
 from tunesmith.support.errors import ScriptError
 
 CONV = "n=2,h=7,w=6,ci=4,co=6,kh=3,kw=2"
@@ -41,6 +42,15 @@ CASES = [
     "matmul(m=3,n=5,k=7,tb=1)",
     "matmul(m=3,n=5,k=7,ta=1,tb=1,dtype=float64)",
     "matmul(m=2,n=3,k=4,dtype=float16)",
+    "matmul(m=3,n=4,k=7,dtype=bfloat16)",
+    "matmul(m=3,n=4,k=7,ta=1,dtype=bfloat16,out_dtype=float32)",
+    "matmul(m=3,n=4,k=7,dtype=uint8)",
+    "batch_matmul(b=2,m=3,n=5,k=4,tb=1,dtype=uint8,rhs_dtype=int8)",
+    "dense(m=3,n=5,k=4,activation=gelu,dtype=bfloat16)",
+    "dense(m=3,n=5,k=4,activation=relu,dtype=int8)",
+    f"conv2d({CONV},pad=1,bias=1,residual=1,relu=1,dtype=uint8,rhs_dtype=int8)",
+    f"conv2d({CONV},pad=1,bias=1,groups=2,layout=NCHW,dtype=float16)",
+    f"conv2d({CONV},pad=1,relu=1,dtype=bfloat16)",
     "batch_matmul(b=2,m=3,n=5,k=4)",
     "batch_matmul(b=3,m=3,n=2,k=5,ta=1,tb=1)",
     "dense(m=3,n=5,k=7)",
@@ -124,7 +134,7 @@ CASES = [
     ],
     "resize2d(n=1,h=2,w=1,c=1,oh=1,ow=3,mode=linear,coordinates=align_corners)",
 ]
-TOLERANCE = {"float16": 5e-3, "float32": 1e-5, "float64": 1e-12, "int64": 0.0}
+TOLERANCE = {"float16": 5e-3, "bfloat16": 1e-2, "float32": 1e-5, "float64": 1e-12, "int32": 0.0, "int64": 0.0}
 
 
 @pytest.mark.parametrize("text", CASES)
@@ -135,7 +145,7 @@ def test_the_program_computes_what_numpy_computes(text: str) -> None:
     expected = case.reference(inputs)
     assert len(results) == len(expected) == len(case.outputs) == (2 if case.name == "lstm_cell" else 1)
     for result, want, spec in zip(results, expected, case.outputs, strict=True):
-        assert want.shape == spec.shape == result.shape and str(want.dtype) == spec.dtype and want.flags.c_contiguous
+        assert want.shape == spec.shape == result.shape and want.dtype == dt.to_numpy(spec.dtype) and want.flags.c_contiguous
         assert np.isfinite(want).all()
         np.testing.assert_allclose(result, want, rtol=TOLERANCE[spec.dtype], atol=TOLERANCE[spec.dtype] / 10)
 
@@ -168,6 +178,9 @@ NHWC, NCHW = ["n", "h", "w", "c"], ["n", "c", "h", "w"]
         ("matmul(m=3,n=5,k=7)", {"C": ["i", "j", "k"]}),
         ("batch_matmul(b=2,m=3,n=5,k=7)", {"C": ["b", "i", "j", "k"]}),
         ("dense(m=3,n=5,k=7)", {"C": ["i", "j", "k"], "bias": IJ}),
+        ("matmul(m=3,n=5,k=7,dtype=float16)", {"C": ["i", "j", "k"], "cast": IJ}),
+        ("matmul(m=3,n=5,k=7,dtype=float16,out_dtype=float32)", {"C": ["i", "j", "k"]}),
+        ("dense(m=3,n=5,k=7,dtype=bfloat16,activation=relu)", {"C": ["i", "j", "k"], "bias": IJ, "relu": IJ, "cast": IJ}),
         ("dense(m=3,n=5,k=7,bias=0,activation=relu)", {"C": ["i", "j", "k"], "relu": IJ}),
         ("dense(m=3,n=5,k=7,activation=gelu)", {"C": ["i", "j", "k"], "bias": IJ, "gelu": IJ}),
         (f"conv2d({CONV})", {"C": [*NHWC, "rh", "rw", "rc"]}),

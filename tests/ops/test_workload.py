@@ -21,6 +21,8 @@ CONV = "n=1,h=5,w=5,ci=4,co=4,kh=3,kw=3"
         ("matmul(m=4,n=5,k=6)", "matmul(m=4,n=5,k=6)"),
         (" matmul ( k = 6, n=5 ,\n m=4, ta=0, dtype=float32 ) ", "matmul(m=4,n=5,k=6)"),
         ("matmul(m=004,n=+5,k=6,tb=1,dtype=float16)", "matmul(m=4,n=5,k=6,tb=1,dtype=float16)"),
+        ("matmul(m=4,n=5,k=6,dtype=int8,rhs_dtype=int8,out_dtype=int32)", "matmul(m=4,n=5,k=6,dtype=int8)"),
+        ("matmul(m=4,n=5,k=6,dtype=bfloat16,out_dtype=bfloat16)", "matmul(m=4,n=5,k=6,dtype=bfloat16)"),
         (f"conv2d(pad=1,{CONV},layout=NCHW,stride=1)", f"conv2d({CONV},pad=1,layout=NCHW)"),
         ("dense(m=1,n=2,k=3,bias=1,activation=none)", "dense(m=1,n=2,k=3)"),
         ("dense(m=1,n=2,k=3,bias=0)", "dense(m=1,n=2,k=3,bias=0)"),
@@ -62,7 +64,7 @@ def test_values_may_be_given_as_values() -> None:
         ("matmul(m=1", "is not a workload"),
         ("matmul(m=1) x", "is not a workload"),
         ("matmull(m=1,n=1,k=1)", "unknown operator 'matmull'. Did you mean 'matmul'"),
-        ("matmul(4,5,6)", r"'4' is not of the form key=value. Usage: matmul\(m, n, k, ta=0, tb=0, dtype=float32\)"),
+        ("matmul(4,5,6)", r"'4' is not of the form key=value. Usage: matmul\(m, n, k, ta=0, tb=0, dtype=float32, rhs_dtype=same, out_dtype=auto\)"),
         ("matmul(m=4,n=5,k=6,)", "'' is not of the form key=value"),
         ("matmul(=4)", "'=4' is not of the form key=value"),
         ("matmul(m=4,m=5)", "the parameter m is given twice"),
@@ -80,7 +82,15 @@ def test_values_may_be_given_as_values() -> None:
         ("matmul(m=,n=5,k=6)", "expected an integer from 1, got ''"),
         ("matmul(m=1,n=5,k=6,ta=2)", "parameter ta: expected 0 or 1, got '2'"),
         ("matmul(m=1,n=5,k=6,ta=-1)", "parameter ta: expected 0 or 1, got '-1'"),
-        ("matmul(m=1,n=5,k=6,dtype=float33)", "expected float16 or float32 or float64, got 'float33'. Did you mean 'float32'"),
+        ("relu(shape=4,dtype=float33)", "expected float16 or float32 or float64, got 'float33'. Did you mean 'float32'"),
+        (
+            "matmul(m=1,n=5,k=6,dtype=int16)",
+            "parameter dtype: expected float16 or bfloat16 or float32 or float64 or int8 or uint8, got 'int16'",
+        ),
+        ("matmul(m=1,n=5,k=6,rhs_dtype=int8)", "rhs_dtype=int8: only operands of bytes may have different types, and dtype is float32"),
+        ("matmul(m=1,n=5,k=6,dtype=int8,out_dtype=float32)", "out_dtype=float32: a contraction of int8 operands has a result of int32"),
+        ("matmul(m=1,n=5,k=6,dtype=bfloat16,out_dtype=float16)", "of bfloat16 operands has a result of bfloat16 or float32"),
+        ("dense(m=1,n=5,k=6,dtype=int8,activation=gelu)", "activation=gelu: sums of int8 products are integers"),
         (f"conv2d({CONV},layout=nhwc)", "parameter layout: expected NHWC or NCHW, got 'nhwc'. Did you mean 'NHWC'"),
         (f"conv2d({CONV},pad=-1)", "parameter pad: expected an integer from 0, got '-1'"),
         (f"conv2d({CONV},groups=3)", "conv2d: groups=3 must divide ci=4 and co=4"),
@@ -144,6 +154,10 @@ def test_random_inputs_have_the_type_and_domain_of_the_operator() -> None:
     a, b = workload("div(shape=40x50,dtype=float64)").random_inputs()
     assert a.dtype == b.dtype == np.float64 and a.min() < 0 and b.min() >= 0.5
     assert workload("relu(shape=4,dtype=float16)").random_inputs()[0].dtype == np.float16
+    a, b = workload("matmul(m=40,n=50,k=60,dtype=uint8,rhs_dtype=int8)").random_inputs()
+    assert (a.dtype, a.min(), a.max()) == (np.uint8, 0, 255) and (b.dtype, b.min(), b.max()) == (np.int8, -128, 127)
+    a, b = workload("matmul(m=40,n=50,k=60,dtype=bfloat16)").random_inputs()
+    assert a.dtype == np.float32 and not (a.view(np.uint32) & 0xFFFF).any() and a.min() < 0
 
 
 def test_random_indices_are_in_range() -> None:

@@ -43,7 +43,8 @@ from tunesmith.search.space.rules.block_classes import (
     producers,
     vector_axis,
 )
-from tunesmith.search.space.rules.tile_domains import ROWS, middle_tiles, outer_tiles, vector_tiles
+from tunesmith.search.space.rules.dot_instruction import Dot, packed_layout
+from tunesmith.search.space.rules.tile_domains import ROWS, VECTORS, middle_tiles, outer_tiles, vector_tiles
 
 WINDOW = 8
 """Maximum extent of a reduction loop that may be unrolled: the window of a convolution, not its channels."""
@@ -71,6 +72,7 @@ class Plan:
         transposed: the vector axis is not the output's last axis, so the tile is transposed when written back.
         threads: the outermost loops are parallel.
         blocked: split the longest reduction loop into blocks outside the register tiles, so that a packed block stays in a cache.
+        dot: the dot-product instruction that computes the register tile; None for multiply-adds.
     """
 
     vector_first: bool
@@ -82,11 +84,12 @@ class Plan:
     axis: int = -1
     transposed: bool = False
     threads: bool = True
+    dot: Dot | None = None
 
     @property
     def name(self) -> str:
         """A readable, unique name."""
-        parts = ["tile", "vec-rows" if self.vector_first else "rows-vec"]
+        parts = ["tile" if self.dot is None else "dot", "vec-rows" if self.vector_first else "rows-vec"]
         if self.pack:
             parts.append(f"pack({self.pack}{' const' if self.constant else ''})")
         if self.pad:
@@ -110,31 +113,52 @@ class _Levels:
     rows: list[IntRV] = field(default_factory=list)
     vector: IntRV | None = None
     vector_loops: list[LoopRV] = field(default_factory=list)
+    instruction: list[LoopRV] = field(default_factory=list)
+    """The loops of a dot-product instruction, over lanes and the elements of a group; empty for multiply-adds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A function that one nest computes.
+
+    Attributes:
+        main: its only contraction.
+        pads: elementwise blocks that compute operands of the contraction.
+        followed: elementwise blocks read its result.
+    """
+
+    main: Block
+    pads: tuple[str, ...]
+    followed: bool
 
 
 def sketches(func: PrimFunc, target: Target) -> list[Named]:
     """Named schedules for a function with exactly one contraction; none for others."""
-    if not has_own_nests(func):
+    found = candidate(func, target)
+    last = None if found is None else vector_axis(found.main)
+    if found is None or last is None:
         return []
+    return [x for axis in [last, *_axes_across(found.main, last)] for x in named(found, plans(func, found, target, axis), target)]
+
+
+def candidate(func: PrimFunc, target: Target) -> Candidate | None:
+    """The contraction of a function and the blocks around it; None if one nest cannot compute the function."""
+    if not has_own_nests(func):
+        return None
     blocks = blocks_under(func.body)
     mains = [b for b in blocks if is_contraction(b)]
     if len(mains) != 1:
-        return []
-    main = mains[0]
-    last = vector_axis(main)
-    if last is None:
-        return []
-    pads = [p.name for p in producers(func, main) if is_pointwise(p)]
-    others = [b for b in blocks if b is not main and b.name not in pads]
-    if not all(is_pointwise(b) for b in others):
-        return []
-    if epilogue_size(func, others) * target.vector_registers > UNROLLED:
-        return []
-    out: list[Named] = []
-    for axis in [last, *_axes_across(main, last)]:
-        for plan in _plans(func, main, target, axis, axis != last, bool(pads), bool(others)):
-            out.append((plan.name, lambda s, plan=plan: schedule(s, main.name, pads, plan, target)))  # type: ignore[misc]
-    return out
+        return None
+    pads = [p.name for p in producers(func, mains[0]) if is_pointwise(p)]
+    others = [b for b in blocks if b is not mains[0] and b.name not in pads]
+    if not all(is_pointwise(b) for b in others) or epilogue_size(func, others) * target.vector_registers > UNROLLED:
+        return None
+    return Candidate(mains[0], tuple(pads), bool(others))
+
+
+def named(found: Candidate, plans: Sequence[Plan], target: Target) -> list[Named]:
+    """The plans with their names, as functions that schedule."""
+    return [(plan.name, lambda s, plan=plan: schedule(s, found.main.name, found.pads, plan, target)) for plan in plans]  # type: ignore[misc]
 
 
 def epilogue_size(func: PrimFunc, blocks: list[Block]) -> int:
@@ -179,24 +203,32 @@ def _outside_of_remainders(e: Poly) -> set[Var]:
     return out
 
 
-def _plans(func: PrimFunc, main: Block, target: Target, axis: int, across: bool, padded: bool, followed: bool) -> list[Plan]:
+def plans(func: PrimFunc, found: Candidate, target: Target, axis: int, dot: Dot | None = None) -> list[Plan]:
+    """The structural choices for a vector axis, given as its position, with multiply-adds or a dot-product instruction."""
+    main, padded = found.main, bool(found.pads)
+    across = axis != vector_axis(main)
     vector = main.iters[axis].var
-    packable = [o for o in operands(main) if vector in o.iters and o.buffer in func.params]
-    packs: list[tuple[str | None, bool]] = []
-    if all(vector in o.contiguous for o in packable):
-        packs.append((None, False))
-    # An operand that is read twice is packed once.
-    packs += dict.fromkeys([(o.buffer.name, o.buffer.name in func.constants) for o in packable if packs_well(main, o, vector)])
+    if dot is None:
+        packable = [o for o in operands(main) if vector in o.iters and o.buffer in func.params]
+        packs: list[tuple[str | None, bool]] = []
+        if all(vector in o.contiguous for o in packable):
+            packs.append((None, False))
+        # An operand that is read twice is packed once.
+        packs += dict.fromkeys([(o.buffer.name, o.buffer.name in func.constants) for o in packable if packs_well(main, o, vector)])
+    else:
+        packs = [(dot.packed.buffer.name, dot.packed.buffer.name in func.constants)]
     windows = [False, True] if any(i.kind == "R" and 1 < (i.extent.const or 0) <= WINDOW for i in main.iters) else [False]
-    longest = max([i.extent.const or 0 for i in main.iters if i.kind == "R"], default=0)
-    cuts = (False, True) if longest >= BLOCKS[0] * 2 and not (followed or padded or across) else (False,)
+    longest = max([i.extent.const or 0 for i in main.iters if i.kind == "R"], default=0) // (1 if dot is None else dot.group)
+    cuts = (False, True) if longest >= BLOCKS[0] * 2 and not (found.followed or padded or across) else (False,)
     paddings: tuple[str | None, ...] = ("inline", "block", "root") if padded else (None,)
-    if target.tile_structure.count("R") == 2 and longest > SHORT_BLOCKS[0] and not (followed or across):
+    if dot is not None and padded:
+        paddings = ("block", "root")  # the instruction reads groups of neighbours without conditions
+    if target.tile_structure.count("R") == 2 and longest > SHORT_BLOCKS[0] and not (found.followed or across):
         cuts, paddings = (True,), paddings[:1]
         windows = windows if longest > WINDOW else [False]
     threading = (True, False) if worth_serial(func, target) else (True,)
     return [
-        Plan(first, pack, constant, pad, window, cut, axis, across, threads)
+        Plan(first, pack, constant, pad, window, cut, axis, across, threads, dot)
         for first, (pack, constant), pad, window, cut, threads in itertools.product(
             (False, True), packs, paddings, windows, cuts, threading
         )
@@ -211,7 +243,7 @@ def packs_well(main: Block, o: Operand, vector: Var) -> bool:
     return vector not in o.contiguous or any(v not in o.iters for v in rows)
 
 
-def schedule(s: Schedule, main: str, pads: list[str], plan: Plan, target: Target) -> None:
+def schedule(s: Schedule, main: str, pads: Sequence[str], plan: Plan, target: Target) -> None:
     """Build the nest of `plan`."""
     for b in [b.name for b in s.blocks() if is_pointwise(b) and b.name not in pads and b.name != main and not is_output(s.func, b)]:
         s.compute_inline(s.get_block(b))
@@ -237,6 +269,7 @@ def nest(s: Schedule, main: str, readers: Sequence[str], pads: Sequence[str], pl
     lanes, registers = target.vector_lanes("float32"), target.vector_registers
     structure = target.tile_structure
     levels, reduction, window = _tile(s, block, plan, structure.count("S"), lanes, registers)
+    innermost = levels.instruction
     vec1 = levels.vector_loops[1]
     *outer, (vec2, *rows2), (vec3, *rows3) = [
         [v, *[x for x in loops if x is not v]] for v, loops in zip(levels.vector_loops[1:], levels.loops[1:], strict=True)
@@ -255,9 +288,10 @@ def nest(s: Schedule, main: str, readers: Sequence[str], pads: Sequence[str], pl
         # In a structure with one R, the blocks are those of the loops over register tiles.
         at = structure.index("R") if structure.count("R") == 2 else len(between) - 1
         between.insert(at, cut)
-    s.reorder([*itertools.chain(*between), *reduction, *rows3, vec3])
-    _budget(s, levels, lanes, registers)
-    _bound_code(s, block, plan.axis, levels, window, lanes)
+    s.reorder([*itertools.chain(*between), *reduction, *rows3, vec3, *innermost])
+    _budget(s, levels, plan.dot, lanes, registers)
+    if plan.dot is None:
+        _bound_code(s, block, plan.axis, levels, window, lanes)
     if plan.blocked:
         fill, epilogue = s.cache_reduction(block, over_tiles[-1], "register")
         mark_epilogue(s, fill)
@@ -272,14 +306,18 @@ def nest(s: Schedule, main: str, readers: Sequence[str], pads: Sequence[str], pl
             s.annotate(vec1, "prefetch_ahead", s.sample_categorical((0, 1), "prefetch"))
     for p in pads if plan.pad in ("block", "root") else []:
         pad(s, s.get_block(p), levels.loops[0][-1] if plan.pad == "block" else None, lanes, plan.threads)
-    s.vectorize(vec3)
-    for x in rows3:
+    if not innermost:
+        s.vectorize(vec3)
+    for x in [*rows3, vec3] if innermost else rows3:
         s.unroll(x)
     if window is not None:
         s.unroll(window)
     mark_epilogue(s, epilogue)
-    if not plan.blocked:
-        s.decompose_reduction(block, reduction[0])
+    init = None if plan.blocked else s.decompose_reduction(block, reduction[0])
+    if plan.dot is not None:
+        if init is not None:
+            s.vectorize(s.get_loops(init)[-1])
+        s.tensorize(innermost[0], plan.dot.intrinsic)
     tasks = s.fuse(levels.loops[0])
     if plan.threads:
         s.parallel(tasks)
@@ -290,8 +328,14 @@ def _tile(s: Schedule, block: BlockRV, plan: Plan, depth: int, lanes: int, regis
     levels = _Levels([[] for _ in range(depth)])
     reduction: list[LoopRV] = []
     window: LoopRV | None = None
+    lane: LoopRV | None = None
+    group: LoopRV | None = None
     for n, (it, loop) in enumerate(zip(s.block(block).iters, s.get_loops(block), strict=True)):
         extent = it.extent.const or 1
+        if plan.dot is not None and n == plan.dot.reduced:
+            over, group = s.split(loop, [None, plan.dot.group])
+            reduction.append(over)
+            continue
         if it.kind == "R":
             reduction.append(loop)
             if plan.unroll_window and 1 < extent <= WINDOW:
@@ -299,6 +343,17 @@ def _tile(s: Schedule, block: BlockRV, plan: Plan, depth: int, lanes: int, regis
             continue
         if n != plan.axis and extent == 1:
             levels.loops[0].append(loop)
+            continue
+        if plan.dot is not None and n == plan.axis:
+            vectors = -(-extent // plan.dot.lanes)
+            inner = tuple(v for v in VECTORS if v <= vectors)
+            domains = [*[outer_tiles(vectors)] * (depth - 3), middle_tiles(vectors, inner), inner, (plan.dot.lanes,)]
+            *factors, _ = s.sample_tile(loop, depth + 1, loop.var.name, domains, slack=plan.dot.lanes)
+            # The number of lanes as a literal: the packed operand is addressed by vectors of this length.
+            *parts, lane = s.split(loop, [None, *factors, plan.dot.lanes])
+            levels.vector, levels.vector_loops = factors[-1], parts
+            for at, x in enumerate(parts):
+                levels.loops[at].append(x)
             continue
         inner = vector_tiles(lanes, registers) if n == plan.axis else tuple([r for r in ROWS if r <= extent])
         domains = [*[outer_tiles(extent)] * (depth - 3), middle_tiles(extent, inner), inner]
@@ -310,6 +365,8 @@ def _tile(s: Schedule, block: BlockRV, plan: Plan, depth: int, lanes: int, regis
             levels.vector, levels.vector_loops = factors[-1], parts
         else:
             levels.rows.append(factors[-1])
+    if lane is not None and group is not None:
+        levels.instruction = [lane, group]
     return levels, reduction, window
 
 
@@ -330,13 +387,14 @@ def _epilogue(s: Schedule, block: BlockRV, readers: Sequence[str], plan: Plan) -
     return s.get_block(readers[0])
 
 
-def _budget(s: Schedule, levels: _Levels, lanes: int, registers: int) -> None:
+def _budget(s: Schedule, levels: _Levels, dot: Dot | None, lanes: int, registers: int) -> None:
     """Require that accumulators, one row of the vector operand and one broadcast fit the registers: rows * nv + nv + 1 <= registers."""
     assert levels.vector is not None
     v = levels.vector.expr
     rows = product([r.expr for r in levels.rows])
+    over = rows * v + v + lanes - registers * lanes if dot is None else rows * v + v * dot.held + dot.held - registers
     s.step = "register budget"
-    s.require("le0", rows * v + v + lanes - registers * lanes, "register-budget", "the register tile does not fit the registers")
+    s.require("le0", over, "register-budget", "the register tile does not fit the registers")
 
 
 def _bound_code(s: Schedule, block: BlockRV, axis: int, levels: _Levels, window: LoopRV | None, lanes: int) -> None:
@@ -375,23 +433,10 @@ def _is_linear(b: Block, axis: Var, lanes: int) -> bool:
 
 
 def _pack(s: Schedule, block: BlockRV, plan: Plan, levels: _Levels, at: LoopRV) -> BlockRV:
-    """Pack an operand into panels of the register tile's width; returns the copying block.
-
-    The layout is [vector axis / tile, the other axes, vector axis % tile].
-    """
+    """Pack an operand into panels of the register tile's width, or into vectors of the instruction; returns the copying block."""
     assert plan.pack is not None and levels.vector is not None
     b = s.block(block)
-    axis = b.iters[plan.axis].var
-    buffer = next(a.buffer for a in reads(b) if a.buffer.name == plan.pack)
-    access, indices = access_to_pack(b, buffer, axis)
-    vector = next(i for i, e in enumerate(indices) if e.as_var() is axis)
-    rest = [d for d in range(len(indices)) if d != vector]
-    order = {it.var: n for n, it in enumerate(b.iters)}
-    rest.sort(key=lambda d: max([order[v] for v in indices[d].vars if v in order], default=0))
-    layout: Layout = [[vector, "/", levels.vector], *rest, [vector, "%", levels.vector]]
-    spatial = {it.var for it in b.iters if it.kind == "S"}
-    # A remainder takes all of its values in every tile, so that each tile would pack the whole operand.
-    whole = any(not (e.vars & spatial) <= _outside_of_remainders(e) for e in indices)
+    layout, whole, access = (packed_layout(plan.dot, b), False, {}) if plan.dot else _panels(b, plan, levels.vector)
     copy = s.cache_read(block, plan.pack, "global" if plan.constant or whole else "workspace", layout, **access)
     if not plan.constant and not whole:
         s.compute_at(copy, at)
@@ -401,6 +446,22 @@ def _pack(s: Schedule, block: BlockRV, plan: Plan, levels: _Levels, at: LoopRV) 
     if (plan.constant or whole) and plan.threads:
         s.parallel(s.get_loops(copy)[0])
     return copy
+
+
+def _panels(b: Block, plan: Plan, width: IntRV) -> tuple[Layout, bool, dict[str, int]]:
+    """The layout of a packed operand: [vector axis / tile, the other axes, vector axis % tile]; whether it must be packed as a whole; and
+    the access that is packed."""
+    axis = b.iters[plan.axis].var
+    buffer = next(a.buffer for a in reads(b) if a.buffer.name == plan.pack)
+    access, indices = access_to_pack(b, buffer, axis)
+    vector = next(i for i, e in enumerate(indices) if e.as_var() is axis)
+    rest = [d for d in range(len(indices)) if d != vector]
+    order = {it.var: n for n, it in enumerate(b.iters)}
+    rest.sort(key=lambda d: max([order[v] for v in indices[d].vars if v in order], default=0))
+    spatial = {it.var for it in b.iters if it.kind == "S"}
+    # A remainder takes all of its values in every tile, so that each tile would pack the whole operand.
+    whole = any(not (e.vars & spatial) <= _outside_of_remainders(e) for e in indices)
+    return [[vector, "/", width], *rest, [vector, "%", width]], whole, access
 
 
 def pad(s: Schedule, pad: BlockRV, at: LoopRV | None, lanes: int, threads: bool) -> None:

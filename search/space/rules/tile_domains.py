@@ -4,13 +4,15 @@ from __future__ import annotations
 
 ROWS = (*range(1, 17), 18, 20, 22, 24, 26, 28, 30)
 """Numbers of rows of a register tile."""
+VECTORS = (1, 2, 3, 4, 5, 6)
+"""Numbers of vectors of a register tile."""
 FEW = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32)
 """Sizes of a cache block in inner tiles."""
 
 
 def vector_tiles(lanes: int, registers: int) -> tuple[int, ...]:
     """Numbers of columns of a register tile: 1 to min(6, max(registers // 4, 2)) whole vectors."""
-    return tuple(lanes * n for n in range(1, max(registers // 4, 2) + 1) if n <= 6)
+    return tuple(lanes * n for n in VECTORS if n <= max(registers // 4, 2))
 
 
 def middle_tiles(extent: int, inner: tuple[int, ...], limit: int = 64) -> tuple[int, ...]:

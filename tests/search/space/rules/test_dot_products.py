@@ -15,7 +15,8 @@ from tunesmith.ir.visit import blocks_under
 from tunesmith.runtime.module import Module
 from tunesmith.schedule.schedule import replay
 from tunesmith.search.space.rules.block_classes import is_contraction
-from tunesmith.search.space.rules.dot_products import dot_of, sketches
+from tunesmith.search.space.rules.dot_instruction import dot_of
+from tunesmith.search.space.rules.dot_products import sketches
 from tunesmith.search.space.rules_table import generate
 
 ZEN5 = Target("llvm -mcpu=znver5 -num-cores=2")

@@ -1,0 +1,88 @@
+"""Find the dot-product instruction that computes a contraction: AVX-512 VNNI, AVX-VNNI, AVX512-BF16.
+
+A lane of the instruction sums a group of products of neighbouring elements of the reduction.  One operand is packed so that the groups of
+the lanes of a vector are adjacent: [vectors, other axes, groups, lanes, elements of a group].  The other operand is broadcast, group by
+group.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tunesmith.ir.analysis.access_regions import Access, reads
+from tunesmith.ir.analysis.guards import step_of
+from tunesmith.ir.analysis.reduction_update import reassociable_update
+from tunesmith.ir.buffer import BufferLoad
+from tunesmith.ir.expr import Binary, Cast
+from tunesmith.ir.poly import ONE
+from tunesmith.ir.stmt import Block
+from tunesmith.ir.target.target import Target
+from tunesmith.ir.tensor_intrinsics.intrinsic import TENSOR_INTRINSICS
+from tunesmith.schedule.layout import Layout
+from tunesmith.search.space.rules.block_classes import vector_axis
+
+INSTRUCTIONS = {
+    ("uint8", "int8", "int32"): ("vpdpbusd", 4),
+    ("int8", "int8", "int32"): ("vpdpbusd_s8s8", 4),
+    ("bfloat16", "bfloat16", "float32"): ("vdpbf16ps", 2),
+}
+"""By the types of the broadcast operand, the packed operand and the result: the instruction, and the elements of a group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """How a block uses a dot-product instruction.
+
+    Attributes:
+        intrinsic: name of the tensor intrinsic.
+        lanes: of a vector of accumulators.
+        group: elements of the reduction that a lane sums.
+        vector: position of the vector axis among the iteration variables.
+        reduced: position of the reduction variable whose neighbours form groups.
+        packed: the read of the packed operand.
+        held: registers besides the accumulators: for each vector of the tile, and for the broadcast operand.
+    """
+
+    intrinsic: str
+    lanes: int
+    group: int
+    vector: int
+    reduced: int
+    packed: Access
+    held: int
+
+
+def dot_of(b: Block, target: Target) -> Dot | None:
+    """How the block uses an instruction that the target has; None if it cannot."""
+    update, vector = reassociable_update(b), vector_axis(b)
+    if update is None or vector is None or update.op != "add" or not isinstance(update.term, Binary) or update.term.op != "mul":
+        return None
+    out = update.store.buffer.dtype
+    for left, right in ((update.term.a, update.term.b), (update.term.b, update.term.a)):
+        if not all(isinstance(x, Cast) and x.dtype == out and isinstance(x.a, BufferLoad) for x in (left, right)):
+            continue
+        a, p = (next(r for r in reads(b) if r.buffer is x.a.buffer and r.indices == x.a.indices) for x in (left, right))  # type: ignore[attr-defined]
+        found = INSTRUCTIONS.get((a.buffer.dtype, p.buffer.dtype, out))
+        if found is None or a.buffer is p.buffer:
+            continue
+        axis = b.iters[vector].var
+        if any(axis in e.vars for e in a.indices) or not any(e.as_var() is axis for e in p.indices):
+            continue
+        for n, it in enumerate(b.iters):
+            neighbours = it.kind == "R" and (it.extent.const or 1) % found[1] == 0 and step_of(a.indices[-1], it.var) == ONE
+            if neighbours and not any(it.var in e.vars for e in a.indices[:-1]) and any(e.as_var() is it.var for e in p.indices):
+                # The compensation of signed bytes needs the product of the packed operand with 128, and one more broadcast.
+                held = 2 if found[0] == "vpdpbusd_s8s8" else 1
+                for bits in (512, 256, 128):
+                    name = f"x86.{found[0]}.{bits}"
+                    if bits <= target.vector_bits and TENSOR_INTRINSICS.get(name).is_available(target.features):
+                        return Dot(name, bits // 32, found[1], vector, n, p, held)
+    return None
+
+
+def packed_layout(dot: Dot, b: Block) -> Layout:
+    """The layout of the packed operand of a block: [vectors, other axes, groups, lanes, elements of a group]."""
+    indices = next(a.indices for a in reads(b) if a.buffer is dot.packed.buffer)
+    lane, element = (next(d for d, e in enumerate(indices) if e.as_var() is b.iters[n].var) for n in (dot.vector, dot.reduced))
+    rest = [d for d in range(len(indices)) if d not in (lane, element)]
+    return [[lane, "/", dot.lanes], *rest, [element, "/", dot.group], [lane, "%", dot.lanes], [element, "%", dot.group]]
