@@ -6,7 +6,7 @@ tensor instructions compute, and what libraries mean by these types.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +17,7 @@ from tunesmith.ops import tensor_expression as te
 from tunesmith.ops.parameter import Value, WordParameter
 from tunesmith.ops.tensor_expression import Tensor
 from tunesmith.support import dtype as dt
-from tunesmith.support.errors import UserError
+from tunesmith.support.errors import ScriptError, UserError
 
 _BYTES = ("int8", "uint8")
 _HALVES = ("float16", "bfloat16")
@@ -95,6 +95,17 @@ def rounded(x: Tensor, out: str, name: str = "cast") -> Tensor:
     return te.compute(x.shape, lambda *i: te.cast(out, x[i]), name, axes=tuple([v.name for v in x.axes]) or None)
 
 
+def result_type(dtype: str, out_dtype: str) -> str:
+    """The type of the result of a contraction of `dtype` operands, for an optional type.
+
+    Raises:
+        ScriptError: it is neither the type of the operands nor that of the sums.
+    """
+    if out_dtype not in ("", dtype, sums_of(dtype)):
+        raise ScriptError(f"out_dtype={out_dtype!r}: a contraction of {dtype} operands has a result of {dtype} or {sums_of(dtype)}")
+    return out_dtype or dtype
+
+
 def in_type(x: np.ndarray, dtype: str) -> np.ndarray:
     """A float64 result of numpy in the type of a program's result: integers wrap around, and bfloat16 is stored as float32."""
     if dtype == "bfloat16":
@@ -103,3 +114,17 @@ def in_type(x: np.ndarray, dtype: str) -> np.ndarray:
         return x.astype(dtype)
     # Exact: a sum of fewer than 2**38 products of bytes is less than 2**53.
     return x.astype(np.int64).astype(dtype)
+
+
+def contracted(compute: Callable[[np.ndarray, np.ndarray], np.ndarray], a: np.ndarray, b: np.ndarray, out_dtype: str = "") -> np.ndarray:
+    """A contraction by numpy in the type of the result: computed in float64 and rounded once, for operands of int32 and int64 in their type.
+
+    Args:
+        compute: the contraction of two arrays.
+        a, b: the operands.
+        out_dtype: type of the result; default: the type of `a`.
+    """
+    name = dt.from_numpy(a.dtype)
+    wide = np.dtype(np.float64) if dt.is_float(name) or sums_of(name) != name else a.dtype
+    made = np.asarray(compute(a.astype(wide), b.astype(wide)))
+    return in_type(made, out_dtype or name) if wide.kind == "f" else made.astype(out_dtype or a.dtype)

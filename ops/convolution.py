@@ -17,11 +17,12 @@ import numpy as np
 from tunesmith.ir.expr import Expr
 from tunesmith.ir.poly import Poly
 from tunesmith.ops import tensor_expression as te
-from tunesmith.ops.contraction_types import CONTRACTION_TYPES, in_type, product, rounded, settle_types, types_of
+from tunesmith.ops.contraction_types import CONTRACTION_TYPES, in_type, product, result_type, rounded, settle_types, types_of
 from tunesmith.ops.epilogue import activate, bias_add, residual_add
 from tunesmith.ops.operator import Operator
 from tunesmith.ops.parameter import IntParameter, Value, WordParameter, flag
 from tunesmith.ops.tensor_expression import Tensor
+from tunesmith.support import dtype as dt
 from tunesmith.support.errors import ScriptError, UserError
 
 LAYOUTS = {1: ("NWC", "NCW"), 2: ("NHWC", "NCHW"), 3: ("NDHWC", "NCDHW")}
@@ -145,7 +146,7 @@ def convolution(
         sums = te.compute((n, *out, co), lambda b, *i: element(b, i[:-1], i[-1]), "C", axes=IMAGE_LOOPS[layout])
     else:
         sums = te.compute((n, co, *out), lambda b, c, *i: element(b, i, c), "C", axes=IMAGE_LOOPS[layout])
-    return rounded(sums, out_dtype or x.dtype)
+    return rounded(sums, result_type(x.dtype, out_dtype))
 
 
 def check_windows(rank: int, p: Mapping[str, Value], dilation: int = 1) -> None:
@@ -229,6 +230,14 @@ def convolved(
         cut = [slice(i * d, i * d + (o - 1) * s + 1, s) for i, o, s, d in zip(tap, out, strides, dilations, strict=True)]
         total += image[(slice(None), *cut)].reshape(n * prod(out), groups, inner).swapaxes(0, 1) @ filters[tap]
     return total.swapaxes(0, 1).reshape(n, *out, co)
+
+
+def convolved_as(
+    x: np.ndarray, w: np.ndarray, stride: Numbers, pad: Sides, dilation: Numbers, groups: int, layout: str, out_dtype: str = ""
+) -> np.ndarray:
+    """The convolution in numpy, in `layout` and in the type of the result, by default that of `x`."""
+    out = convolved(x, w, stride, pad, dilation, groups, layout)
+    return in_type(in_layout(out, layout, out.dtype), out_dtype or dt.from_numpy(x.dtype))
 
 
 def _reference(

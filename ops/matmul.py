@@ -7,10 +7,9 @@ import numpy as np
 from tunesmith.ir.expr import Expr
 from tunesmith.ir.poly import Poly
 from tunesmith.ops import tensor_expression as te
-from tunesmith.ops.contraction_types import CONTRACTION_TYPES, in_type, product, rounded, settle_types, types_of
+from tunesmith.ops.contraction_types import CONTRACTION_TYPES, contracted, in_type, product, result_type, rounded, settle_types, types_of
 from tunesmith.ops.operator import Operator
 from tunesmith.ops.parameter import IntParameter, flag
-from tunesmith.ops.reduction import accumulator
 from tunesmith.ops.tensor_expression import Tensor
 from tunesmith.support.errors import ScriptError
 
@@ -44,7 +43,7 @@ def matmul(a: Tensor, b: Tensor, ta: bool = False, tb: bool = False, name: str =
         return te.sum(product(x, y), axis=r)
 
     sums = te.compute((*a.shape[:-2], m, n), element, name, axes=("i", "j") if rank == 2 else ("b", "i", "j"))
-    return rounded(sums, out_dtype or a.dtype)
+    return rounded(sums, result_type(a.dtype, out_dtype))
 
 
 def _tensors(*, m: int, n: int, k: int, ta: int, tb: int, b: int | None = None, **types: str) -> list[Tensor]:
@@ -54,9 +53,9 @@ def _tensors(*, m: int, n: int, k: int, ta: int, tb: int, b: int | None = None, 
     return [left, right, matmul(left, right, bool(ta), bool(tb), out_dtype=t.out)]
 
 
-def matmul_reference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """numpy.matmul; floats are accumulated in float64 and rounded once, integers in their own type."""
-    return np.asarray(a.astype(accumulator(a)) @ b.astype(accumulator(b))).astype(a.dtype)
+def matmul_reference(a: np.ndarray, b: np.ndarray, *, out_dtype: str = "") -> np.ndarray:
+    """numpy.matmul; floats are summed in float64 and rounded once, integers in their own type."""
+    return contracted(np.matmul, a, b, out_dtype)
 
 
 def _reference(

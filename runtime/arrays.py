@@ -85,6 +85,20 @@ def placed(memory: np.ndarray, offset: int, dtype: str, shape: Sequence[int]) ->
     return memory[offset : offset + size].view(storage_dtype(dtype)).reshape(tuple(shape))
 
 
+def typed(storage: np.ndarray, dtype: str) -> np.ndarray:
+    """The elements of a storage array with the type of a numpy array: those of bfloat16 have the type of ml_dtypes."""
+    if dtype != "bfloat16":
+        return storage
+    import ml_dtypes
+
+    return storage.view(ml_dtypes.bfloat16)
+
+
+def in_float32(array: np.ndarray) -> np.ndarray:
+    """An array of bfloat16 (of ml_dtypes) as float32, the storage of interpreters; other arrays unchanged."""
+    return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
+
+
 def writable(array: np.ndarray) -> np.ndarray:
     """The same elements in an array that is flagged writable; it must not be written."""
     if array.flags.writeable:

@@ -20,6 +20,7 @@ from tunesmith.ir.interpreter import interpret as interpret_tir
 from tunesmith.ir.poly import Var, evaluate
 from tunesmith.ir.script.printer import script
 from tunesmith.ir.stmt import store
+from tunesmith.runtime.arrays import in_float32
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import InternalError, RunError
 
@@ -114,7 +115,7 @@ class _Frame:
         self.mod, self.sizes, self.env = mod, sizes, env
 
     def array(self, o: Operand) -> np.ndarray:
-        return o.data if isinstance(o, Constant) else self.env[o]
+        return in_float32(o.data) if isinstance(o, Constant) else self.env[o]
 
     def region(self, region: Region) -> list[np.ndarray]:
         for b in region.bindings:

@@ -18,13 +18,18 @@ from tunesmith.ir.poly import ZERO, Poly
 from tunesmith.ops import convolution
 from tunesmith.ops import tensor_expression as te
 from tunesmith.ops import transposed_convolution as transposed
+from tunesmith.ops.contraction_types import contracted, product, result_type, rounded
 from tunesmith.ops.matmul import matmul as plain_matmul
 from tunesmith.ops.matmul import matmul_reference
-from tunesmith.ops.reduction import accumulator
 from tunesmith.ops.tensor_expression import Tensor
 from tunesmith.support.errors import ScriptError
 
 LAYOUTS = ("NCHW", "NHWC")
+
+_SUMS = (
+    "Products of 16-bit floats are summed in float32, products of bytes in int32; `out_dtype` is the type of the result, by default that of"
+    " the operands."
+)
 
 
 def _batch(a: Sequence[Poly], b: Sequence[Poly]) -> list[Poly]:
@@ -42,7 +47,7 @@ def _batch_index(extents: Sequence[Poly], index: Sequence[Poly]) -> tuple[Poly, 
     return tuple([ZERO if e == 1 else i for e, i in zip(extents, index[len(index) - len(extents) :], strict=True)])
 
 
-def _matmul(a: Tensor, b: Tensor) -> Tensor:
+def _matmul(a: Tensor, b: Tensor, *, out_dtype: str = "") -> Tensor:
     if not a.shape or not b.shape:
         raise ScriptError("a scalar has no matrix product; use multiply")
     if a.dtype != b.dtype:
@@ -52,7 +57,7 @@ def _matmul(a: Tensor, b: Tensor) -> Tensor:
             f"{a.shape[-1]} columns of the first and {b.shape[-2 if len(b.shape) > 1 else 0]} rows of the second operand differ"
         )
     if len(a.shape) == len(b.shape) and len(a.shape) in (2, 3) and a.shape[:-2] == b.shape[:-2]:
-        return plain_matmul(a, b)
+        return plain_matmul(a, b, out_dtype=out_dtype)
     batch = _batch(a.shape[:-2], b.shape[:-2])
     rows, columns = a.shape[-2:-1], b.shape[-1:] if len(b.shape) > 1 else ()
     r = te.reduce_axis(a.shape[-1], "k")
@@ -60,10 +65,11 @@ def _matmul(a: Tensor, b: Tensor) -> Tensor:
     def element(*index: Poly) -> Expr:
         at, inner = index[: len(batch)], index[len(batch) :]
         left, right = _batch_index(a.shape[:-2], at), _batch_index(b.shape[:-2], at)
-        return te.sum(a[(*left, *inner[: len(rows)], r)] * b[(*right, r, *inner[len(rows) :])], axis=r)
+        return te.sum(product(a[(*left, *inner[: len(rows)], r)], b[(*right, r, *inner[len(rows) :])]), axis=r)
 
     names = ["b"] if len(batch) == 1 else [f"b{d}" for d in range(len(batch))]
-    return te.compute((*batch, *rows, *columns), element, "C", axes=[*names, *(["i"] if rows else []), *(["j"] if columns else [])])
+    sums = te.compute((*batch, *rows, *columns), element, "C", axes=[*names, *(["i"] if rows else []), *(["j"] if columns else [])])
+    return rounded(sums, result_type(a.dtype, out_dtype))
 
 
 MATMUL = GraphOperator(
@@ -71,8 +77,7 @@ MATMUL = GraphOperator(
     FUSABLE,
     _matmul,
     matmul_reference,
-    wide=True,
-    meaning="numpy.matmul: vectors, matrices, and batches of matrices with broadcasting.",
+    meaning=f"numpy.matmul: vectors, matrices, and batches of matrices with broadcasting. {_SUMS}",
 )
 
 
@@ -96,7 +101,7 @@ def terms_of(equation: str) -> tuple[str, str, str]:
     return x, y, out
 
 
-def _einsum(a: Tensor, b: Tensor, *, equation: str) -> Tensor:
+def _einsum(a: Tensor, b: Tensor, *, equation: str, out_dtype: str = "") -> Tensor:
     x, y, out = terms_of(equation)
     if a.dtype != b.dtype:
         raise ScriptError("the operands have different element types; cast one of them")
@@ -111,14 +116,15 @@ def _einsum(a: Tensor, b: Tensor, *, equation: str) -> Tensor:
 
     def element(*index: Poly) -> Expr:
         at = {**dict(zip(out, index, strict=True)), **axes}
-        product = a[tuple([at[c] for c in x])] * b[tuple([at[c] for c in y])]
-        return te.sum(product, axis=list(axes.values())) if axes else product
+        term = product(a[tuple([at[c] for c in x])], b[tuple([at[c] for c in y])])
+        return te.sum(term, axis=list(axes.values())) if axes else term
 
-    return te.compute(tuple([extents[c] for c in out]), element, "C", axes=list(out))
+    sums = te.compute(tuple([extents[c] for c in out]), element, "C", axes=list(out))
+    return rounded(sums, result_type(a.dtype, out_dtype))
 
 
-def _einsum_reference(a: np.ndarray, b: np.ndarray, *, equation: str) -> np.ndarray:
-    return np.asarray(np.einsum(equation, a.astype(accumulator(a)), b.astype(accumulator(b)))).astype(a.dtype)
+def _einsum_reference(a: np.ndarray, b: np.ndarray, *, equation: str, out_dtype: str = "") -> np.ndarray:
+    return contracted(lambda x, y: np.einsum(equation, x, y), a, b, out_dtype)
 
 
 EINSUM = GraphOperator(
@@ -126,8 +132,7 @@ EINSUM = GraphOperator(
     FUSABLE,
     _einsum,
     _einsum_reference,
-    wide=True,
-    meaning="numpy.einsum of two operands: products are summed over the letters that are not in the result.",
+    meaning=f"numpy.einsum of two operands: products are summed over the letters that are not in the result. {_SUMS}",
 )
 
 
@@ -154,13 +159,14 @@ def _conv2d(
     groups: int = 1,
     layout: str = "NCHW",
     image_layout: str = "",
+    out_dtype: str = "",
 ) -> Tensor:
     _window(strides, padding, dilation, layout)
     if image_layout not in ("", *LAYOUTS):
         raise ScriptError(f"unknown layout {image_layout!r} of the image; layouts are {', '.join(LAYOUTS)}")
     if x.dtype != w.dtype:
         raise ScriptError("the image and the filter have different element types; cast one of them")
-    return convolution.convolution(x, w, strides, padding, dilation, groups, layout, image_layout or None)
+    return convolution.convolution(x, w, strides, padding, dilation, groups, layout, image_layout or None, out_dtype)
 
 
 def _conv2d_reference(
@@ -173,11 +179,11 @@ def _conv2d_reference(
     groups: int = 1,
     layout: str = "NCHW",
     image_layout: str = "",
+    out_dtype: str = "",
 ) -> np.ndarray:
     if (image_layout or layout) != layout:
         x = x.transpose((0, 2, 3, 1) if layout == "NHWC" else (0, 3, 1, 2))
-    out = convolution.convolved(x, w, strides, padding, dilation, groups, layout)
-    return convolution.in_layout(out, layout, x.dtype)
+    return convolution.convolved_as(x, w, strides, padding, dilation, groups, layout, out_dtype)
 
 
 CONV2D = GraphOperator(
@@ -185,11 +191,10 @@ CONV2D = GraphOperator(
     FUSABLE,
     _conv2d,
     _conv2d_reference,
-    wide=True,
     meaning=(
         "Two-dimensional cross-correlation. Filters are OIHW for NCHW and HWIO for NHWC; depthwise filters may omit the "
         "axis of extent 1, which gives the program of the workload. Padding is (top, left, bottom, right). "
-        "`image_layout` is the layout of the image if it differs from that of the filter and the result."
+        f"`image_layout` is the layout of the image if it differs from that of the filter and the result. {_SUMS}"
     ),
 )
 

@@ -39,11 +39,12 @@ def _conv3d(
     dilation: Three = ONES,
     groups: int = 1,
     layout: str = "NCDHW",
+    out_dtype: str = "",
 ) -> Tensor:
     _check(layout, padding, strides=strides, dilation=dilation)
     if x.dtype != w.dtype:
         raise ScriptError("the volume and the filter have different element types; cast one of them")
-    return convolution.convolution(x, w, strides, padding, dilation, groups, layout)
+    return convolution.convolution(x, w, strides, padding, dilation, groups, layout, out_dtype=out_dtype)
 
 
 def _conv3d_reference(
@@ -55,8 +56,9 @@ def _conv3d_reference(
     dilation: Three = ONES,
     groups: int = 1,
     layout: str = "NCDHW",
+    out_dtype: str = "",
 ) -> np.ndarray:
-    return convolution.in_layout(convolution.convolved(x, w, strides, padding, dilation, groups, layout), layout, x.dtype)
+    return convolution.convolved_as(x, w, strides, padding, dilation, groups, layout, out_dtype)
 
 
 CONV3D = GraphOperator(
@@ -64,10 +66,9 @@ CONV3D = GraphOperator(
     FUSABLE,
     _conv3d,
     _conv3d_reference,
-    wide=True,
     meaning=(
         "Three-dimensional cross-correlation. Filters are [co, ci / groups, kd, kh, kw] for NCDHW and [kd, kh, kw, ci / groups, co] "
-        "for NDHWC. Padding is (front, top, left, back, bottom, right)."
+        "for NDHWC. Padding is (front, top, left, back, bottom, right). `out_dtype` is as in conv2d."
     ),
 )
 

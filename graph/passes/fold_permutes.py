@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from string import ascii_lowercase
 
 from tunesmith.graph.ir.function import GraphFunc
@@ -74,7 +74,7 @@ def _fold_into_operands(b: Binding, call: Call, calls: Mapping[Operand, Call]) -
             args[i], letters[i] = source.args[0], _before(letters[i], _axes(source))
     if args == list(call.args):
         return b
-    return Binding(b.results, Call("einsum", tuple(args), (("equation", f"{letters[0]},{letters[1]}->{terms[2]}"),)))
+    return Binding(b.results, _einsum(call, args, (*letters, terms[2])))
 
 
 def _fold_into_image(b: Binding, call: Call, calls: Mapping[Operand, Call]) -> Binding:
@@ -96,7 +96,13 @@ def _fold_into_result(product: Binding, permute: Call) -> Call | None:
     if terms is None:
         return None
     x, y, out = terms
-    return Call("einsum", call.args, (("equation", f"{x},{y}->{''.join([out[a] for a in _axes(permute)])}"),))
+    return _einsum(call, call.args, (x, y, "".join([out[a] for a in _axes(permute)])))
+
+
+def _einsum(call: Call, args: Sequence[Operand], terms: Sequence[str]) -> Call:
+    """An einsum with the type of the result of `call`."""
+    x, y, out = terms
+    return Call("einsum", tuple(args), (("equation", f"{x},{y}->{out}"), ("out_dtype", call.attr("out_dtype"))))
 
 
 def _terms(matmul: Call) -> tuple[str, str, str] | None:

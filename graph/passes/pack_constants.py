@@ -15,7 +15,7 @@ from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.interpreter import interpret
 from tunesmith.ir.target.target import Target
 from tunesmith.lower.hoist_constant_packing import HoistedPacking, hoist_constant_packing
-from tunesmith.runtime.arrays import aligned, empty, nbytes, placed
+from tunesmith.runtime.arrays import aligned, empty, in_float32, nbytes, placed, typed
 from tunesmith.runtime.module import Module
 from tunesmith.support.errors import BuildError
 
@@ -80,11 +80,11 @@ class _Packer:
         if key not in self._done:
             copy = packer.params[1]
             assert isinstance(copy, Buffer)
-            out = self._zeros([e.as_int() for e in copy.shape], copy.dtype)
+            out = typed(self._zeros([e.as_int() for e in copy.shape], copy.dtype), copy.dtype)
             if self._module is not None:
                 self._module[packer.name](np.array(constant.data), out)
             else:
-                out[...] = interpret.run(packer, [constant.data])[1]
+                out[...] = interpret.run(packer, [in_float32(constant.data)])[1]
             self._done[key] = Constant(f"{constant.name}_packed", out)
         return self._done[key]
 

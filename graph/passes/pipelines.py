@@ -17,6 +17,7 @@ from tunesmith.graph.passes.legalise import legalise
 from tunesmith.graph.passes.partition import partition
 from tunesmith.graph.passes.pass_infra import ModulePass, ModulePipeline, module_pass
 from tunesmith.graph.passes.simplify_inference import simplify_inference
+from tunesmith.graph.passes.to_mixed_precision import to_mixed_precision
 from tunesmith.ir.function import IRModule
 
 
@@ -35,6 +36,7 @@ GRAPH = ModulePipeline(
     module_pass(common_subexpressions),
     module_pass(fold_permutes),
     module_pass(dead_code),
+    module_pass(to_mixed_precision),
     module_pass(fuse_operators),
     module_pass(legalise),
 )

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tunesmith.driver.tune_options import Budget, Search
     from tunesmith.graph.importers.onnx.importer import from_onnx
     from tunesmith.graph.importers.torch.importer import from_torch
+    from tunesmith.graph.passes.to_mixed_precision import with_precision
     from tunesmith.ir.target.target import Target
     from tunesmith.measure.records.database import Database
     from tunesmith.runtime.compiled import Compiled
@@ -47,6 +48,7 @@ __all__ = [
     "set_num_threads",
     "te",
     "tune",
+    "with_precision",
 ]
 
 __version__ = "0.1.0"
@@ -73,6 +75,7 @@ _MODULES = {
     "replay": "tunesmith.driver.replay",
     "set_num_threads": "tunesmith.runtime.threads",
     "tune": "tunesmith.driver.tune",
+    "with_precision": "tunesmith.graph.passes.to_mixed_precision",
 }
 """The module of each exported name, imported at the first use of the name."""
 

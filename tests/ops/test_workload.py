@@ -64,7 +64,10 @@ def test_values_may_be_given_as_values() -> None:
         ("matmul(m=1", "is not a workload"),
         ("matmul(m=1) x", "is not a workload"),
         ("matmull(m=1,n=1,k=1)", "unknown operator 'matmull'. Did you mean 'matmul'"),
-        ("matmul(4,5,6)", r"'4' is not of the form key=value. Usage: matmul\(m, n, k, ta=0, tb=0, dtype=float32, rhs_dtype=same, out_dtype=auto\)"),
+        (
+            "matmul(4,5,6)",
+            r"'4' is not of the form key=value. Usage: matmul\(m, n, k, ta=0, tb=0, dtype=float32, rhs_dtype=same, out_dtype=auto\)",
+        ),
         ("matmul(m=4,n=5,k=6,)", "'' is not of the form key=value"),
         ("matmul(=4)", "'=4' is not of the form key=value"),
         ("matmul(m=4,m=5)", "the parameter m is given twice"),

@@ -20,6 +20,7 @@ from tunesmith.driver.compiled import CompiledModule, CompiledProgram
 from tunesmith.driver.workloads import WorkloadLike, find_module
 from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.offload.external_codegen import Codegen
+from tunesmith.graph.passes.to_mixed_precision import Precision, with_precision
 from tunesmith.graph.tuning.apply_records import ApplyRecords, Coverage
 from tunesmith.ir.analysis.out_of_bounds import check_out_of_bounds
 from tunesmith.ir.function import IRModule, PrimFunc
@@ -60,6 +61,7 @@ def compile(
     offload: Sequence[Codegen] = (),
     name: str | None = None,
     bounds_check: bool = False,
+    precision: Precision | None = None,
 ) -> CompiledProgram: ...
 
 
@@ -72,6 +74,7 @@ def compile(
     offload: Sequence[Codegen] = (),
     name: str | None = None,
     bounds_check: bool = False,
+    precision: Precision | None = None,
 ) -> CompiledProgram:
     """Compile functions, or a model, with the best schedules in a log.
 
@@ -92,6 +95,8 @@ def compile(
         bounds_check: check every index at run time, on CPUs: an access out of bounds raises RunError, with the buffer, the index and the
             extent, and is not executed.  The same holds for an out-of-range index of a model, which is otherwise clamped (reads) or
             skipped (writes).  The code is serial and slow.
+        precision: for a model: "f32" (the default), "bf16" or "bf16x3", or policies by the names of weights, as in
+            `{"*": "bf16", "classifier.*": "f32"}`.  See `with_precision`, and docs/precision.md.
     Returns:
         A CompiledModel for a model, a CompiledModule for functions; both have the calls of `Compiled` and the results of the lookup.
     Raises:
@@ -103,6 +108,8 @@ def compile(
     target = as_target(target)
     check_kind(target)
     module = _module(mod)
+    if precision is not None:
+        module = with_precision(module, precision)
     if isinstance(module.get("main"), GraphFunc):
         if not backend_of(target).models:
             raise BuildError(

@@ -24,6 +24,8 @@ from tunesmith.driver.compile import as_target
 from tunesmith.driver.size_buckets import Sizes, parse_sizes
 from tunesmith.driver.tune_options import EARLIER, Budget, Search, as_budget, as_search, default_batch
 from tunesmith.driver.workloads import Subject, WorkloadLike, find_subjects
+from tunesmith.graph.passes.to_mixed_precision import Precision, with_precision
+from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.remarks import checked
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.builder import Builder, InProcessBuilder
@@ -57,6 +59,7 @@ def tune(
     budget: Budget | int | None = None,
     search: Search | str | type[Sampler] | None = None,
     sizes: Sizes | None = None,
+    precision: Precision | None = None,
     workers: int | str | None = None,
     policy: MeasurePolicy | None = None,
     progress: bool = True,
@@ -76,6 +79,7 @@ def tune(
         search: sampler, cost model, seed and the rest of the method; a name or a class is the sampler.
         sizes: dynamic sizes to tune for: `"n=1..128"`, `"n=16,64,128"`, or a mapping from names to numbers, lists or ranges.  A range is
             cut at powers of two.  Each part is a workload: it is measured at its largest size, and its schedule is used for all its sizes.
+        precision: of models, as for `compile`: the programs of a model depend on it.
         workers: compiling processes; by default one per core.  0 compiles and runs in this process, where a crashing candidate ends the
             whole run.  "ray" or "ray:N" compiles with Ray actors, N or one per processor, and runs with them: in the cluster at
             RAY_ADDRESS, or a local Ray started for the run.
@@ -97,7 +101,9 @@ def tune(
     _check(workers, policy, s.weights, tensorboard)
     allocator = make_allocator(("gradient" if b.is_shared else "round-robin") if s.allocation is None else s.allocation)
     batch = None if s.batch is None else as_count("batch", s.batch)
-    found = find_subjects(workloads, None if sizes is None else parse_sizes(sizes))
+    found = find_subjects(
+        workloads if precision is None else _in_precision(workloads, precision), None if sizes is None else parse_sizes(sizes)
+    )
     if policy is None and any(x.in_model for x in found):
         policy = MeasurePolicy(race=RacePolicy(constant_bytes=COLD_BYTES))
     seed = recorded_seed(s.seed)
@@ -283,6 +289,15 @@ def _callbacks(given: object) -> list[Callback]:
     if found is None or not all(callable(c) for c in found):
         raise UserError(f"callbacks={given!r:.200}: expected a list of functions of the progress of a workload")
     return found
+
+
+def _in_precision(workloads: WorkloadLike | Iterable[WorkloadLike], precision: Precision) -> WorkloadLike | Iterable[WorkloadLike]:
+    """The workloads, with models in a precision."""
+    if isinstance(workloads, IRModule):
+        return with_precision(workloads, precision)
+    if isinstance(workloads, (str, PrimFunc)) or not isinstance(workloads, Iterable):
+        raise UserError(f"precision={precision!r} is for models, and {workloads!r:.100} is none")
+    return [with_precision(w, precision) if isinstance(w, IRModule) else w for w in workloads]
 
 
 def _weighted(tasks: Sequence[Task], weights: Mapping[str, float]) -> list[Task]:

@@ -21,7 +21,15 @@ def test_inputs_are_seeded_and_do_not_depend_on_each_other() -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "low", "high"),
-    [("float64", -1, 1), ("float32", -1, 1), ("float16", -1, 1), ("bfloat16", -1, 1), ("int8", -128, 127), ("uint8", 0, 255), ("bool", 0, 1)],
+    [
+        ("float64", -1, 1),
+        ("float32", -1, 1),
+        ("float16", -1, 1),
+        ("bfloat16", -1, 1),
+        ("int8", -128, 127),
+        ("uint8", 0, 255),
+        ("bool", 0, 1),
+    ],
 )
 def test_default_ranges(dtype: str, low: float, high: float) -> None:
     (values,) = make_inputs([ParamSpec("A", dtype, (4000,))])
