@@ -1,4 +1,7 @@
-"""Report a benchmark as a table of workloads and systems, with the reasons for skipped systems."""
+"""Report a benchmark as a table of workloads and systems, with the reasons for skipped systems.
+
+Each row has the compute precision of the system, because a library may compute float32 operators in a narrower format.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,8 @@ class BenchRow:
         gflops: rate at the median.
         note: the variant of the library, or why it is not ok.
         clean: other processes used the machine during no sample.
+        precision: the compute precision ("f32", "bf16"), see `measure.precision`.
+        error: largest difference from numpy's result, relative to the largest element.  numpy computes in float64 and rounds once.
     """
 
     workload: str
@@ -38,6 +43,8 @@ class BenchRow:
     gflops: float | None = None
     note: str = ""
     clean: bool = True
+    precision: str = ""
+    error: float | None = None
 
     @classmethod
     def failed(cls, workload: str, system: str, why: str) -> BenchRow:
@@ -59,6 +66,8 @@ class BenchRow:
             "p90_us": us(self.p90),
             "runs": self.runs,
             "gflops": self.gflops,
+            "precision": self.precision,
+            "error": self.error,
         }
 
 
@@ -113,6 +122,8 @@ class BenchReport:
                 microseconds(r.p90),
                 rate(r.gflops),
                 "-" if own is None or r.median is None else f"{r.median / own:.2f}",
+                r.precision or "-",
+                "-" if r.error is None else f"{r.error:.1e}",
                 r.note,
             ]
             for r in rows
@@ -121,4 +132,5 @@ class BenchReport:
         title = workload + ("" if best is None else f": best baseline / ours = {best:.2f}")
         if any(not r.clean for r in rows):
             title += NOISY
-        return plain_table(title, ["system", "median us", "min us", "p90 us", "GFLOP/s", "/ ours", "how"], cells, left=["how"])
+        columns = ["system", "median us", "min us", "p90 us", "GFLOP/s", "/ ours", "precision", "error", "how"]
+        return plain_table(title, columns, cells, left=["precision", "how"])
