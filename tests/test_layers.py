@@ -40,6 +40,7 @@ BOUNDARY: dict[str, tuple[str, ...]] = {
     "torch": ("*torch*",),
     "onnx": ("*onnx*",),
     "onnxruntime": ("*onnxruntime*",),
+    "openvino": ("*openvino*",),
     "jax": ("*jax*",),
     "tvm": ("*tvm*",),
     "optuna": ("*optuna*",),

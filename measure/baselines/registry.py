@@ -11,6 +11,8 @@ BASELINES: Registry[type[Baseline]] = Registry(
         "jax": "tunesmith.measure.baselines.jax:JaxBaseline",
         "onnxruntime": "tunesmith.measure.baselines.onnxruntime:OnnxRuntimeBaseline",
         "onnxruntime_prepacked": "tunesmith.measure.baselines.onnxruntime:OnnxRuntimePrepackedBaseline",
+        "openvino": "tunesmith.measure.baselines.openvino:OpenVinoBaseline",
+        "openvino_default": "tunesmith.measure.baselines.openvino:OpenVinoDefaultBaseline",
         "openblas": "tunesmith.measure.baselines.numpy:NumpyBaseline",
         "torch": "tunesmith.measure.baselines.torch:TorchBaseline",
         "torch_compile_cuda": "tunesmith.measure.baselines.torch:TorchCompileCudaBaseline",

@@ -32,7 +32,7 @@ from tunesmith.support.errors import RecordError, RunError, UserError
 from tunesmith.support.temporary_folder import temporary_folder
 from tunesmith.support.worker_pool import WorkerPool
 
-DEFAULT_BASELINES = ("torch", "openblas", "onnxruntime", "jax")
+DEFAULT_BASELINES = ("torch", "openblas", "onnxruntime", "openvino", "jax")
 """Baselines that take only seconds to prepare."""
 
 _PREPARE_S = 1800.0
