@@ -41,6 +41,7 @@ BOUNDARY: dict[str, tuple[str, ...]] = {
     "onnx": ("*onnx*",),
     "onnxruntime": ("*onnxruntime*",),
     "openvino": ("*openvino*",),
+    "ncnn": ("*ncnn*",),
     "jax": ("*jax*",),
     "tvm": ("*tvm*",),
     "optuna": ("*optuna*",),

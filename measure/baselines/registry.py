@@ -9,6 +9,7 @@ BASELINES: Registry[type[Baseline]] = Registry(
     "baseline",
     {
         "jax": "tunesmith.measure.baselines.jax:JaxBaseline",
+        "ncnn": "tunesmith.measure.baselines.ncnn:NcnnBaseline",
         "onnxruntime": "tunesmith.measure.baselines.onnxruntime:OnnxRuntimeBaseline",
         "onnxruntime_prepacked": "tunesmith.measure.baselines.onnxruntime:OnnxRuntimePrepackedBaseline",
         "openvino": "tunesmith.measure.baselines.openvino:OpenVinoBaseline",
