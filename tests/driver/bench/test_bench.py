@@ -203,8 +203,9 @@ def test_a_crashed_system_is_a_row_and_the_others_continue(tmp_path: Path) -> No
 
 def test_the_table_reports_noise_and_failures() -> None:
     rows = (
-        BenchRow("w", "tunesmith", True, 1e-5, 9e-6, 1.1e-5, 100, 3.0, "replayed record"),
-        BenchRow("w", "torch", True, 2e-5, 1.9e-5, 2.2e-5, 50, 1.5, "eager", clean=False, precision="tf32", error=3.25e-4),
+        BenchRow("w", "tunesmith", True, 1e-5, 9e-6, 1.1e-5, 100, 3.0, "replayed record", precision="f32", error=1e-6),
+        BenchRow("w", "torch", True, 2e-5, 1.9e-5, 2.2e-5, 50, 1.5, "eager", clean=False, precision="f32", error=3.25e-7),
+        BenchRow("w", "openvino_default", True, 5e-6, 5e-6, 5e-6, 50, 6.0, "one node", precision="bf16", error=2e-3),
         BenchRow.failed("w", "jax", "wrong result"),
     )
     report = BenchReport(rows, {"tvm": "not installed"}, ())
@@ -214,14 +215,16 @@ def test_the_table_reports_noise_and_failures() -> None:
         "best baseline / ours = 2.00",
         "~ other processes used the machine",
         "20~",
-        "tf32",
-        "3.2e-04",
+        "bf16",
+        "2.0e-03",
+        "0.50",
         "w: jax: wrong result",
         "skipped: tvm: not installed",
     ):
         assert part in text
     assert text.index("tunesmith") < text.index("torch")
-    assert report.to_json()[2] == {
+    assert BenchReport(rows[:1] + rows[2:], {}).ratio("w") is None  # the only baseline has a narrower precision
+    assert report.to_json()[3] == {
         "workload": "w", "system": "jax", "ok": False, "median_us": None, "min_us": None, "p90_us": None, "runs": 0, "gflops": None,
         "precision": "", "error": None,
     }  # fmt: skip

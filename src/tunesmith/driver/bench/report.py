@@ -5,6 +5,7 @@ Each row has the compute precision of the system, because a library may compute 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from tunesmith.display.tables import NOISY, as_text, microseconds, plain_table, printable, rate
+from tunesmith.measure.precision import EPS
 
 OURS = "tunesmith"
 
@@ -91,10 +93,17 @@ class BenchReport:
         return all(row.ok for row in self.rows)
 
     def ratio(self, workload: str) -> float | None:
-        """Time of the fastest baseline over ours: above 1 if ours is faster; None if one of the two is missing."""
-        own = [r.median for r in self.rows if r.workload == workload and r.system == OURS and r.median]
-        others = [r.median for r in self.rows if r.workload == workload and r.system != OURS and r.median]
-        return min(others) / own[0] if own and others else None
+        """Time of the fastest baseline over ours: above 1 if ours is faster; None if one of the two is missing.
+
+        Baselines that compute in a narrower precision than ours are left out: they solve an easier problem.
+        """
+        rows = [r for r in self.rows if r.workload == workload and r.median]
+        own = next((r for r in rows if r.system == OURS), None)
+        if own is None or own.median is None:
+            return None
+        eps = EPS.get(own.precision, math.inf)
+        others = [r.median for r in rows if r.system != OURS and r.median and EPS.get(r.precision, 0.0) <= eps]
+        return min(others) / own.median if others else None
 
     def to_json(self) -> list[dict[str, object]]:
         """The data written by `tunesmith bench --json`."""
