@@ -42,6 +42,7 @@ BOUNDARY: dict[str, tuple[str, ...]] = {
     "onnxruntime": ("*onnxruntime*",),
     "openvino": ("*openvino*",),
     "ncnn": ("*ncnn*",),
+    "pnnx": ("*ncnn*",),
     "jax": ("*jax*",),
     "tvm": ("*tvm*",),
     "optuna": ("*optuna*",),

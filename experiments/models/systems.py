@@ -2,120 +2,70 @@
 
 from __future__ import annotations
 
+import importlib
 import statistics
-import tempfile
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
+from tunesmith.experiments.models.model_call import ModelCall
+from tunesmith.runtime.module import load_module
+from tunesmith.testing.torch_models import get
 
 WINDOW_S = 0.5
 WAKE_S = 0.05
+
+PREPARE = {
+    "ours": "systems:ours",
+    "torch": "torch_systems:eager",
+    "torch_channels_last": "torch_systems:channels_last",
+    "torch_compile": "torch_systems:compiled",
+    "onnxruntime": "torch_onnxruntime_system:exported",
+    "openvino": "openvino_system:in_float32",
+    "openvino_default": "openvino_system:by_default",
+    "ncnn": "ncnn_system:converted",
+}
+"""System -> module of this folder, and its function of a torch model, inputs, number of threads and path of the exported model."""
 
 
 class System:
     """A system with one model.
 
     Args:
-        system: ours, torch, torch_compile or onnxruntime.
+        system: a name of `PREPARE`.
         model: a name of `tunesmith.testing.torch_models`.
+        size: its size there.
         library: path of the exported model, for ours.
         threads: number of threads.
     """
 
-    def __init__(self, system: str, model: str, library: str, threads: int) -> None:
-        self.call, self.outputs = PREPARE[system](model, library, threads)
+    def __init__(self, system: str, model: str, size: str, library: str, threads: int) -> None:
+        module, _, function = PREPARE[system].partition(":")
+        prepare: Callable[..., ModelCall] = getattr(importlib.import_module(f"tunesmith.experiments.models.{module}"), function)
+        self.model, self.inputs = get(model, size=size)  # kept: libraries share the memory of weights and inputs
+        self.call = prepare(self.model, self.inputs, threads, library)
 
     def __call__(self, job: str) -> Any:
-        """Run a job: `outputs`, or `time` for the median seconds of a window."""
+        """Run a job: `outputs`, the results of one call; `precision`; or `time`, the median seconds of a window."""
         if job == "outputs":
-            return self.outputs()
+            return self.call.outputs()
+        if job == "precision":
+            return self.call.precision
         end = time.perf_counter() + WAKE_S
         while time.perf_counter() < end:
-            self.call()
+            self.call.run()
         samples = []
         end = time.perf_counter() + WINDOW_S
         while time.perf_counter() < end or len(samples) < 3:
             start = time.perf_counter()
-            self.call()
+            self.call.run()
             samples.append(time.perf_counter() - start)
         return statistics.median(samples)
 
 
-Prepared = tuple[Callable[[], Any], Callable[[], list[np.ndarray]]]
-
-
-def _torch_model(model: str, threads: int) -> tuple[Any, Sequence[Any]]:
-    import torch
-
-    from tunesmith.testing.torch_models import get
-
-    torch.set_num_threads(threads)
-    torch.set_grad_enabled(False)
-    return get(model, size="full")
-
-
-def _arrays(results: Any) -> list[np.ndarray]:
-    return [np.asarray(r) for r in (results if isinstance(results, (tuple, list)) else (results,))]
-
-
-def _torch(model: str, library: str, threads: int) -> Prepared:
-    module, inputs = _torch_model(model, threads)
-    return lambda: module(*inputs), lambda: _arrays(module(*inputs))
-
-
-def _channels_last(model: str, library: str, threads: int) -> Prepared:
-    import torch
-
-    module, inputs = _torch_model(model, threads)
-    module = module.to(memory_format=torch.channels_last)
-    inputs = [x.to(memory_format=torch.channels_last) if x.ndim == 4 else x for x in inputs]
-    return lambda: module(*inputs), lambda: _arrays(module(*inputs))
-
-
-def _torch_compile(model: str, library: str, threads: int) -> Prepared:
-    import torch
-    import torch._inductor.config
-
-    torch._inductor.config.freezing = True
-    module, inputs = _torch_model(model, threads)
-    module = torch.compile(module)
-    for _ in range(3):
-        module(*inputs)
-    return lambda: module(*inputs), lambda: _arrays(module(*inputs))
-
-
-def _onnxruntime(model: str, library: str, threads: int) -> Prepared:
-    import onnxruntime
-    import torch
-
-    module, inputs = _torch_model(model, threads)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "model.onnx")
-        torch.onnx.export(module, tuple(inputs), path, dynamo=True, external_data=False)
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        session = onnxruntime.InferenceSession(path.read_bytes(), options, providers=["CPUExecutionProvider"])
-    feed = {i.name: x.numpy() for i, x in zip(session.get_inputs(), inputs, strict=True)}
-    return lambda: session.run(None, feed), lambda: _arrays(session.run(None, feed))
-
-
-def _ours(model: str, library: str, threads: int) -> Prepared:
-    from tunesmith.runtime.module import load_module
-
-    _, inputs = _torch_model(model, threads)
+def ours(model: Any, inputs: Any, threads: int, library: str) -> ModelCall:
+    """The exported model, with the threads of the process."""
     executor: Any = load_module(library)
     for i, x in enumerate(inputs):
         executor.set_input(i, x.numpy())
-    return executor.run, lambda: _arrays(executor(*[x.numpy() for x in inputs]))
-
-
-PREPARE: dict[str, Callable[[str, str, int], Prepared]] = {
-    "ours": _ours,
-    "torch": _torch,
-    "torch_channels_last": _channels_last,
-    "torch_compile": _torch_compile,
-    "onnxruntime": _onnxruntime,
-}
+    return ModelCall(executor.run, lambda: executor(*[x.numpy() for x in inputs]))

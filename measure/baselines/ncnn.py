@@ -188,17 +188,23 @@ def _text(net: _Net) -> str:
     return f"{_MAGIC}\n{len(lines)} {len(lines)}\n" + "\n".join(lines) + "\n"
 
 
+def configure(net: Any, threads: int) -> None:
+    """Set the options of an `ncnn.Net` that is not loaded yet: threads, memory from pools, and float32."""
+    options = net.opt
+    options.num_threads = threads
+    options.blob_allocator, options.workspace_allocator = _pools()
+    for name in dir(options):
+        if name.startswith(_NARROW):
+            setattr(options, name, False)
+
+
 def _prepared(net: _Net, call: OperatorCall, threads: int) -> PreparedCall:
     """Load the net.  Inputs are copied to ncnn's memory once; results are allocated from a pool."""
     import ncnn
 
     made: Any = ncnn.Net()
-    options: Any = made.opt
-    options.num_threads = threads
-    options.blob_allocator, options.workspace_allocator = _pools()
-    for name in dir(options):
-        if name.startswith(_NARROW) or name == "use_winograd63_convolution":
-            setattr(options, name, False)
+    configure(made, threads)
+    made.opt.use_winograd63_convolution = False
     with temporary_folder("tunesmith-ncnn-") as folder:
         weights = Path(folder, "net.bin")
         weights.write_bytes(b"".join([data for layer in net.layers for data in layer.weights]))
