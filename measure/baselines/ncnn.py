@@ -231,7 +231,7 @@ def _prepared(net: _Net, call: OperatorCall, threads: int) -> PreparedCall:
 def _pools() -> tuple[Any, Any]:
     """Memory of results and of layers, for all nets of the process.
 
-    A pool that is destroyed before the last array in it ends the process, so the count of references is raised for ever.
+    ncnn ends the process if a pool is destroyed before the last array in it; their reference counts never reach zero.
     """
     import ncnn
 
