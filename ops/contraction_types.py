@@ -117,7 +117,7 @@ def in_type(x: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def contracted(compute: Callable[[np.ndarray, np.ndarray], np.ndarray], a: np.ndarray, b: np.ndarray, out_dtype: str = "") -> np.ndarray:
-    """A contraction by numpy in the type of the result: computed in float64 and rounded once, for operands of int32 and int64 in their type.
+    """A contraction by numpy in the type of the result: computed in float64 and rounded once, or in int32 and int64.
 
     Args:
         compute: the contraction of two arrays.

@@ -86,12 +86,20 @@ def placed(memory: np.ndarray, offset: int, dtype: str, shape: Sequence[int]) ->
 
 
 def typed(storage: np.ndarray, dtype: str) -> np.ndarray:
-    """The elements of a storage array with the type of a numpy array: those of bfloat16 have the type of ml_dtypes."""
-    if dtype != "bfloat16":
-        return storage
-    import ml_dtypes
+    """A storage array as a numpy array of its type: bfloat16 of ml_dtypes instead of uint16."""
+    return storage.view(_bfloat16()) if dtype == "bfloat16" else storage
 
-    return storage.view(ml_dtypes.bfloat16)
+
+def in_bfloat16(array: np.ndarray) -> np.ndarray:
+    """An array of floats, rounded to the nearest bfloat16 (of ml_dtypes), ties to even."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        return array.astype(_bfloat16())
+
+
+def _bfloat16() -> np.dtype:
+    import ml_dtypes  # at the first use, since modules without bfloat16 need no package for it
+
+    return np.dtype(ml_dtypes.bfloat16)
 
 
 def in_float32(array: np.ndarray) -> np.ndarray:

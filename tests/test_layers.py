@@ -31,6 +31,7 @@ CROWDED = {
 
 BOUNDARY: dict[str, tuple[str, ...]] = {
     "numpy": ("*",),
+    "ml_dtypes": ("runtime/arrays.py",),
     "filelock": ("support/json_lines.py",),
     "llvmlite": ("codegen/llvm/*", "codegen/vector_vm/*", "codegen/cuda/*", "runtime/object_loader.py"),
     "tvm_ffi": ("runtime/*", "codegen/*"),
@@ -40,6 +41,9 @@ BOUNDARY: dict[str, tuple[str, ...]] = {
     "torch": ("*torch*",),
     "onnx": ("*onnx*",),
     "onnxruntime": ("*onnxruntime*",),
+    "openvino": ("*openvino*",),
+    "ncnn": ("*ncnn*",),
+    "pnnx": ("*ncnn*",),
     "jax": ("*jax*",),
     "tvm": ("*tvm*",),
     "optuna": ("*optuna*",),

@@ -104,7 +104,7 @@ def api() -> Lines:
         "",
     ]
     for title, names in (
-        ("Programs", ("Schedule", "Target", "from_torch", "from_onnx")),
+        ("Programs", ("Schedule", "Target", "from_torch", "from_onnx", "with_precision")),
         ("Search", ("tune", "Budget", "Search", "bench", "replay", "Database")),
         ("Compile and run", ("compile", "build", "load_module", "Compiled", "CompiledModule", "CompiledDeviceModule", "CompiledModel")),
         ("Threads and errors", ("num_threads", "set_num_threads", "TunesmithError", "UserError")),

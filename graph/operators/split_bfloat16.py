@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ml_dtypes
 import numpy as np
 
 from tunesmith.graph.ir.operator import INJECTIVE, GraphOperator
@@ -10,6 +9,7 @@ from tunesmith.ir.expr import Expr, cast
 from tunesmith.ir.poly import Poly
 from tunesmith.ops import tensor_expression as te
 from tunesmith.ops.tensor_expression import Tensor
+from tunesmith.runtime.arrays import in_bfloat16, in_float32
 from tunesmith.support.errors import ScriptError
 
 
@@ -34,9 +34,9 @@ def _split(x: Tensor, *, axis: int, parts: str) -> Tensor:
 
 def split_parts(x: np.ndarray, axis: int, parts: str) -> np.ndarray:
     """The parts of an array of float32 along an axis, in bfloat16 of ml_dtypes."""
+    high = in_bfloat16(x)
     with np.errstate(invalid="ignore"):
-        high = x.astype(ml_dtypes.bfloat16)
-        low = (x - high.astype(np.float32)).astype(ml_dtypes.bfloat16)
+        low = in_bfloat16(x - in_float32(high))
     return np.concatenate([low if part == "l" else high for part in parts], axis)
 
 

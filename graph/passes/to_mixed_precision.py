@@ -15,8 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
-import ml_dtypes
-
 from tunesmith.graph.ir.builder import RegionBuilder
 from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.ir.node import Call, Constant, Operand, Operation
@@ -25,6 +23,7 @@ from tunesmith.graph.ir.rewrite import Rewriter
 from tunesmith.graph.operators.nn import terms_of
 from tunesmith.graph.operators.split_bfloat16 import split_parts
 from tunesmith.ir.function import IRModule
+from tunesmith.runtime.arrays import in_bfloat16
 from tunesmith.support.errors import UserError
 from tunesmith.support.nearest_name import did_you_mean
 
@@ -126,7 +125,7 @@ class _Cast(Rewriter):
 
     def _make(self, o: Operand, axis: int, parts: str, build: RegionBuilder) -> Operand:
         if isinstance(o, Constant):
-            return Constant(o.name, split_parts(o.data, axis, parts) if parts else o.data.astype(ml_dtypes.bfloat16))
+            return Constant(o.name, split_parts(o.data, axis, parts) if parts else in_bfloat16(o.data))
         if parts:
             return build.split_bfloat16(o, axis=axis, parts=parts, name=o.name)
         view = next((b.operation for b in reversed(build.bindings) if o in b.results), None)

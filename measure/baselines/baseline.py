@@ -11,7 +11,7 @@ import importlib.util
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -38,12 +38,14 @@ class PreparedCall:
         output: converts the result of `run` to an array in the requested layout; it may be a view of memory that the next `run`
             overwrites.
         finish: waits for completion if `run` is asynchronous, as on GPUs; else None.
+        precision: the compute precision, as `measure.precision` spells it ("f32", "bf16", "tf32"); empty for the dtype of the inputs.
     """
 
     variant: str
     run: Callable[[], object]
     output: Callable[[object], np.ndarray]
     finish: Callable[[], object] | None = None
+    precision: str = ""
 
     def complete(self) -> None:
         """Run and wait for the result."""
@@ -125,7 +127,7 @@ class Baseline(ABC):
             return found
         rewritten, back = other
         return [
-            PreparedCall(f"{rewritten.name}, {v.variant}", v.run, lambda y, v=v: back(v.output(y)), v.finish)  # type: ignore[misc]
+            replace(v, variant=f"{rewritten.name}, {v.variant}", output=lambda y, v=v: back(v.output(y)))  # type: ignore[misc]
             for v in self.variants(rewritten)
         ]
 

@@ -64,7 +64,8 @@ def encode_model(
     graph += b"".join(_message(11, _value_info(name, value)) for name, value in inputs.items())
     graph += b"".join(_message(12, _value_info(name, value)) for name, value in outputs.items())
     opsets = b"".join(_message(8, _text(1, domain) + _integer(2, version)) for domain, version in (("", OPSET), (CONTRIB, 1)))
-    return _integer(1, IR_VERSION) + opsets + _text(2, "tunesmith") + _message(7, graph)
+    # In the order of the field numbers: OpenVINO recognises no model whose opsets precede the graph.
+    return _integer(1, IR_VERSION) + _text(2, "tunesmith") + _message(7, graph) + opsets
 
 
 def _node(node: Node) -> bytes:

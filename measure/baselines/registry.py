@@ -9,8 +9,11 @@ BASELINES: Registry[type[Baseline]] = Registry(
     "baseline",
     {
         "jax": "tunesmith.measure.baselines.jax:JaxBaseline",
+        "ncnn": "tunesmith.measure.baselines.ncnn:NcnnBaseline",
         "onnxruntime": "tunesmith.measure.baselines.onnxruntime:OnnxRuntimeBaseline",
         "onnxruntime_prepacked": "tunesmith.measure.baselines.onnxruntime:OnnxRuntimePrepackedBaseline",
+        "openvino": "tunesmith.measure.baselines.openvino:OpenVinoBaseline",
+        "openvino_default": "tunesmith.measure.baselines.openvino:OpenVinoDefaultBaseline",
         "openblas": "tunesmith.measure.baselines.numpy:NumpyBaseline",
         "torch": "tunesmith.measure.baselines.torch:TorchBaseline",
         "torch_compile_cuda": "tunesmith.measure.baselines.torch:TorchCompileCudaBaseline",

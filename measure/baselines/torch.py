@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -126,7 +127,7 @@ def _on_gpu(v: PreparedCall) -> PreparedCall:
     """The same call, completed by a GPU synchronisation."""
     import torch
 
-    return PreparedCall(v.variant, v.run, v.output, torch.cuda.synchronize)
+    return replace(v, finish=torch.cuda.synchronize)
 
 
 def _variants(call: OperatorCall, device: str) -> list[PreparedCall]:

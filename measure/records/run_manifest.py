@@ -23,7 +23,20 @@ from tunesmith.measure.records.fields import VERSION, plain
 from tunesmith.support import json_lines
 
 SUFFIX = ".runs"
-PACKAGES = ("pandas", "pyarrow", "xgboost-cpu", "xgboost", "apache-tvm-ffi", "torch", "ray", "optuna", "onnxruntime", "jax")
+PACKAGES = (
+    "pandas",
+    "pyarrow",
+    "xgboost-cpu",
+    "xgboost",
+    "apache-tvm-ffi",
+    "torch",
+    "ray",
+    "optuna",
+    "onnxruntime",
+    "jax",
+    "openvino",
+    "ncnn",
+)
 """Packages whose versions are recorded if installed, in addition to those in every record."""
 
 _ENVIRONMENT = ("TUNESMITH_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "CUDA_VISIBLE_", "PYTHONHASHSEED")

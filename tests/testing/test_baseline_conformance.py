@@ -247,6 +247,30 @@ def test_broken_baselines_are_detected(test: Callable[..., None], broken: type[B
         test(broken)
 
 
+class Rounds(Relu):
+    """Has the error of bfloat16, and says so."""
+
+    precision = "bf16"
+
+    def variant(self, x: np.ndarray) -> PreparedCall:
+        return PreparedCall("rounded", lambda: np.maximum(x, 0) * 1.01, lambda y: y.astype(x.dtype), precision=self.precision)
+
+
+class RoundsSilently(Rounds):
+    precision = ""
+
+
+def test_the_tolerance_is_that_of_the_precision() -> None:
+    for test in (
+        suite.test_results_agree_with_numpy,
+        suite.test_every_variant_agrees_with_numpy,
+        suite.test_other_dtypes_agree_or_are_unsupported,
+    ):
+        test(Rounds)
+        with pytest.raises(AssertionError, match="elements differ from numpy"):
+            test(RoundsSilently)
+
+
 def test_a_baseline_without_threads_is_refused() -> None:
     with pytest.raises(UserError):
         Relu(0)

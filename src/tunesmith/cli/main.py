@@ -107,7 +107,9 @@ def tune(
 @main.command(context_settings=renamed(peers="baselines"))
 @click.argument("workloads", metavar="WORKLOAD...", nargs=-1, required=True)
 @click.option("--log", default="log.jsonl", show_default=True, type=LOG, help="Log with the best schedules.")
-@click.option("--against", metavar="BASELINE,...", help="By default torch,openblas,onnxruntime,jax; see `tunesmith bench --baselines`.")
+@click.option(
+    "--against", metavar="BASELINE,...", help="By default torch,openblas,onnxruntime,openvino,jax; see `tunesmith bench --baselines`."
+)
 @click.option(
     "--baselines",
     is_flag=True,

@@ -38,7 +38,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "pycuda": ("pycuda",),
     "plot": ("matplotlib", "jinja2"),
     "link": ("ziglang",),
-    "baselines": ("onnxruntime", "jax", "apache-tvm"),
+    "baselines": ("onnxruntime", "jax", "openvino", "ncnn", "apache-tvm"),
 }
 """Packages by the extra that installs them; "core" are the required ones."""
 

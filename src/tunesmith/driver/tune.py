@@ -69,8 +69,7 @@ def tune(
     """Search for fast schedules.
 
     Args:
-        workloads: one or several: operators' texts, `"path.py:function"`, PrimFuncs, modules, lists of tensors.  Equal programs are
-            measured once.
+        workloads: operators' texts, `"path.py:function"`, PrimFuncs, modules, lists of tensors.  Equal programs are measured once.
         target: target of the programs, which is this machine unless workers are remote; by default this machine.  The machine rates of
             the analytic model are measured once and cached, unless a Target object is passed, which is used as it is.
         log: file of records: read first, then appended to as measurements complete.  The run is recorded in `LOG.runs` beside it
@@ -80,12 +79,11 @@ def tune(
         sizes: dynamic sizes to tune for: `"n=1..128"`, `"n=16,64,128"`, or a mapping from names to numbers, lists or ranges.  A range is
             cut at powers of two.  Each part is a workload: it is measured at its largest size, and its schedule is used for all its sizes.
         precision: of models, as for `compile`: the programs of a model depend on it.
-        workers: compiling processes; by default one per core.  0 compiles and runs in this process, where a crashing candidate ends the
-            whole run.  "ray" or "ray:N" compiles with Ray actors, N or one per processor, and runs with them: in the cluster at
-            RAY_ADDRESS, or a local Ray started for the run.
+        workers: compiling processes; by default one per core.  0 compiles and runs in this process, which a crashing candidate ends.
+            "ray" or "ray:N" compiles and runs with Ray actors, N or one per processor, in the cluster at RAY_ADDRESS or a local Ray.
         policy: how candidates are measured; by default with warm caches, and for a model with its weights not in the caches.
         progress: show progress on standard error.
-        callbacks: called with the progress of a workload after each of its batches.
+        callbacks: called with the progress of a workload after each batch.
         tensorboard: folder of TensorBoard curves; needs the extra `tensorboard`.
     Returns:
         The results of each workload.  Ctrl-C ends the search early and is not an error; a failed workload does not stop the others.
@@ -101,9 +99,7 @@ def tune(
     _check(workers, policy, s.weights, tensorboard)
     allocator = make_allocator(("gradient" if b.is_shared else "round-robin") if s.allocation is None else s.allocation)
     batch = None if s.batch is None else as_count("batch", s.batch)
-    found = find_subjects(
-        workloads if precision is None else _in_precision(workloads, precision), None if sizes is None else parse_sizes(sizes)
-    )
+    found = find_subjects(_in_precision(workloads, precision), None if sizes is None else parse_sizes(sizes))
     if policy is None and any(x.in_model for x in found):
         policy = MeasurePolicy(race=RacePolicy(constant_bytes=COLD_BYTES))
     seed = recorded_seed(s.seed)
@@ -144,6 +140,7 @@ def tune(
             "leaders": leaders,
             "workers": workers,
             "sizes": None if sizes is None else str(sizes),
+            **({} if precision is None else {"precision": str(precision)}),
         }
         names = [task.name for task in named]
         path = None if log is None else manifest_path(log)
@@ -291,13 +288,16 @@ def _callbacks(given: object) -> list[Callback]:
     return found
 
 
-def _in_precision(workloads: WorkloadLike | Iterable[WorkloadLike], precision: Precision) -> WorkloadLike | Iterable[WorkloadLike]:
-    """The workloads, with models in a precision."""
+def _in_precision(workloads: WorkloadLike | Iterable[WorkloadLike], precision: Precision | None) -> WorkloadLike | Iterable[WorkloadLike]:
+    """The workloads, with models in a precision; None keeps that of each."""
+    if precision is None:
+        return workloads
     if isinstance(workloads, IRModule):
         return with_precision(workloads, precision)
     if isinstance(workloads, (str, PrimFunc)) or not isinstance(workloads, Iterable):
         raise UserError(f"precision={precision!r} is for models, and {workloads!r:.100} is none")
-    return [with_precision(w, precision) if isinstance(w, IRModule) else w for w in workloads]
+    given: list[WorkloadLike] = [*workloads]
+    return [with_precision(w, precision) if isinstance(w, IRModule) else w for w in given]
 
 
 def _weighted(tasks: Sequence[Task], weights: Mapping[str, float]) -> list[Task]:

@@ -31,6 +31,8 @@ Make = Callable[[int], Baseline]
 
 TOLERANCE = {"float16": 1e-2, "float32": 2e-4, "float64": 1e-9, "int64": 0.0}
 """Allowed difference by dtype: absolute, and relative to the numpy reference of the operator."""
+NARROW = {"f32": 2e-4, "tf32": 1e-2, "f16": 1e-2, "bf16": 8e-2}
+"""Allowed difference of floats by compute precision, where it is larger than that of the dtype."""
 _CONV = "n=1,h=9,w=11,ci=6,co=8"
 CASES = (
     "matmul(m=33,n=48,k=20)",
@@ -140,7 +142,7 @@ class BaselineConformance:
             supported += 1
             assert prepared.variant, f"{case}: the prepared call names no variant"
             for when in ("first", "second"):
-                check_result(prepared(), case, inputs, f"{case}, {prepared.variant}, {when} call")
+                check_result(prepared(), case, inputs, f"{case}, {prepared.variant}, {when} call", prepared.precision)
         assert supported, f"none of {len(self.cases)} calls is supported"
 
     def test_every_variant_agrees_with_numpy(self, make: Make) -> None:
@@ -156,7 +158,7 @@ class BaselineConformance:
                     result = variant()
                 except NotImplementedError:
                     continue
-                check_result(result, case, inputs, f"{case}, {variant.variant}")
+                check_result(result, case, inputs, f"{case}, {variant.variant}", variant.precision)
 
     def test_other_dtypes_agree_or_are_unsupported(self, make: Make) -> None:
         """The result has the dtype of the inputs, or `prepare` returns None."""
@@ -168,7 +170,7 @@ class BaselineConformance:
                     inputs = case.random_inputs()
                     prepared = baseline.prepare(case, inputs)
                     if prepared is not None:
-                        check_result(prepared(), case, inputs, str(case))
+                        check_result(prepared(), case, inputs, str(case), prepared.precision)
 
     def test_unsupported_operators_give_none(self, make: Make) -> None:
         """An operator defined elsewhere, and one that the library lacks, give None, not an error."""
@@ -239,8 +241,8 @@ class BaselineConformance:
         first, second = baseline.prepare(case, inputs), baseline.prepare(case, others)
         assert first is not None and second is not None
         for _ in range(2):
-            check_result(first(), case, inputs, f"{case}, after another call was prepared")
-            check_result(second(), case, others, f"{case}, prepared as the second")
+            check_result(first(), case, inputs, f"{case}, after another call was prepared", first.precision)
+            check_result(second(), case, others, f"{case}, prepared as the second", second.precision)
 
     def test_inputs_are_not_changed(self, make: Make) -> None:
         """Preparation and calls do not write to the inputs; inputs in Fortran order give the same result."""
@@ -253,7 +255,7 @@ class BaselineConformance:
             result = prepared()
             for spec, given, value in zip(case.inputs, inputs, case.random_inputs(), strict=True):
                 assert np.array_equal(given, value), f"{case}: the baseline changed its input {spec.name}"
-            check_result(result, case, inputs, f"{case}, inputs in Fortran order")
+            check_result(result, case, inputs, f"{case}, inputs in Fortran order", prepared.precision)
 
     def test_invalid_inputs_are_refused(self, make: Make) -> None:
         """Inputs that are not those of the workload raise RunError."""
@@ -320,8 +322,11 @@ def ready(make: Make) -> Baseline:
     return baseline
 
 
-def check_result(result: Any, case: Workload, inputs: Sequence[np.ndarray], what: str) -> None:
-    """Raise an AssertionError that describes the difference unless the result agrees with the numpy reference of the operator."""
+def check_result(result: Any, case: Workload, inputs: Sequence[np.ndarray], what: str, precision: str) -> None:
+    """Raise an AssertionError that describes the difference unless the result agrees with the numpy reference of the operator.
+
+    The tolerance is that of the compute precision, if it is narrower than the dtype.
+    """
     (expected,) = case.reference(inputs)
     dtype = case.outputs[0].dtype
     assert isinstance(result, np.ndarray), f"{what}: the result is a {type(result).__name__}, not a numpy array"
@@ -329,7 +334,10 @@ def check_result(result: Any, case: Workload, inputs: Sequence[np.ndarray], what
         f"{what}: the result is {result.dtype}{list(result.shape)}, expected {dtype}{list(expected.shape)}"
     )
     apart = np.abs(result.astype(np.float64) - expected)
-    wrong = ~(apart <= TOLERANCE[dtype] * (1 + np.abs(expected)))
+    tolerance = TOLERANCE[dtype]
+    if result.dtype.kind == "f":
+        tolerance = max(tolerance, NARROW.get(precision, 0.0))
+    wrong = ~(apart <= tolerance * (1 + np.abs(expected)))
     if wrong.any():
         at = np.unravel_index(int(np.argmax(wrong)), wrong.shape)
         raise AssertionError(

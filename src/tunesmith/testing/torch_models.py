@@ -190,7 +190,7 @@ class Bert(nn.Module):
 
     def forward(self, ids: Tensor, kinds: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """int64[n, length] three times, the mask 1 for tokens and 0 for padding."""
-        hidden = ((1.0 - mask.to(torch.float32)) * -1e9)[:, None, None, :]
+        hidden = ((1.0 - mask.to(self.word.weight.dtype)) * -1e9)[:, None, None, :]
         x = self.norm(self.word(ids) + self.position(self.positions[:, : ids.shape[1]]) + self.kind(kinds))
         for layer in self.layers:
             x = layer(x, hidden)

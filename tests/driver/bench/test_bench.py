@@ -14,10 +14,10 @@ import pytest
 import tunesmith
 from tunesmith.driver.bench.bench import BenchPolicy, _InterleavedRun, _start_systems, _SystemProcess, _Timing
 from tunesmith.driver.bench.report import BenchReport, BenchRow
-from tunesmith.driver.bench.worker import BaselineSystem, CompiledSystem, Setting, System, Window
+from tunesmith.driver.bench.worker import BaselineSystem, CompiledSystem, Prepared, Ready, Setting, System, Window
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.baselines.registry import create_baseline
-from tunesmith.measure.evaluator.correctness import save_reference, tolerance_of
+from tunesmith.measure.evaluator.correctness import save_reference
 from tunesmith.ops.workload import Workload, workload
 from tunesmith.support.errors import RecordError, RunError, UserError
 from tunesmith.support.worker_pool import JobResult
@@ -44,7 +44,8 @@ def test_tunesmith_and_baselines_are_timed_on_the_same_inputs(hand: ModuleType, 
     assert report.ratio(hand.MATMUL) == pytest.approx(rows[hand.MATMUL, "openblas"].median / rows[hand.MATMUL, "tunesmith"].median)
     assert report.ratio("softmax(m=3,n=5)") is None
     entry = report.to_json()[0]
-    assert list(entry) == ["workload", "system", "ok", "median_us", "min_us", "p90_us", "runs", "gflops"]
+    assert list(entry) == ["workload", "system", "ok", "median_us", "min_us", "p90_us", "runs", "gflops", "precision", "error"]
+    assert entry["precision"] == "f32" and isinstance(entry["error"], float) and 0 <= entry["error"] < 1e-6
     for part in ("best baseline / ours", "openblas", "replayed record", "softmax(m=3,n=5): tunesmith"):
         assert part in str(report)
 
@@ -64,7 +65,7 @@ def test_refusals(hand: ModuleType, tmp_path: Path) -> None:
 def setting(w: Workload, folder: Path, **changes: Any) -> Setting:
     path = folder / "reference.npz"
     save_reference(path, w.reference(w.random_inputs(0)))
-    return Setting(w.text, 0, str(path), tolerance_of(w.func), **changes)
+    return Setting(w.text, 0, str(path), **changes)
 
 
 @pytest.mark.parametrize("kind", ["opencl", "cuda -arch=sm_80"])
@@ -109,11 +110,39 @@ class Wrong(System):
     def ready(self, w: Workload, inputs: Sequence[np.ndarray], reference: Sequence[np.ndarray], setting: Setting) -> Any:
         out = reference[0].copy()
         out[-1] += 1
-        return "wrong", lambda: None, [out]
+        return Ready("wrong", lambda: None, [out])
 
 
 def test_a_wrong_baseline_is_detected(tmp_path: Path) -> None:
     assert "1 of 4 elements" in Wrong().prepare(setting(workload("relu(shape=4)"), tmp_path)).wrong
+
+
+class Rounded(System):
+    """Rounds the factors of a product to bfloat16, and may omit the last term."""
+
+    def __init__(self, precision: str, omitted: int = 0) -> None:
+        super().__init__()
+        self.precision, self.omitted = precision, omitted
+
+    def ready(self, w: Workload, inputs: Sequence[np.ndarray], reference: Sequence[np.ndarray], setting: Setting) -> Ready:
+        a, b = [_in_bfloat16(x) for x in inputs]
+        k = b.shape[0] - self.omitted
+        return Ready("rounded", lambda: None, [a[:, :k] @ b[:k]], self.precision)
+
+
+def _in_bfloat16(x: np.ndarray) -> np.ndarray:
+    """The nearest numbers with 8 bits of precision, as float32."""
+    bits = x.view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
+
+
+def test_a_precision_sets_the_tolerance_and_is_reported_with_its_error(tmp_path: Path) -> None:
+    case = setting(workload("matmul(m=128,n=128,k=256)"), tmp_path)
+    found = Rounded("bf16").prepare(case)
+    assert (found.wrong, found.precision) == ("", "bf16") and found.error is not None and 5e-4 < found.error < 5e-3
+    assert "elements are wrong" in Rounded("").prepare(case).wrong  # the same result of a float32 system
+    assert "elements are wrong" in Rounded("tf32").prepare(case).wrong
+    assert "elements are wrong" in Rounded("bf16", omitted=1).prepare(case).wrong
 
 
 class ScriptedSystem(_SystemProcess):
@@ -135,7 +164,7 @@ TURNS: list[str] = []
 
 def play(systems: Sequence[_SystemProcess], tmp_path: Path, **policy: Any) -> list[_Timing]:
     TURNS.clear()
-    timings = [_Timing(s, "x") for s in systems]
+    timings = [_Timing(s, Prepared(True, "x")) for s in systems]
     _InterleavedRun(systems, BenchPolicy(window_s=0.001, **policy), tmp_path, lambda text: None)._time(timings)
     return timings
 
@@ -156,11 +185,13 @@ def test_a_disturbed_window_is_repeated_and_the_quietest_is_used(tmp_path: Path)
 def test_starved_windows_are_ignored_if_there_are_others(tmp_path: Path) -> None:
     w = workload("relu(shape=4)")
     run = _InterleavedRun([], BenchPolicy(), tmp_path, lambda text: None)
-    timing = _Timing(ScriptedSystem("a", []), "x", [Window((9.0,), 1, 0.0, True), Window((1.0, 3.0), 5, 0.0), Window((2.0,), 5, 0.0)])
+    prepared = Prepared(True, "x", "", "bf16", 2e-3)
+    timing = _Timing(ScriptedSystem("a", []), prepared, [Window((9.0,), 1, 0.0, True), Window((1.0, 3.0), 5, 0.0), Window((2.0,), 5, 0.0)])
     row = run._row(w, timing)
+    assert (row.note, row.precision, row.error) == ("x", "bf16", 2e-3)
     assert (row.median, row.minimum, row.runs, row.clean) == (2.0, 1.0, 15, True)
-    assert not run._row(w, _Timing(timing.system, "x", [*timing.windows, Window((2.0,), 5, 0.9)])).clean
-    starved = run._row(w, _Timing(timing.system, "x", timing.windows[:1]))
+    assert not run._row(w, _Timing(timing.system, prepared, [*timing.windows, Window((2.0,), 5, 0.9)])).clean
+    starved = run._row(w, _Timing(timing.system, prepared, timing.windows[:1]))
     assert (starved.median, starved.p90, starved.clean) == (9.0, 9.0, False)
 
 
@@ -172,8 +203,9 @@ def test_a_crashed_system_is_a_row_and_the_others_continue(tmp_path: Path) -> No
 
 def test_the_table_reports_noise_and_failures() -> None:
     rows = (
-        BenchRow("w", "tunesmith", True, 1e-5, 9e-6, 1.1e-5, 100, 3.0, "replayed record"),
-        BenchRow("w", "torch", True, 2e-5, 1.9e-5, 2.2e-5, 50, 1.5, "eager", clean=False),
+        BenchRow("w", "tunesmith", True, 1e-5, 9e-6, 1.1e-5, 100, 3.0, "replayed record", precision="f32", error=1e-6),
+        BenchRow("w", "torch", True, 2e-5, 1.9e-5, 2.2e-5, 50, 1.5, "eager", clean=False, precision="f32", error=3.25e-7),
+        BenchRow("w", "openvino_default", True, 5e-6, 5e-6, 5e-6, 50, 6.0, "one node", precision="bf16", error=2e-3),
         BenchRow.failed("w", "jax", "wrong result"),
     )
     report = BenchReport(rows, {"tvm": "not installed"}, ())
@@ -183,11 +215,16 @@ def test_the_table_reports_noise_and_failures() -> None:
         "best baseline / ours = 2.00",
         "~ other processes used the machine",
         "20~",
+        "bf16",
+        "2.0e-03",
+        "0.50",
         "w: jax: wrong result",
         "skipped: tvm: not installed",
     ):
         assert part in text
     assert text.index("tunesmith") < text.index("torch")
-    assert report.to_json()[2] == {
+    assert BenchReport(rows[:1] + rows[2:], {}).ratio("w") is None  # the only baseline has a narrower precision
+    assert report.to_json()[3] == {
         "workload": "w", "system": "jax", "ok": False, "median_us": None, "min_us": None, "p90_us": None, "runs": 0, "gflops": None,
+        "precision": "", "error": None,
     }  # fmt: skip

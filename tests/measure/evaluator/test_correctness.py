@@ -12,7 +12,14 @@ from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Var, poly
 from tunesmith.ir.stmt import Block, Iter, nest, store
 from tunesmith.measure.candidate import MeasureTask
-from tunesmith.measure.evaluator.correctness import check_reference, load_reference, mismatch, save_reference, tolerance_of
+from tunesmith.measure.evaluator.correctness import (
+    check_reference,
+    load_reference,
+    mismatch,
+    relative_error,
+    save_reference,
+    tolerance_of,
+)
 from tunesmith.runtime.checker.param_spec import ParamSpec
 from tunesmith.support.errors import UserError
 from tunesmith.support.seeds import stream
@@ -38,6 +45,28 @@ def test_tolerance_follows_type_and_length(add_task: MeasureTask) -> None:
     assert tolerance_of(dot_function(1024, "float32")) == 8 * 2.0**-23 * 33
     assert tolerance_of(dot_function(1024, "float16")) == 8 * 2.0**-10 * 33
     assert tolerance_of(dot_function(1024, "int32")) == 0
+
+
+def test_tolerance_of_a_narrow_precision_grows_by_its_roundings(add_task: MeasureTask) -> None:
+    dot, dot16 = dot_function(1024, "float32"), dot_function(1024, "float16")
+    assert tolerance_of(dot, "bf16") == tolerance_of(dot) + 4 * 2.0**-7
+    assert tolerance_of(dot, "tf32") == tolerance_of(dot, "f16") == tolerance_of(dot) + 4 * 2.0**-10
+    assert tolerance_of(add_task.func, "bf16") == tolerance_of(add_task.func) + 4 * 2.0**-7
+    assert tolerance_of(dot16, "bf16") == tolerance_of(dot16) + 4 * 2.0**-7
+    for wide in ("f32", "f64", "int8", ""):
+        assert tolerance_of(dot, wide) == tolerance_of(dot)
+    assert tolerance_of(dot16, "f32") == tolerance_of(dot16)
+    assert tolerance_of(dot_function(1024, "int32"), "bf16") == 0
+
+
+def test_error_is_relative_to_the_largest_element() -> None:
+    want = np.array([1.0, -4.0, 0.0, np.inf], np.float32)
+    assert relative_error(want.copy(), want) == 0
+    assert relative_error(np.array([1.5, -4.0, 0.25, np.inf], np.float32), want) == 0.125
+    assert relative_error(np.full(2, 0.5), np.zeros(2)) == 0.5
+    assert relative_error(np.zeros(0, np.float32), np.zeros(0, np.float32)) == 0
+    assert relative_error(np.float32(3.0), np.float32(2.0)) == 0.5  # type: ignore[arg-type]
+    assert relative_error(np.array([7, 8]), np.array([7, 4])) == pytest.approx(4 / 7)
 
 
 @pytest.mark.parametrize("k", [16, 1024, 16384])

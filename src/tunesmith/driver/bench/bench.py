@@ -23,7 +23,7 @@ from tunesmith.driver.compiled import CompiledModule
 from tunesmith.driver.workloads import WorkloadLike, find_subjects
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.baselines.registry import BASELINES
-from tunesmith.measure.evaluator.correctness import save_reference, tolerance_of
+from tunesmith.measure.evaluator.correctness import save_reference
 from tunesmith.measure.records.database import Database
 from tunesmith.ops.workload import Workload
 from tunesmith.runtime.threads import pin_threads
@@ -32,7 +32,7 @@ from tunesmith.support.errors import RecordError, RunError, UserError
 from tunesmith.support.temporary_folder import temporary_folder
 from tunesmith.support.worker_pool import WorkerPool
 
-DEFAULT_BASELINES = ("torch", "openblas", "onnxruntime", "jax")
+DEFAULT_BASELINES = ("torch", "openblas", "onnxruntime", "openvino", "jax")
 """Baselines that take only seconds to prepare."""
 
 _PREPARE_S = 1800.0
@@ -150,7 +150,7 @@ class _Timing:
     """Windows of one system on one workload."""
 
     system: _SystemProcess
-    variant: str
+    prepared: Prepared
     windows: list[Window] = field(default_factory=list)
     fault: str = ""
 
@@ -168,7 +168,7 @@ class _InterleavedRun:
         self._say(f"{w.text}: preparing {', '.join(c.name for c in self._systems)}")
         reference = self._folder / "reference.npz"
         save_reference(reference, w.reference(w.random_inputs(self._policy.seed)))
-        setting = Setting(w.text, self._policy.seed, str(reference), tolerance_of(w.func))
+        setting = Setting(w.text, self._policy.seed, str(reference))
         rows: list[BenchRow] = []
         timings: list[_Timing] = []
         for system in self._systems:
@@ -183,7 +183,7 @@ class _InterleavedRun:
             elif prepared.wrong:
                 rows.append(BenchRow.failed(w.text, system.name, f"wrong result ({prepared.variant}): {prepared.wrong}"))
             else:
-                timings.append(_Timing(system, prepared.variant))
+                timings.append(_Timing(system, prepared))
         self._say(f"{w.text}: timing {', '.join(t.system.name for t in timings)}")
         self._time(timings)
         return rows + [self._row(w, t) for t in timings]
@@ -236,8 +236,10 @@ class _InterleavedRun:
             p90,
             sum(window.number * len(window.seconds) for window in windows),
             w.flops / median / 1e9,
-            timing.variant,
+            timing.prepared.variant,
             clean,
+            timing.prepared.precision,
+            timing.prepared.error,
         )
 
 
@@ -249,4 +251,4 @@ def _with_code(setting: Setting, w: Workload, target: Target, database: Database
     """The setting with the compiled best record.  Raises RecordError without a record."""
     module = compile(w, target, database, strict=True)
     assert isinstance(module, CompiledModule)
-    return Setting(setting.text, setting.seed, setting.reference, setting.tolerance, module.artifact.code())
+    return Setting(setting.text, setting.seed, setting.reference, module.artifact.code())

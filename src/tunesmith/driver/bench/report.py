@@ -1,7 +1,11 @@
-"""Report a benchmark as a table of workloads and systems, with the reasons for skipped systems."""
+"""Report a benchmark as a table of workloads and systems, with the reasons for skipped systems.
+
+Each row has the compute precision of the system, because a library may compute float32 operators in a narrower format.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -9,6 +13,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from tunesmith.display.tables import NOISY, as_text, microseconds, plain_table, printable, rate
+from tunesmith.measure.precision import EPS
 
 OURS = "tunesmith"
 
@@ -26,6 +31,8 @@ class BenchRow:
         gflops: rate at the median.
         note: the variant of the library, or why it is not ok.
         clean: other processes used the machine during no sample.
+        precision: the compute precision ("f32", "bf16"), see `measure.precision`.
+        error: largest difference from numpy's result, relative to the largest element.  numpy computes in float64 and rounds once.
     """
 
     workload: str
@@ -38,6 +45,8 @@ class BenchRow:
     gflops: float | None = None
     note: str = ""
     clean: bool = True
+    precision: str = ""
+    error: float | None = None
 
     @classmethod
     def failed(cls, workload: str, system: str, why: str) -> BenchRow:
@@ -59,6 +68,8 @@ class BenchRow:
             "p90_us": us(self.p90),
             "runs": self.runs,
             "gflops": self.gflops,
+            "precision": self.precision,
+            "error": self.error,
         }
 
 
@@ -82,10 +93,17 @@ class BenchReport:
         return all(row.ok for row in self.rows)
 
     def ratio(self, workload: str) -> float | None:
-        """Time of the fastest baseline over ours: above 1 if ours is faster; None if one of the two is missing."""
-        own = [r.median for r in self.rows if r.workload == workload and r.system == OURS and r.median]
-        others = [r.median for r in self.rows if r.workload == workload and r.system != OURS and r.median]
-        return min(others) / own[0] if own and others else None
+        """Time of the fastest baseline over ours: above 1 if ours is faster; None if one of the two is missing.
+
+        Baselines that compute in a narrower precision than ours are left out: they solve an easier problem.
+        """
+        rows = [r for r in self.rows if r.workload == workload and r.median]
+        own = next((r for r in rows if r.system == OURS), None)
+        if own is None or own.median is None:
+            return None
+        eps = EPS.get(own.precision, math.inf)
+        others = [r.median for r in rows if r.system != OURS and r.median and EPS.get(r.precision, 0.0) <= eps]
+        return min(others) / own.median if others else None
 
     def to_json(self) -> list[dict[str, object]]:
         """The data written by `tunesmith bench --json`."""
@@ -113,6 +131,8 @@ class BenchReport:
                 microseconds(r.p90),
                 rate(r.gflops),
                 "-" if own is None or r.median is None else f"{r.median / own:.2f}",
+                r.precision or "-",
+                "-" if r.error is None else f"{r.error:.1e}",
                 r.note,
             ]
             for r in rows
@@ -121,4 +141,5 @@ class BenchReport:
         title = workload + ("" if best is None else f": best baseline / ours = {best:.2f}")
         if any(not r.clean for r in rows):
             title += NOISY
-        return plain_table(title, ["system", "median us", "min us", "p90 us", "GFLOP/s", "/ ours", "how"], cells, left=["how"])
+        columns = ["system", "median us", "min us", "p90 us", "GFLOP/s", "/ ours", "precision", "error", "how"]
+        return plain_table(title, columns, cells, left=["precision", "how"])

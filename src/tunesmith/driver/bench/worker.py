@@ -17,9 +17,10 @@ from tunesmith.codegen.artifact import Code
 from tunesmith.measure.baselines.baseline import Baseline
 from tunesmith.measure.baselines.registry import create_baseline
 from tunesmith.measure.evaluator.argument_data import ArgumentTable, poison
-from tunesmith.measure.evaluator.correctness import load_reference, mismatch
+from tunesmith.measure.evaluator.correctness import load_reference, mismatch, relative_error, tolerance_of
 from tunesmith.measure.evaluator.guard_pages import Array
 from tunesmith.measure.evaluator.packed_call import load_call
+from tunesmith.measure.precision import default_precision
 from tunesmith.measure.race import waiting
 from tunesmith.ops.workload import Workload, workload
 from tunesmith.runtime.checker.param_spec import ParamSpec
@@ -50,14 +51,12 @@ class Setting:
         text: canonical text of the workload.
         seed: seed of the inputs, which every process generates identically.
         reference: file of the outputs computed by numpy.
-        tolerance: relative, see `measure.evaluator.correctness`.
         code: the compiled function, for tunesmith only.
     """
 
     text: str
     seed: int
     reference: str
-    tolerance: float
     code: Code | None = None
 
 
@@ -69,11 +68,32 @@ class Prepared:
         offered: the system has the operator.
         variant: the selected implementation.
         wrong: how its output is wrong; empty if correct.
+        precision: its compute precision, see `measure.precision`.
+        error: the largest difference from the reference, relative to the largest element of the reference.
     """
 
     offered: bool
     variant: str = ""
     wrong: str = ""
+    precision: str = ""
+    error: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A call that a system has prepared.
+
+    Attributes:
+        variant: the selected implementation.
+        call: the call to time.
+        outputs: the outputs of one call.
+        precision: the compute precision; empty for the dtype of the inputs.
+    """
+
+    variant: str
+    call: Call
+    outputs: Sequence[Array]
+    precision: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +130,10 @@ class System(ABC):
         return ""
 
     def prepare(self, setting: Setting) -> Prepared:
-        """Prepare a workload and compare the output with the reference; replaces the previous workload."""
+        """Prepare a workload and compare the output with the reference; replaces the previous workload.
+
+        The tolerance is that of the precision in which the system computes (`measure.evaluator.correctness`).
+        """
         self._call = self._finish = None
         w = workload(setting.text)
         inputs = w.random_inputs(setting.seed)
@@ -118,13 +141,15 @@ class System(ABC):
         made = self.ready(w, inputs, reference, setting)
         if made is None:
             return Prepared(False)
-        variant, call, outputs = made
-        for actual, expected in zip(outputs, reference, strict=True):
-            wrong = mismatch(actual, expected, setting.tolerance)
+        precision = made.precision or default_precision([s.dtype for s in w.inputs])
+        tolerance = tolerance_of(w.func, precision)
+        for actual, expected in zip(made.outputs, reference, strict=True):
+            wrong = mismatch(actual, expected, tolerance)
             if wrong is not None:
-                return Prepared(True, variant, wrong)
-        self._call = call
-        return Prepared(True, variant)
+                return Prepared(True, made.variant, wrong, precision)
+        self._call = made.call
+        error = max([relative_error(a, e) for a, e in zip(made.outputs, reference, strict=True)])
+        return Prepared(True, made.variant, "", precision, error)
 
     def window(self, length: float) -> Window:
         """Time calls for `length` seconds."""
@@ -144,10 +169,8 @@ class System(ABC):
         return Window(tuple(kept or [seconds for _, seconds in sorted(samples)[:_LEAST]]), number, foreign, not kept)
 
     @abstractmethod
-    def ready(
-        self, w: Workload, inputs: Sequence[Array], reference: Sequence[Array], setting: Setting
-    ) -> tuple[str, Call, Sequence[Array]] | None:
-        """The name of the implementation, the call to time, and the outputs of one call; None if the operator is not available."""
+    def ready(self, w: Workload, inputs: Sequence[Array], reference: Sequence[Array], setting: Setting) -> Ready | None:
+        """The call to time, and the outputs of one call; None if the operator is not available."""
 
 
 class CompiledSystem(System):
@@ -157,9 +180,7 @@ class CompiledSystem(System):
         super().__init__()
         self._table: ArgumentTable | None = None
 
-    def ready(
-        self, w: Workload, inputs: Sequence[Array], reference: Sequence[Array], setting: Setting
-    ) -> tuple[str, Call, Sequence[Array]] | None:
+    def ready(self, w: Workload, inputs: Sequence[Array], reference: Sequence[Array], setting: Setting) -> Ready | None:
         """See `System.ready`."""
         params = [ParamSpec(s.name, s.dtype, s.shape, False) for s in w.inputs] + [
             ParamSpec(s.name, s.dtype, s.shape, True) for s in w.outputs
@@ -169,15 +190,13 @@ class CompiledSystem(System):
         call = load_call(setting.code, self._table.arguments())
         self._table.fill(poison(params, reference))
         call()
-        return "replayed record", call, self._table.outputs()
+        return Ready("replayed record", call, self._table.outputs())
 
 
 class CompiledDeviceSystem(System):
     """Compiled code for a device, called on arrays in device memory."""
 
-    def ready(
-        self, w: Workload, inputs: Sequence[Array], reference: Sequence[Array], setting: Setting
-    ) -> tuple[str, Call, Sequence[Array]] | None:
+    def ready(self, w: Workload, inputs: Sequence[Array], reference: Sequence[Array], setting: Setting) -> Ready | None:
         """See `System.ready`."""
         assert setting.code is not None
         module = DeviceModule(DeviceProgram.from_bytes(setting.code.data))
@@ -187,7 +206,7 @@ class CompiledDeviceSystem(System):
         call = module[setting.code.function].bind(*given, *outputs)
         call()
         self._finish = partial(device.api.synchronise, device.index)
-        return "replayed record", call, [o.numpy() for o in outputs]
+        return Ready("replayed record", call, [o.numpy() for o in outputs])
 
 
 class BaselineSystem(System):
@@ -201,13 +220,11 @@ class BaselineSystem(System):
         """See `System.available`."""
         return self._baseline.available() or ""
 
-    def ready(
-        self, w: Workload, inputs: Sequence[Array], reference: Sequence[Array], setting: Setting
-    ) -> tuple[str, Call, Sequence[Array]] | None:
+    def ready(self, w: Workload, inputs: Sequence[Array], reference: Sequence[Array], setting: Setting) -> Ready | None:
         """See `System.ready`."""
         made = self._baseline.prepare(w, inputs)
         self._finish = None if made is None else made.finish
-        return None if made is None else (made.variant, made.run, [made()])
+        return None if made is None else Ready(made.variant, made.run, [made()], made.precision)
 
 
 def ours(on_device: bool = False) -> System:

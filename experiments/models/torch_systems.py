@@ -1,0 +1,47 @@
+"""Prepare models with torch: eager, in channels-last memory, and compiled by Inductor; and their results in float64, as the reference."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch._inductor.config
+
+from tunesmith.experiments.models.model_call import ModelCall, arrays
+
+
+def eager(model: Any, inputs: Sequence[Any], threads: int, library: str) -> ModelCall:
+    """The model as it is."""
+    torch.set_num_threads(threads)
+
+    def run() -> Any:
+        with torch.no_grad():
+            return model(*inputs)
+
+    return ModelCall(run, run)
+
+
+def channels_last(model: Any, inputs: Sequence[Any], threads: int, library: str) -> ModelCall:
+    """Weights and images in channels-last memory."""
+    last = torch.channels_last
+    moved = [x.to(memory_format=last) if x.ndim == 4 else x for x in inputs]
+    return eager(model.to(memory_format=last), moved, threads, library)
+
+
+def compiled(model: Any, inputs: Sequence[Any], threads: int, library: str) -> ModelCall:
+    """Inductor's code with frozen weights, run three times."""
+    torch._inductor.config.freezing = True
+    call = eager(torch.compile(model), inputs, threads, library)
+    for _ in range(3):
+        call.run()
+    return call
+
+
+def float64_outputs(model: Any, inputs: Sequence[Any]) -> list[np.ndarray]:
+    """The results of the model with weights and inputs in float64."""
+    with torch.no_grad():
+        wide = [x.double() if x.is_floating_point() else x for x in inputs]
+        return arrays(copy.deepcopy(model).double()(*wide))
