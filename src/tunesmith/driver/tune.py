@@ -72,8 +72,7 @@ def tune(
         workloads: operators' texts, `"path.py:function"`, PrimFuncs, modules, lists of tensors.  Equal programs are measured once.
         target: target of the programs, which is this machine unless workers are remote; by default this machine.  The machine rates of
             the analytic model are measured once and cached, unless a Target object is passed, which is used as it is.
-        log: file of records: read first, then appended to as measurements complete.  The run is recorded in `LOG.runs` beside it
-            (see `measure.records.run_manifest`).  None disables the log.
+        log: file of records, read first and then appended to; `LOG.runs` beside it records the run.  None disables the log.
         budget: when the search ends; a number is the trials of each workload, by default 128.
         search: sampler, cost model, seed and the rest of the method; a name or a class is the sampler.
         sizes: dynamic sizes to tune for: `"n=1..128"`, `"n=16,64,128"`, or a mapping from names to numbers, lists or ranges.  A range is
