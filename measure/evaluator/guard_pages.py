@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tunesmith.runtime.arrays import storage_dtype
+from tunesmith.runtime.arrays import storage_dtype, tensor
 from tunesmith.support import dtype as dtypes
 from tunesmith.support.errors import RunError
 
@@ -31,7 +31,6 @@ _HUGE = 4 << 20
 _PATTERN = 0xA5
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-_BFLOAT16 = (4, 16)
 """DLPack type code and bits."""
 
 
@@ -110,8 +109,8 @@ def round_to(dtype: str, values: Array) -> Array:
 
 
 def argument_of(dtype: str, data: Array) -> object:
-    """The storage array as an argument of a compiled function; valid during the lifetime of the array."""
-    return _BFloat16Tensor(data) if dtype == "bfloat16" else data
+    """The storage array as an argument of a compiled function."""
+    return tensor(data, dtype) if dtype == "bfloat16" else data
 
 
 def to_bfloat16(values: Array) -> Array:
@@ -124,45 +123,3 @@ def to_bfloat16(values: Array) -> Array:
 def from_bfloat16(bits: Array) -> Array:
     """Values of bfloat16 bits, as float32."""
     return (bits.astype(np.uint32) << 16).view(np.float32)
-
-
-class _Tensor(ctypes.Structure):
-    """`DLManagedTensor` of DLPack 0.x, with the fields of its `DLTensor` inlined."""
-
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.c_void_p),
-        ("strides", ctypes.c_void_p),
-        ("byte_offset", ctypes.c_uint64),
-        ("manager", ctypes.c_void_p),
-        ("deleter", ctypes.c_void_p),
-    )
-
-
-_CPU = 1
-_new_capsule = ctypes.pythonapi.PyCapsule_New
-_new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-_new_capsule.restype = ctypes.py_object
-
-
-class _BFloat16Tensor:
-    """DLPack exporter of bfloat16 bits.  Consumers must not outlive it."""
-
-    def __init__(self, bits: Array) -> None:
-        self._bits = bits
-        self._shape = (ctypes.c_int64 * max(1, bits.ndim))(*bits.shape)
-        self._tensor = _Tensor(
-            bits.ctypes.data, _CPU, 0, bits.ndim, *_BFLOAT16, 1, ctypes.cast(self._shape, ctypes.c_void_p), None, 0, None, None
-        )
-
-    def __dlpack__(self, **_: object) -> object:
-        return _new_capsule(ctypes.addressof(self._tensor), b"dltensor", None)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return _CPU, 0

@@ -70,8 +70,7 @@ def tune(
 
     Args:
         workloads: operators' texts, `"path.py:function"`, PrimFuncs, modules, lists of tensors.  Equal programs are measured once.
-        target: target of the programs, which is this machine unless workers are remote; by default this machine.  The machine rates of
-            the analytic model are measured once and cached, unless a Target object is passed, which is used as it is.
+        target: target of the programs; by default this machine.  Its rates are measured once and cached, unless a Target object is passed.
         log: file of records, read first and then appended to; `LOG.runs` beside it records the run.  None disables the log.
         budget: when the search ends; a number is the trials of each workload, by default 128.
         search: sampler, cost model, seed and the rest of the method; a name or a class is the sampler.

@@ -66,3 +66,20 @@ def test_cold_call_without_constants_or_memory_is_unchanged() -> None:
     assert call.cold([None] * len(params), cold_memory(1 << 16)) is call
     assert call.cold([p if p.name == "W" else None for p in params], cold_memory(500)) is call
     assert call.cold([p if p.name == "W" else None for p in params], cold_memory(0)) is call
+
+
+def test_cold_calls_of_bfloat16_keep_their_arguments() -> None:
+    w = workload("dense(m=3,n=20,k=6,bias=0,dtype=bfloat16)")
+    sketch = next(s for s in generate(w.func, TARGET).sketches if "const" in s.name)
+    row = tuple([int(x) for x in sketch.space.sample(1, np.random.default_rng(0))[0]])
+    arrays = [GuardedArray("bfloat16", spec.shape) for spec in (*w.inputs, *w.outputs)]
+    inputs = w.random_inputs(0)
+    for array, values in zip(arrays, inputs, strict=False):
+        array.store(values)
+    code = build(sketch.concretize(row), TARGET, packing="ahead").code()
+    call = load_call(code, [a.argument() for a in arrays])
+    cold = call.cold([None] * 3, cold_memory(1 << 16))
+    for _ in range(200):
+        cold()
+    call()
+    np.testing.assert_allclose(arrays[2].load(), w.reference(inputs)[0], rtol=1e-2, atol=1e-2)
