@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from tunesmith.support import dtype as dtypes
 
-EPS = {"f16": 2.0**-10, "bf16": 2.0**-7, "tf32": 2.0**-10, "f32": 2.0**-23, "f64": 2.0**-52}
+EPS = {"f16": 2.0**-10, "bf16": 2.0**-7, "bf16x3": 2.0**-15, "tf32": 2.0**-10, "f32": 2.0**-23, "f64": 2.0**-52}
 """Precision of floats -> distance from 1 to the next number."""
 
 

@@ -10,12 +10,12 @@ import openvino
 from tunesmith.experiments.models.model_call import ModelCall
 
 
-def in_float32(model: Any, inputs: Sequence[Any], threads: int, library: str) -> ModelCall:
+def in_float32(model: Any, inputs: Sequence[Any], threads: int, own: object) -> ModelCall:
     """All operators in float32."""
     return _compiled(model, inputs, threads, {"INFERENCE_PRECISION_HINT": "f32"})
 
 
-def by_default(model: Any, inputs: Sequence[Any], threads: int, library: str) -> ModelCall:
+def by_default(model: Any, inputs: Sequence[Any], threads: int, own: object) -> ModelCall:
     """Products and convolutions in bfloat16 on processors with such units; the call has the precision of the compiled model."""
     return _compiled(model, inputs, threads, {})
 

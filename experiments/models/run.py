@@ -22,9 +22,10 @@ from typing import Any
 import numpy as np
 
 import tunesmith
-from tunesmith.experiments.models.systems import PREPARE
+from tunesmith.experiments.models.systems import PREPARE, Own
 from tunesmith.experiments.models.torch_systems import float64_outputs
 from tunesmith.graph.importers.torch.importer import from_torch
+from tunesmith.graph.passes.to_mixed_precision import POLICIES
 from tunesmith.measure.evaluator.correctness import relative_error
 from tunesmith.measure.precision import EPS
 from tunesmith.runtime.threads import pin_threads
@@ -33,6 +34,8 @@ from tunesmith.support.worker_pool import WorkerPool
 from tunesmith.testing.torch_models import get
 
 BASELINES = ("torch", "torch_compile", "onnxruntime", "openvino", "openvino_default", "ncnn")
+PEERS = {"f32": "f32", "bf16": "bf16", "bf16x3": "f32"}
+"""Our policy -> the precision of the baselines that it is compared with."""
 LIMIT = 1e-4
 """Largest error of a correct result in float32, relative to its largest element; narrower precisions have 8 eps."""
 
@@ -64,6 +67,7 @@ def main() -> None:
     arguments.add_argument("--log", type=Path, required=True)
     arguments.add_argument("--trials", type=int, default=0, help="total trials of all tasks of a model; 0 only compiles")
     arguments.add_argument("--against", default=",".join(BASELINES), help=f"of {', '.join(PREPARE)}")
+    arguments.add_argument("--precision", default="f32", choices=POLICIES, help="of our contractions")
     arguments.add_argument("--size", default="full", choices=("full", "small"))
     arguments.add_argument("--rounds", type=int, default=7)
     arguments.add_argument("--threads", type=int, default=os.cpu_count())
@@ -80,7 +84,7 @@ def compare(name: str, given: argparse.Namespace) -> dict[str, object]:
     if unknown := [system for system in systems if system not in PREPARE]:
         raise UserError(f"--against: unknown system {', '.join(unknown)}. Known systems: {', '.join(PREPARE)}")
     model, inputs = get(name, size=given.size)
-    module = from_torch(model, inputs)
+    module = tunesmith.with_precision(from_torch(model, inputs), given.precision)
     if given.trials:
         tunesmith.tune(module, log=given.log, budget=tunesmith.Budget(total_trials=given.trials), search=tunesmith.Search(batch=16))
     start = time.perf_counter()
@@ -90,7 +94,8 @@ def compare(name: str, given: argparse.Namespace) -> dict[str, object]:
     print(f"{name}: compiled in {seconds:.1f} s, {covered} of {len(compiled.coverage)} functions from records", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         library = compiled.export_library(Path(folder, "model.so"))
-        times = timed(name, given.size, str(library), systems, float64_outputs(model, inputs), given.rounds, given.threads)
+        ours = Own(str(library), given.precision)
+        times = timed(name, given.size, ours, systems, float64_outputs(model, inputs), given.rounds, given.threads)
     for system, t in times.items():
         spread = f"{min(t.seconds) * 1e3:.3f} .. {max(t.seconds) * 1e3:.3f}"
         print(f"  {system:20s} {t.median * 1e3:8.3f} ms   {spread:20s} {t.precision:5s} error {t.error:.1e}")
@@ -107,7 +112,7 @@ def columns(times: dict[str, Timed]) -> dict[str, dict[str, object]]:
 def compared(times: dict[str, Timed]) -> str:
     """The ratio of the fastest baseline of our precision to ours; a sentence if one of the two is missing."""
     ours = times.get("ours")
-    equal = [] if ours is None else [system for system, t in times.items() if system != "ours" and t.precision == ours.precision]
+    equal = [] if ours is None else [system for system, t in times.items() if system != "ours" and t.precision == PEERS[ours.precision]]
     if ours is None or not equal:
         return "  no ratio: ours or a baseline of its precision was skipped"
     best = min(equal, key=lambda system: times[system].median)
@@ -115,14 +120,14 @@ def compared(times: dict[str, Timed]) -> str:
 
 
 def timed(
-    name: str, size: str, library: str, systems: Sequence[str], reference: Sequence[np.ndarray], rounds: int, threads: int
+    name: str, size: str, own: Own, systems: Sequence[str], reference: Sequence[np.ndarray], rounds: int, threads: int
 ) -> dict[str, Timed]:
     """Time each system that can be prepared and is correct, in turns.
 
     Args:
         name: the model.
         size: its size, small or full.
-        library: path of the exported model.
+        own: our model.
         systems: names of `PREPARE`.
         reference: the results in float64.
         rounds: windows of each system.
@@ -133,7 +138,7 @@ def timed(
     try:
         for system in systems:
             env = pin_threads(threads) if system == "ours" else {"OMP_NUM_THREADS": str(threads)}
-            arguments = (system, name, size, library, threads)
+            arguments = (system, name, size, own, threads)
             pools[system] = WorkerPool("tunesmith.experiments.models.systems:System", 1, arguments, env=env, start_timeout=600)
             try:
                 found[system] = checked(pools[system], reference)

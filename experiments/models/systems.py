@@ -6,6 +6,7 @@ import importlib
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from tunesmith.experiments.models.model_call import ModelCall
@@ -20,12 +21,27 @@ PREPARE = {
     "torch": "torch_systems:eager",
     "torch_channels_last": "torch_systems:channels_last",
     "torch_compile": "torch_systems:compiled",
+    "torch_bf16": "torch_systems:eager_bf16",
+    "torch_compile_bf16": "torch_systems:compiled_bf16",
     "onnxruntime": "torch_onnxruntime_system:exported",
     "openvino": "openvino_system:in_float32",
     "openvino_default": "openvino_system:by_default",
     "ncnn": "ncnn_system:converted",
 }
-"""System -> module of this folder, and its function of a torch model, inputs, number of threads and path of the exported model."""
+"""System -> module of this folder, and its function of a torch model, inputs, number of threads and `Own`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """Our model.
+
+    Attributes:
+        library: path of the exported model.
+        precision: its precision policy.
+    """
+
+    library: str
+    precision: str
 
 
 class System:
@@ -35,15 +51,15 @@ class System:
         system: a name of `PREPARE`.
         model: a name of `tunesmith.testing.torch_models`.
         size: its size there.
-        library: path of the exported model, for ours.
+        own: our model.
         threads: number of threads.
     """
 
-    def __init__(self, system: str, model: str, size: str, library: str, threads: int) -> None:
+    def __init__(self, system: str, model: str, size: str, own: Own, threads: int) -> None:
         module, _, function = PREPARE[system].partition(":")
         prepare: Callable[..., ModelCall] = getattr(importlib.import_module(f"tunesmith.experiments.models.{module}"), function)
         self.model, self.inputs = get(model, size=size)  # kept: libraries share the memory of weights and inputs
-        self.call = prepare(self.model, self.inputs, threads, library)
+        self.call = prepare(self.model, self.inputs, threads, own)
 
     def __call__(self, job: str) -> Any:
         """Run a job: `outputs`, the results of one call; `precision`; or `time`, the median seconds of a window."""
@@ -63,9 +79,9 @@ class System:
         return statistics.median(samples)
 
 
-def ours(model: Any, inputs: Any, threads: int, library: str) -> ModelCall:
+def ours(model: Any, inputs: Any, threads: int, own: Own) -> ModelCall:
     """The exported model, with the threads of the process."""
-    executor: Any = load_module(library)
+    executor: Any = load_module(own.library)
     for i, x in enumerate(inputs):
         executor.set_input(i, x.numpy())
-    return ModelCall(executor.run, lambda: executor(*[x.numpy() for x in inputs]))
+    return ModelCall(executor.run, lambda: executor(*[x.numpy() for x in inputs]), own.precision)

@@ -13,7 +13,7 @@ import torch
 from tunesmith.experiments.models.model_call import ModelCall
 
 
-def exported(model: Any, inputs: Sequence[Any], threads: int, library: str) -> ModelCall:
+def exported(model: Any, inputs: Sequence[Any], threads: int, own: object) -> ModelCall:
     """A session of the CPU provider."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "model.onnx")

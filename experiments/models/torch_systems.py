@@ -13,7 +13,7 @@ import torch._inductor.config
 from tunesmith.experiments.models.model_call import ModelCall, arrays
 
 
-def eager(model: Any, inputs: Sequence[Any], threads: int, library: str) -> ModelCall:
+def eager(model: Any, inputs: Sequence[Any], threads: int, own: object) -> ModelCall:
     """The model as it is."""
     torch.set_num_threads(threads)
 
@@ -24,17 +24,41 @@ def eager(model: Any, inputs: Sequence[Any], threads: int, library: str) -> Mode
     return ModelCall(run, run)
 
 
-def channels_last(model: Any, inputs: Sequence[Any], threads: int, library: str) -> ModelCall:
+def channels_last(model: Any, inputs: Sequence[Any], threads: int, own: object) -> ModelCall:
     """Weights and images in channels-last memory."""
     last = torch.channels_last
     moved = [x.to(memory_format=last) if x.ndim == 4 else x for x in inputs]
-    return eager(model.to(memory_format=last), moved, threads, library)
+    return eager(model.to(memory_format=last), moved, threads, own)
 
 
-def compiled(model: Any, inputs: Sequence[Any], threads: int, library: str) -> ModelCall:
+def compiled(model: Any, inputs: Sequence[Any], threads: int, own: object) -> ModelCall:
     """Inductor's code with frozen weights, run three times."""
     torch._inductor.config.freezing = True
-    call = eager(torch.compile(model), inputs, threads, library)
+    call = eager(torch.compile(model), inputs, threads, own)
+    for _ in range(3):
+        call.run()
+    return call
+
+
+def eager_bf16(model: Any, inputs: Sequence[Any], threads: int, own: object) -> ModelCall:
+    """torch's automatic mixed precision: products in bfloat16, reductions and norms in float32."""
+    call = eager(model, inputs, threads, own)
+
+    def run() -> Any:
+        with torch.autocast("cpu", torch.bfloat16):
+            return call.run()
+
+    def results() -> Any:
+        made = run()
+        return tuple([x.float() for x in made]) if isinstance(made, (tuple, list)) else made.float()
+
+    return ModelCall(run, results, "bf16")
+
+
+def compiled_bf16(model: Any, inputs: Sequence[Any], threads: int, own: object) -> ModelCall:
+    """Inductor's code of the model in automatic mixed precision."""
+    torch._inductor.config.freezing = True
+    call = eager_bf16(torch.compile(model), inputs, threads, own)
     for _ in range(3):
         call.run()
     return call
