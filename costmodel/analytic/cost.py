@@ -374,11 +374,10 @@ class _Cost:
         return [e for e, size in zip(s.extents(u, level), u.buffer.shape, strict=True) if size != 1]
 
     def _lines(self, s: Store, u: Use, level: int) -> Num:
-        """Bytes of the cache lines in a use's footprint."""
-        extents = self._extents(s, u, level)
-        if not extents:
-            return self.d.const(self.target.cache_line)
-        return self.d.product(extents[:-1]) * self.d.maximum(extents[-1] * u.item, float(self.target.cache_line))
+        """Bytes of the cache lines in a use's footprint: a contiguous run takes at least one line."""
+        d, line = self.d, float(self.target.cache_line)
+        run = self._run(s, u, level)
+        return d.product(s.extents(u, level)) * u.item * d.maximum(1.0, line / run)
 
     def _spread(self, s: Store, u: Use, level: int) -> Num:
         """Effective cache footprint: rows a power of two apart map to few sets, and occupy more than their bytes."""
