@@ -26,6 +26,7 @@ from tunesmith.ir.script.naming import MAX_NAME, identifier
 from tunesmith.ir.script.parser_calls import CallParser
 from tunesmith.ir.script.parser_scope import Budget
 from tunesmith.ir.script.parser_stmt import statement_word
+from tunesmith.runtime.arrays import in_bfloat16
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import ScriptError, UserError
 from tunesmith.support.nearest_name import nearest_name
@@ -339,7 +340,7 @@ class _GraphParser(CallParser):
         a = self.arguments(e, ("data", "shape", "dtype"), 3)
         shape = tuple([self.integer(x, "an extent of a constant", 0) for x in self.items(a["shape"], "the shape")])
         dtype = self.dtype(a["dtype"])
-        if dt.lanes(dtype) != 1 or dtype not in (dt.to_numpy(dtype).name, "bool"):
+        if dt.lanes(dtype) != 1:
             self.fail(a["dtype"], f"constants of {dtype} are not supported: numpy has no such arrays")
         if len(shape) > MAX_RANK:
             self.fail(a["shape"], f"a constant must have at most {MAX_RANK} dimensions")
@@ -349,7 +350,7 @@ class _GraphParser(CallParser):
         flat: list[bool | int | float] = []
         self._flatten(data, shape, dtype, flat)
         with np.errstate(all="ignore"):
-            array = np.array(flat, dt.to_numpy(dtype))
+            array = in_bfloat16(np.array(flat, np.float32)) if dtype == "bfloat16" else np.array(flat, dt.to_numpy(dtype))
             for x, number in zip(flat, array, strict=True):
                 if np.isinf(number) and not np.isinf(x):
                     self.fail(data, f"the number {x} does not fit in {dtype}")

@@ -145,8 +145,7 @@ def tune(
         manifest = stack.enter_context(recorded_run(path, seed=seed, target=target, workloads=names, settings=settings))
         run = _Search(measurer, database, scheduler, trials, seed, leaders, shown)
         report = run.run(tasks, groups, lambda task: make_sampler(kind, task, lambda: make_model(maker, seed), seed))
-        notes += noise_notes(report.tasks, None if log is None else str(log), leaders > 0)
-        notes += _space_notes(tasks)
+        notes += [*noise_notes(report.tasks, None if log is None else str(log), leaders > 0), *_space_notes(tasks)]
         if not any(t.trials for t in report.tasks):
             notes = [note for note in notes if note not in once]  # the progress has it, and no sampler was asked
         report = dataclasses.replace(_with_equal_programs(report, named), notes=tuple(notes))
