@@ -22,6 +22,9 @@ from tunesmith.graph.ir.operator import GRAPH_OPERATORS
 from tunesmith.graph.ir.rewrite import Rewriter
 from tunesmith.graph.operators.nn import terms_of
 from tunesmith.graph.operators.split_bfloat16 import split_parts
+from tunesmith.graph.passes import channels_into_width
+from tunesmith.graph.passes.convert_layout import TO_NHWC
+from tunesmith.graph.passes.dead_code import dead_code
 from tunesmith.ir.function import IRModule
 from tunesmith.runtime.arrays import in_bfloat16
 from tunesmith.support.errors import UserError
@@ -34,6 +37,9 @@ PRECISION = "precision"
 Precision = str | Mapping[str, str]
 """One policy for all contractions, or policies by the names of operands (of weights, usually), whose keys are patterns such as "layer1.*";
 the key "*" is the policy of all others, by default f32.  The first pattern that matches decides."""
+
+GROUP = 2
+"""The products of bfloat16 that an instruction sums in each lane."""
 
 SPLIT = ("hhl", "hlh")
 """The parts of the operands of a contraction in bf16x3."""
@@ -68,7 +74,8 @@ def to_mixed_precision(mod: IRModule) -> IRModule:
         UserError: the attribute names an unknown policy.
     """
     found = {name: f for name, f in mod.items() if isinstance(f, GraphFunc) and f.attr(PRECISION) not in (None, "f32")}
-    return mod.update({name: _Cast(str(f.attr(PRECISION)))(f) for name, f in found.items()}) if found else mod
+    # Views of float32 whose source is rounded instead are dead.
+    return dead_code(mod.update({name: _Cast(str(f.attr(PRECISION)))(f) for name, f in found.items()})) if found else mod
 
 
 def _text(precision: Precision) -> str:
@@ -107,8 +114,12 @@ class _Cast(Rewriter):
         if policy == "f32" or axes is None or not x.type.dtype == w.type.dtype == "float32":
             return None
         parts = SPLIT if policy == "bf16x3" else ("", "")
+        attributes = operation.keywords
+        if policy == "bf16" and operation.operator == "conv2d" and channels_into_width.applies(operation, GROUP):
+            image = build.permute_dims(x, axes=TO_NHWC, name=x.name) if attributes["image_layout"] == "NCHW" else x
+            x, w, attributes = channels_into_width.folded(operation, image, GROUP, build)
         args = [self._operand(o, axis, part, build) for o, axis, part in zip((x, w), axes, parts, strict=True)]
-        return [build.call(operation.operator, *args, **{**operation.keywords, "out_dtype": "float32"})]
+        return [build.call(operation.operator, *args, **{**attributes, "out_dtype": "float32"})]
 
     def _policy(self, x: Operand, w: Operand) -> str:
         for pattern, policy in self._rules:

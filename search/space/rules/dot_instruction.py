@@ -68,9 +68,11 @@ def dot_of(b: Block, target: Target) -> Dot | None:
         axis = b.iters[vector].var
         if any(axis in e.vars for e in a.indices) or not any(e.as_var() is axis for e in p.indices):
             continue
-        for n, it in enumerate(b.iters):
-            neighbours = it.kind == "R" and (it.extent.const or 1) % found[1] == 0 and step_of(a.indices[-1], it.var) == ONE
-            if neighbours and not any(it.var in e.vars for e in a.indices[:-1]) and any(e.as_var() is it.var for e in p.indices):
+        # Dimensions of one element separate no elements.
+        indices = [e for e, size in zip(a.indices, a.buffer.shape, strict=True) if size != ONE]
+        for n, it in enumerate(b.iters if indices else ()):
+            neighbours = it.kind == "R" and (it.extent.const or 1) % found[1] == 0 and step_of(indices[-1], it.var) == ONE
+            if neighbours and not any(it.var in e.vars for e in indices[:-1]) and any(e.as_var() is it.var for e in p.indices):
                 # The compensation of signed bytes needs the product of the packed operand with 128, and one more broadcast.
                 held = 2 if found[0] == "vpdpbusd_s8s8" else 1
                 for bits in (512, 256, 128):
