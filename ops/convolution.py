@@ -64,15 +64,15 @@ def extents_of(shape: Sequence[E], layout: str) -> tuple[E, ...]:
     return tuple(shape[1:-1] if layout.endswith("C") else shape[2:])
 
 
-def pad_with_zeros(x: Tensor, edges: Mapping[int, tuple[int, int]], loops: Sequence[str]) -> Tensor:
-    """The stage Pad: `x` with zeros before and after some dimensions; `x` itself if there are none."""
+def pad_with_zeros(x: Tensor, edges: Mapping[int, tuple[int, int]], loops: Sequence[str], value: float = 0) -> Tensor:
+    """The stage Pad: `x` with zeros, or another value, before and after some dimensions; `x` itself if there are none."""
     if not any(low or high for low, high in edges.values()):
         return x
 
     def element(*index: Poly) -> Expr:
         inside = [c for d, (low, high) in edges.items() for c in _within(index[d], low, high, x.shape[d])]
         at = [i - edges[d][0] if d in edges else i for d, i in enumerate(index)]
-        return te.if_then_else(te.all(*inside), x[tuple(at)], 0)
+        return te.if_then_else(te.all(*inside), x[tuple(at)], value)
 
     return te.compute([e + sum(edges.get(d, ())) for d, e in enumerate(x.shape)], element, "Pad", axes=loops)
 
@@ -92,6 +92,7 @@ def convolution(
     layout: str = "NHWC",
     image_layout: str | None = None,
     out_dtype: str = "",
+    padding_value: float = 0,
 ) -> Tensor:
     """A convolution (cross-correlation, as usual in deep learning): the stage C, after a stage Pad if there is padding.
 
@@ -109,6 +110,7 @@ def convolution(
         layout: layout of W and the result, one of `LAYOUTS`; its length gives the number of dimensions.
         image_layout: layout of X, if it is different.
         out_dtype: type of the result, to which the sums are rounded; default: the type of `x`.
+        padding_value: value of the padding: the zero point of a quantised image.
     Raises:
         ScriptError: the shapes do not fit together.
     """
@@ -122,7 +124,7 @@ def convolution(
     if (ci != co) if flat else w.shape[rank if last else 1] * groups != ci or co != co // groups * groups:
         raise ScriptError(f"conv{rank}d: the channels of {x!r} and {w!r} do not fit together with {groups} groups")
     strides, dilations, edges = numbers(stride, rank), numbers(dilation, rank), sides(pad, rank)
-    padded = pad_with_zeros(x, {d + (1 if image_last else 2): edge for d, edge in enumerate(edges)}, loops)
+    padded = pad_with_zeros(x, {d + (1 if image_last else 2): edge for d, edge in enumerate(edges)}, loops, padding_value)
     out = [windows(e, k, s, d) for e, k, s, d in zip(extents_of(padded.shape, image_layout), kernel, strides, dilations, strict=True)]
     taps = [te.reduce_axis(k, f"r{letter}") for k, letter in zip(kernel, DIMENSIONS[rank], strict=True)]
 
@@ -210,7 +212,14 @@ def in_layout(x: np.ndarray, layout: str, dtype: np.dtype) -> np.ndarray:
 
 
 def convolved(
-    x: np.ndarray, w: np.ndarray, stride: Numbers = 1, pad: Sides = 0, dilation: Numbers = 1, groups: int = 1, layout: str = "NHWC"
+    x: np.ndarray,
+    w: np.ndarray,
+    stride: Numbers = 1,
+    pad: Sides = 0,
+    dilation: Numbers = 1,
+    groups: int = 1,
+    layout: str = "NHWC",
+    padding_value: float = 0,
 ) -> np.ndarray:
     """The convolution in numpy, in float64 and with channels last; arguments are those of `convolution`.
 
@@ -220,7 +229,7 @@ def convolved(
     strides, dilations = numbers(stride, rank), numbers(dilation, rank)
     filters = np.expand_dims(w, rank if last else 1) if w.ndim == rank + 1 else w
     filters = (filters if last else np.moveaxis(filters, (0, 1), (-1, -2))).astype(np.float64)
-    image = np.pad(channels_last(x, layout).astype(np.float64), ((0, 0), *sides(pad, rank), (0, 0)))
+    image = np.pad(channels_last(x, layout).astype(np.float64), ((0, 0), *sides(pad, rank), (0, 0)), constant_values=padding_value)
     (*kernel, inner, co), (n, *extents, _ci) = filters.shape, image.shape
     groups = groups if w.ndim == rank + 2 else co
     out = [windows(e, k, s, d) for e, k, s, d in zip(extents, kernel, strides, dilations, strict=True)]
@@ -233,10 +242,18 @@ def convolved(
 
 
 def convolved_as(
-    x: np.ndarray, w: np.ndarray, stride: Numbers, pad: Sides, dilation: Numbers, groups: int, layout: str, out_dtype: str = ""
+    x: np.ndarray,
+    w: np.ndarray,
+    stride: Numbers,
+    pad: Sides,
+    dilation: Numbers,
+    groups: int,
+    layout: str,
+    out_dtype: str = "",
+    padding_value: float = 0,
 ) -> np.ndarray:
     """The convolution in numpy, in `layout` and in the type of the result, by default that of `x`."""
-    out = convolved(x, w, stride, pad, dilation, groups, layout)
+    out = convolved(x, w, stride, pad, dilation, groups, layout, padding_value)
     return in_type(in_layout(out, layout, out.dtype), out_dtype or dt.from_numpy(x.dtype))
 
 

@@ -27,6 +27,11 @@ class Rewriter:
 
     def __init__(self) -> None:
         self._new: dict[Operand, Operand] = {}
+        self._made: dict[Operand, Call] = {}
+
+    def made_by(self, o: Operand) -> Call | None:
+        """The call of the new function that computes `o`; None if it is no result of a call."""
+        return self._made.get(o)
 
     def visit(self, operation: Operation, build: RegionBuilder) -> Sequence[Operand] | None:
         """The replacements of the results of an operation.
@@ -49,7 +54,7 @@ class Rewriter:
         """
         if func.codegen is not None:
             return func
-        self._new = {}
+        self._new, self._made = {}, {}
         body = self._region(func.body)
         return func if body is func.body else func.with_(body=body)
 
@@ -64,7 +69,9 @@ class Rewriter:
     def _region(self, region: Region) -> Region:
         build = RegionBuilder()
         for b in region.bindings:
+            before = len(build.bindings)
             self._binding(b, build)
+            self._made.update((v, new.operation) for new in build.bindings[before:] if isinstance(new.operation, Call) for v in new.results)
         results = self._operands(region.results)
         if results is region.results and not _differ(build.bindings, region.bindings):
             return region

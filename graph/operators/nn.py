@@ -160,13 +160,14 @@ def _conv2d(
     layout: str = "NCHW",
     image_layout: str = "",
     out_dtype: str = "",
+    padding_value: float = 0,
 ) -> Tensor:
     _window(strides, padding, dilation, layout)
     if image_layout not in ("", *LAYOUTS):
         raise ScriptError(f"unknown layout {image_layout!r} of the image; layouts are {', '.join(LAYOUTS)}")
     if x.dtype != w.dtype:
         raise ScriptError("the image and the filter have different element types; cast one of them")
-    return convolution.convolution(x, w, strides, padding, dilation, groups, layout, image_layout or None, out_dtype)
+    return convolution.convolution(x, w, strides, padding, dilation, groups, layout, image_layout or None, out_dtype, padding_value)
 
 
 def _conv2d_reference(
@@ -180,10 +181,11 @@ def _conv2d_reference(
     layout: str = "NCHW",
     image_layout: str = "",
     out_dtype: str = "",
+    padding_value: float = 0,
 ) -> np.ndarray:
     if (image_layout or layout) != layout:
         x = x.transpose((0, 2, 3, 1) if layout == "NHWC" else (0, 3, 1, 2))
-    return convolution.convolved_as(x, w, strides, padding, dilation, groups, layout, out_dtype)
+    return convolution.convolved_as(x, w, strides, padding, dilation, groups, layout, out_dtype, padding_value)
 
 
 CONV2D = GraphOperator(
@@ -194,7 +196,8 @@ CONV2D = GraphOperator(
     meaning=(
         "Two-dimensional cross-correlation. Filters are OIHW for NCHW and HWIO for NHWC; depthwise filters may omit the "
         "axis of extent 1, which gives the program of the workload. Padding is (top, left, bottom, right). "
-        f"`image_layout` is the layout of the image if it differs from that of the filter and the result. {_SUMS}"
+        f"`image_layout` is the layout of the image if it differs from that of the filter and the result. "
+        f"`padding_value` is the value of the padding, such as the zero point of a quantised image. {_SUMS}"
     ),
 )
 

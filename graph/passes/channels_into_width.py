@@ -6,53 +6,66 @@ s is one of [h, w * ci, 1] with stride s * ci and windows of kw * ci elements, f
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from tunesmith.graph.ir.builder import RegionBuilder
-from tunesmith.graph.ir.node import Call, Constant, Operand
+from tunesmith.graph.ir.function import GraphFunc
+from tunesmith.graph.ir.node import Call, Constant, Operand, Operation
+from tunesmith.graph.ir.rewrite import Rewriter
+from tunesmith.graph.passes.convert_layout import TO_NHWC
+from tunesmith.graph.passes.dead_code import dead_code
+from tunesmith.ir.function import IRModule
+
+GROUPS = {"bfloat16": 2, "int8": 4, "uint8": 4}
+"""The products that an instruction sums in each lane, by the type of the image."""
 
 
-def applies(call: Call, group: int) -> bool:
-    """Whether a conv2d with constant filters has a number of channels that is no multiple of the group, and neighbouring taps."""
-    x, w = call.args
-    ci = x.type.shape[str(call.keywords["image_layout"] or call.attr("layout")).index("C")].const
-    return (
-        call.operator == "conv2d"
-        and isinstance(w, Constant)
-        and call.attr("layout") == "NHWC"
-        and call.attr("groups") == 1
-        and len(w.type.shape) == 4
-        and ci is not None
-        and ci % group != 0
-        and call.attr("dilation")[1] == 1
-    )
+def channels_into_width(mod: IRModule) -> IRModule:
+    """Rewrite convolutions of bfloat16 and bytes in NHWC whose channels are no multiple of the group of an instruction.
 
-
-def folded(call: Call, x: Operand, group: int, build: RegionBuilder) -> tuple[Operand, Constant, dict[str, Any]]:
-    """The image [n, h, w * ci, 1], the filters [kh, kw * ci + zeros, 1, co], and the attributes of the convolution.
-
-    Args:
-        call: a call to which the rewrite applies.
-        x: its image with channels last.
-        group: the number of taps in a row becomes a multiple of it.
-        build: appends the view of the image.
+    Their filters must be constant, and neighbouring taps of a row neighbouring pixels (horizontal dilation 1).
     """
-    filters = call.args[1]
-    assert isinstance(filters, Constant)
-    kh, kw, ci, co = filters.data.shape
-    taps = -(-kw * ci // group) * group
-    data = np.zeros((kh, taps, 1, co), filters.data.dtype)
-    data[:, : kw * ci, 0] = filters.data.reshape(kh, kw * ci, co)
-    n, h, width, _ = x.type.shape
-    top, left, bottom, right = call.attr("padding")
-    vertical, horizontal = call.attr("strides")
-    attributes = {
-        **call.keywords,
-        "strides": (vertical, horizontal * ci),
-        # The zeros of the filter read beyond the last window.
-        "padding": (top, left * ci, bottom, right * ci + taps - kw * ci),
-        "image_layout": "",
-    }
-    return build.reshape(x, shape=(n, h, width * ci, 1)), Constant(filters.name, data), attributes
+    done = {name: _Fold()(f) for name, f in mod.items() if isinstance(f, GraphFunc)}
+    return dead_code(mod.update(done)) if any(done[name] is not mod[name] for name in done) else mod
+
+
+class _Fold(Rewriter):
+    def visit(self, operation: Operation, build: RegionBuilder) -> Sequence[Operand] | None:
+        """See `Rewriter.visit`."""
+        if not isinstance(operation, Call) or operation.operator != "conv2d" or operation.attr("layout") != "NHWC":
+            return None
+        x, w = operation.args
+        group, first = GROUPS.get(x.type.dtype), operation.attr("image_layout") == "NCHW"
+        channels = x.type.shape[1 if first else 3].const
+        if group is None or channels is None or channels % group == 0 or not isinstance(w, Constant) or len(w.data.shape) != 4:
+            return None
+        if operation.attr("groups") != 1 or operation.attr("dilation")[1] != 1:
+            return None
+        return [self._folded(operation, self._last(x, build) if first else x, w, group, build)]
+
+    def _last(self, x: Operand, build: RegionBuilder) -> Operand:
+        """The image with channels last; of a converted image, so that one function does both."""
+        cast = self.made_by(x)
+        if cast is not None and cast.operator == "cast":
+            return build.cast(build.permute_dims(cast.args[0], axes=TO_NHWC), dtype=cast.attr("dtype"), name=x.name)
+        return build.permute_dims(x, axes=TO_NHWC, name=x.name)
+
+    def _folded(self, call: Call, x: Operand, filters: Constant, group: int, build: RegionBuilder) -> Operand:
+        kh, kw, ci, co = filters.data.shape
+        taps = -(-kw * ci // group) * group
+        data = np.zeros((kh, taps, 1, co), filters.data.dtype)
+        data[:, : kw * ci, 0] = filters.data.reshape(kh, kw * ci, co)
+        n, h, width, _ = x.type.shape
+        top, left, bottom, right = call.attr("padding")
+        vertical, horizontal = call.attr("strides")
+        attributes = {
+            **call.keywords,
+            "strides": (vertical, horizontal * ci),
+            # The zeros of the filter read beyond the last window.
+            "padding": (top, left * ci, bottom, right * ci + taps - kw * ci),
+            "image_layout": "",
+        }
+        made: Operand = build.conv2d(build.reshape(x, shape=(n, h, width * ci, 1)), Constant(filters.name, data), **attributes)
+        return made

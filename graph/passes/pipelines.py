@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tunesmith.graph.offload.external_codegen import Codegen, find_codegen
+from tunesmith.graph.passes.channels_into_width import channels_into_width
 from tunesmith.graph.passes.common_subexpressions import common_subexpressions
 from tunesmith.graph.passes.convert_layout import convert_layout
 from tunesmith.graph.passes.dead_code import dead_code
@@ -37,6 +38,7 @@ GRAPH = ModulePipeline(
     module_pass(fold_permutes),
     module_pass(dead_code),
     module_pass(to_mixed_precision),
+    module_pass(channels_into_width),
     module_pass(fuse_operators),
     module_pass(legalise),
 )

@@ -8,7 +8,7 @@ import numpy as np
 
 from tunesmith.graph.ir.builder import RegionBuilder
 from tunesmith.graph.ir.function import GraphFunc
-from tunesmith.graph.ir.node import Binding, Call, Operand, Operation
+from tunesmith.graph.ir.node import Call, Operand, Operation
 from tunesmith.graph.ir.rewrite import Rewriter
 from tunesmith.graph.ir.verify import infer
 from tunesmith.ir.function import IRModule
@@ -29,12 +29,6 @@ def simplify_inference(mod: IRModule) -> IRModule:
 
 
 class _Simplify(Rewriter):
-    """A rewriter that records which call of the new function computes each value."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.made: dict[Operand, Call] = {}
-
     def visit(self, operation: Operation, build: RegionBuilder) -> Sequence[Operand] | None:
         if not isinstance(operation, Call) or operation.operator not in RULES:
             return None
@@ -42,12 +36,7 @@ class _Simplify(Rewriter):
 
     def source(self, call: Call) -> Call | None:
         """The call that computes the first operand of `call`, None if it is no result of a call."""
-        return self.made.get(call.args[0])
-
-    def _binding(self, b: Binding, build: RegionBuilder) -> None:
-        before = len(build.bindings)
-        super()._binding(b, build)
-        self.made.update((v, new.operation) for new in build.bindings[before:] if isinstance(new.operation, Call) for v in new.results)
+        return self.made_by(call.args[0])
 
 
 def _batch_norm(s: _Simplify, call: Call, build: RegionBuilder) -> Sequence[Operand] | None:

@@ -22,8 +22,6 @@ from tunesmith.graph.ir.operator import GRAPH_OPERATORS
 from tunesmith.graph.ir.rewrite import Rewriter
 from tunesmith.graph.operators.nn import terms_of
 from tunesmith.graph.operators.split_bfloat16 import split_parts
-from tunesmith.graph.passes import channels_into_width
-from tunesmith.graph.passes.convert_layout import TO_NHWC
 from tunesmith.graph.passes.dead_code import dead_code
 from tunesmith.ir.function import IRModule
 from tunesmith.runtime.arrays import in_bfloat16
@@ -37,9 +35,6 @@ PRECISION = "precision"
 Precision = str | Mapping[str, str]
 """One policy for all contractions, or policies by the names of operands (of weights, usually), whose keys are patterns such as "layer1.*";
 the key "*" is the policy of all others, by default f32.  The first pattern that matches decides."""
-
-GROUP = 2
-"""The products of bfloat16 that an instruction sums in each lane."""
 
 SPLIT = ("hhl", "hlh")
 """The parts of the operands of a contraction in bf16x3."""
@@ -114,12 +109,8 @@ class _Cast(Rewriter):
         if policy == "f32" or axes is None or not x.type.dtype == w.type.dtype == "float32":
             return None
         parts = SPLIT if policy == "bf16x3" else ("", "")
-        attributes = operation.keywords
-        if policy == "bf16" and operation.operator == "conv2d" and channels_into_width.applies(operation, GROUP):
-            image = build.permute_dims(x, axes=TO_NHWC, name=x.name) if attributes["image_layout"] == "NCHW" else x
-            x, w, attributes = channels_into_width.folded(operation, image, GROUP, build)
         args = [self._operand(o, axis, part, build) for o, axis, part in zip((x, w), axes, parts, strict=True)]
-        return [build.call(operation.operator, *args, **{**attributes, "out_dtype": "float32"})]
+        return [build.call(operation.operator, *args, **{**operation.keywords, "out_dtype": "float32"})]
 
     def _policy(self, x: Operand, w: Operand) -> str:
         for pattern, policy in self._rules:
@@ -139,8 +130,8 @@ class _Cast(Rewriter):
             return Constant(o.name, split_parts(o.data, axis, parts) if parts else in_bfloat16(o.data))
         if parts:
             return build.split_bfloat16(o, axis=axis, parts=parts, name=o.name)
-        view = next((b.operation for b in reversed(build.bindings) if o in b.results), None)
-        if isinstance(view, Call) and GRAPH_OPERATORS.get(view.operator).view:
+        view = self.made_by(o)
+        if view is not None and GRAPH_OPERATORS.get(view.operator).view:
             # The cast of the source joins the operators that compute it; the view of the result needs no code.
             source, *others = view.args
             return build.call(view.operator, self._operand(source, axis, parts, build), *others, name=o.name, **view.keywords)
