@@ -76,6 +76,11 @@ def settle_types(params: Mapping[str, Value]) -> dict[str, Value]:
     return {**params, "rhs_dtype": _SAME if rhs == dtype else rhs, "out_dtype": _AUTO if out == natural.out else out}
 
 
+def multiply_together(x: str, y: str) -> bool:
+    """Whether operands of these types can be multiplied: they are equal, or both bytes."""
+    return x == y or (x in _BYTES and y in _BYTES)
+
+
 def product(x: Expr, y: Expr) -> Expr:
     """x * y in the type of their sums.
 

@@ -274,6 +274,7 @@ _LIBRARY: dict[str, tuple[str, ...]] = {
     "cumulative": ("cummax", "cummin", "cumprod", "logcumsumexp"),
     "sampling": ("grid_sample",),
     "sorting": ("argsort", "searchsorted"),
+    "quantization": ("dequantize", "quantize"),
     "split_bfloat16": ("split_bfloat16",),
     "special": ("digamma", "erfinv", "lgamma"),
     "volumes": ("avg_pool3d", "conv3d", "conv3d_transpose", "max_pool3d", "max_pool3d_indices"),

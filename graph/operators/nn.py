@@ -18,7 +18,7 @@ from tunesmith.ir.poly import ZERO, Poly
 from tunesmith.ops import convolution
 from tunesmith.ops import tensor_expression as te
 from tunesmith.ops import transposed_convolution as transposed
-from tunesmith.ops.contraction_types import contracted, product, result_type, rounded
+from tunesmith.ops.contraction_types import contracted, multiply_together, product, result_type, rounded
 from tunesmith.ops.matmul import matmul as plain_matmul
 from tunesmith.ops.matmul import matmul_reference
 from tunesmith.ops.tensor_expression import Tensor
@@ -50,7 +50,7 @@ def _batch_index(extents: Sequence[Poly], index: Sequence[Poly]) -> tuple[Poly, 
 def _matmul(a: Tensor, b: Tensor, *, out_dtype: str = "") -> Tensor:
     if not a.shape or not b.shape:
         raise ScriptError("a scalar has no matrix product; use multiply")
-    if a.dtype != b.dtype:
+    if not multiply_together(a.dtype, b.dtype):
         raise ScriptError("the operands have different element types; cast one of them")
     if a.shape[-1] != b.shape[-2 if len(b.shape) > 1 else 0]:
         raise ScriptError(
@@ -103,7 +103,7 @@ def terms_of(equation: str) -> tuple[str, str, str]:
 
 def _einsum(a: Tensor, b: Tensor, *, equation: str, out_dtype: str = "") -> Tensor:
     x, y, out = terms_of(equation)
-    if a.dtype != b.dtype:
+    if not multiply_together(a.dtype, b.dtype):
         raise ScriptError("the operands have different element types; cast one of them")
     if len(a.shape) != len(x) or len(b.shape) != len(y):
         raise ScriptError(f"the equation {equation!r} is for operands of {len(x)} and {len(y)} axes, not {len(a.shape)} and {len(b.shape)}")
@@ -165,7 +165,7 @@ def _conv2d(
     _window(strides, padding, dilation, layout)
     if image_layout not in ("", *LAYOUTS):
         raise ScriptError(f"unknown layout {image_layout!r} of the image; layouts are {', '.join(LAYOUTS)}")
-    if x.dtype != w.dtype:
+    if not multiply_together(x.dtype, w.dtype):
         raise ScriptError("the image and the filter have different element types; cast one of them")
     return convolution.convolution(x, w, strides, padding, dilation, groups, layout, image_layout or None, out_dtype, padding_value)
 

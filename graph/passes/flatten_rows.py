@@ -31,7 +31,7 @@ class _Flatten(LayoutRewriter):
         ranks = [len(a.type.shape) for a in operation.args]
         if operation.operator == "matmul" and ranks[0] > 2 and ranks[1] == 2:
             x, w = operation.args
-            return self._unflatten(build.matmul(self.convert(x, build), w), x.type.shape[:-1], build)
+            return self._unflatten(build.matmul(self.convert(x, build), w, **operation.keywords), x.type.shape[:-1], build)
         if operation.operator == "reshape" and operation.args[0] in self.converted:
             return [build.reshape(self.converted[operation.args[0]], shape=operation.attr("shape"))]
         if operation.operator in _ROWWISE and operation.args[0] in self.converted:

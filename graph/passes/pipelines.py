@@ -14,6 +14,7 @@ from tunesmith.graph.passes.fold_constants import fold_constants
 from tunesmith.graph.passes.fold_permutes import fold_permutes
 from tunesmith.graph.passes.fold_scale_axis import fold_scale_axis
 from tunesmith.graph.passes.fuse_operators import fuse_operators
+from tunesmith.graph.passes.integer_contractions import integer_contractions
 from tunesmith.graph.passes.legalise import legalise
 from tunesmith.graph.passes.partition import partition
 from tunesmith.graph.passes.pass_infra import ModulePass, ModulePipeline, module_pass
@@ -29,6 +30,7 @@ def fold_layouts(mod: IRModule) -> IRModule:
 
 GRAPH = ModulePipeline(
     module_pass(simplify_inference),
+    module_pass(integer_contractions),
     module_pass(fold_constants),
     module_pass(fold_scale_axis),
     module_pass(convert_layout),

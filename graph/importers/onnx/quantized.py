@@ -30,14 +30,9 @@ def _spread(node: OnnxNode, v: Datum, x: Datum) -> Datum:
 
 def _quantized(node: OnnxNode, x: Datum, scale: Datum, zero: Datum | None, dtype: str) -> Datum:
     """round(x / scale) + zero, half to even, clamped to the type."""
-    b = node.b
     if dtype not in _TYPES:
         raise node.refuse(f"quantisation to {dtype}")
-    made = b.round(b.divide(x, scale))
-    if zero is not None:
-        made = b.add(made, cast_to(b, zero, made.type.dtype))
-    limits = np.iinfo(dt.to_numpy(dtype))
-    return cast_to(b, b.clip(made, min=float(limits.min), max=float(limits.max)), dtype)
+    return node.b.quantize(x, scale, node.b.constant(np.zeros((), dtype), "zero") if zero is None else zero)
 
 
 def _quantize(node: OnnxNode) -> Converted:
@@ -51,10 +46,8 @@ def _quantize(node: OnnxNode) -> Converted:
 
 def _dequantized(node: OnnxNode, x: Datum, scale: Datum, zero: Datum | None) -> Datum:
     b = node.b
-    real = cast_to(b, x, scale.type.dtype)
-    if zero is not None:
-        real = b.subtract(real, cast_to(b, _spread(node, zero, x), scale.type.dtype))
-    return b.multiply(real, _spread(node, scale, x))
+    zero = b.constant(np.zeros((), dt.to_numpy(x.type.dtype)), "zero") if zero is None else _spread(node, zero, x)
+    return b.dequantize(x, _spread(node, scale, x), zero)
 
 
 def _dequantize(node: OnnxNode) -> Converted:
@@ -63,41 +56,41 @@ def _dequantize(node: OnnxNode) -> Converted:
     return cast_to(node.b, made, dtype_of(number)) if number else made
 
 
-def _shifted(node: OnnxNode, x: Datum, zero: Datum, axis: int) -> Datum:
-    b = node.b
-    zero = cast_to(b, zero, "int32")
-    if rank(zero) == 1:
-        zero = b.reshape(zero, shape=tuple([shape_of(zero)[0] if i == axis else 1 for i in range(rank(x))]))
-    return b.subtract(cast_to(b, x, "int32"), zero)
-
-
 def _column(node: OnnxNode, v: Datum, n: int, axis: int) -> Datum:
+    """A vector of scales or zero points along an axis of n; other shapes as they are."""
     if rank(v) != 1:
         return v
+    if v.type.shape[0] == 1:
+        return node.b.reshape(v, shape=())
     return node.b.reshape(v, shape=tuple([shape_of(v)[0] if i == axis else 1 for i in range(n)]))
 
 
-def _rescaled(node: OnnxNode, total: Datum, scales: tuple[Datum, Datum], out: tuple[Datum, Datum]) -> Datum:
-    """int32 sums requantised to another scale and zero point."""
-    b = node.b
-    scale, zero = cast_to(b, out[0], "float32"), out[1]
-    factor = b.multiply(*[cast_to(b, s, "float32") for s in scales])
-    return _quantized(node, b.multiply(cast_to(b, total, "float32"), factor), scale, zero, zero.type.dtype)
+def _real(node: OnnxNode, first: int, axis: int) -> Datum:
+    """A dequantised operand: its bytes, scale and zero point are neighbouring inputs."""
+    q, scale, zero = (node.input(i) for i in range(first, first + 3))
+    n, b = rank(q), node.b
+    return b.dequantize(q, _column(node, cast_to(b, scale, "float32"), n, axis), _column(node, zero, n, axis))
+
+
+def _requantized(node: OnnxNode, real: Datum, scale: Datum, zero: Datum) -> Datum:
+    b, n = node.b, rank(real)
+    return b.quantize(real, _column(node, cast_to(b, scale, "float32"), n, n - 2), _column(node, zero, n, n - 2))
 
 
 def _matmul(node: OnnxNode) -> Converted:
-    x, y, n = node.input(0), node.input(3), rank(node.input(0))
-    left, right = _shifted(node, x, node.input(2), n - 2), _shifted(node, y, node.input(5), rank(y) - 1)
-    scales = _column(node, node.input(1), n, n - 2), _column(node, node.input(4), n, n - 1)
-    return _rescaled(node, node.b.matmul(left, right), scales, (node.input(6), node.input(7)))
+    made = node.b.matmul(_real(node, 0, rank(node.input(0)) - 2), _real(node, 3, rank(node.input(3)) - 1))
+    return _requantized(node, made, node.input(6), node.input(7))
 
 
 def _conv(node: OnnxNode) -> Converted:
-    x, w = node.input(0), node.input(3)
-    total = convolve(node, _shifted(node, x, node.input(2), 1), _shifted(node, w, node.input(5), 0))
-    total = add_bias(node, total, node.get(8))
-    scales = node.input(1), _column(node, node.input(4), rank(x), 1)
-    return _rescaled(node, total, scales, (node.input(6), node.input(7)))
+    b = node.b
+    made = convolve(node, _real(node, 0, 1), _real(node, 3, 0))
+    bias = node.get(8)
+    if bias is not None:  # its scale is the product of those of the image and the filter
+        scale = b.multiply(*[cast_to(b, node.input(i), "float32") for i in (1, 4)])
+        zero = b.constant(np.zeros((), dt.to_numpy(bias.type.dtype)), "zero")
+        made = add_bias(node, made, b.dequantize(bias, scale if rank(scale) == 0 else _column(node, scale, 1, 0), zero))
+    return _requantized(node, made, node.input(6), node.input(7))
 
 
 CONVERTERS: Mapping[str, Converter] = {

@@ -1,0 +1,151 @@
+"""Compute contractions of dequantised operands in integers (source: Jacob et al., "Quantization and training of neural networks for
+efficient integer-arithmetic-only inference", CVPR 2018).
+
+    conv2d(dequantize(x, s, z), dequantize(w, t, 0))  ->  (conv2d(x, w) - z * sum(w)) * (s * t)
+
+The convolution multiplies bytes and sums in int32; its padding has the value of the zero point.  The correction is a constant for each
+output channel.  What follows, up to the next `quantize`, stays float32, and is fused with the contraction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tunesmith.graph.ir.builder import RegionBuilder
+from tunesmith.graph.ir.function import GraphFunc
+from tunesmith.graph.ir.node import Call, Constant, Operand, Operation
+from tunesmith.graph.ir.rewrite import Rewriter
+from tunesmith.ir.function import IRModule
+
+_FAR = 32
+"""Most calls between an integer contraction and the `quantize` of its result."""
+
+
+def integer_contractions(mod: IRModule) -> IRModule:
+    """Apply these rewrites to `conv2d` without groups and to `matmul` with a matrix of weights:
+
+    - a contraction of a dequantised activation, which has one scale, with dequantised constant weights, which have one scale or one for
+      each output channel, is computed in integers.  Weights must be int8 after their zero point is subtracted;
+    - `quantize` to int8 before it becomes one to uint8, with a zero point larger by 128, as instructions multiply uint8 with int8;
+    - `quantize` of a result of an integer contraction multiplies by the reciprocal of its scale.
+    """
+    return mod.update({name: _Integers()(f) for name, f in mod.items() if isinstance(f, GraphFunc)})
+
+
+class _Integers(Rewriter):
+    def visit(self, operation: Operation, build: RegionBuilder) -> Sequence[Operand] | None:
+        """See `Rewriter.visit`."""
+        if not isinstance(operation, Call):
+            return None
+        if operation.operator == "quantize" and self._is_scaled_sum(operation.args[0], _FAR):
+            return self._requantized(operation, build)
+        if operation.operator in ("conv2d", "matmul"):
+            return self._contraction(operation, build)
+        return None
+
+    def _contraction(self, call: Call, build: RegionBuilder) -> Sequence[Operand] | None:
+        activation, weights = self._dequantized(call.args[0]), self._weights(call.args[1])
+        if activation is None or weights is None or (call.operator == "matmul" and len(call.args[1].type.shape) != 2):
+            return None
+        if call.operator == "conv2d" and (call.attr("groups") != 1 or len(call.args[1].type.shape) != 4):
+            return None
+        q, scale, zero = activation
+        w, factors = weights
+        last = call.operator == "matmul" or call.attr("layout") == "NHWC"
+        axis = w.ndim - 1 if last else 0
+        if factors.size != 1 and (factors.ndim != w.ndim or factors.size != factors.shape[axis] or factors.size != w.shape[axis]):
+            return None
+        unsigned = self._unsigned(q, build)
+        if unsigned is not None:
+            q, zero = unsigned, zero + (128 if unsigned is not q else 0)
+        attributes: dict[str, Any] = {**call.keywords, "out_dtype": "int32"}
+        if call.operator == "conv2d":
+            attributes["padding_value"] = zero
+        total = build.call(call.operator, q, Constant(call.args[1].name, w), **attributes)
+        shape = (-1,) if last else (-1, 1, 1)
+        if zero:
+            sums = w.sum(tuple([d for d in range(w.ndim) if d != axis]), dtype=np.int64)
+            total = build.add(total, Constant("correction", (-zero * sums).astype(np.int32).reshape(shape)))
+        product = (np.float32(scale) * factors.astype(np.float32)).reshape(shape if factors.size > 1 else ())
+        return [build.multiply(build.cast(total, dtype="float32"), Constant("scale", product))]
+
+    def _dequantized(self, o: Operand) -> tuple[Operand, float, int] | None:
+        """The bytes, scale and zero point of a dequantised activation."""
+        call = self.made_by(o)
+        if call is None or call.operator != "dequantize" or call.args[0].type.dtype not in ("int8", "uint8"):
+            return None
+        q, scale, zero = call.args
+        if isinstance(q, Constant) or not _is_number(scale) or not _is_number(zero) or scale.type.dtype != "float32":
+            return None
+        return q, float(_number(scale)), int(_number(zero))
+
+    def _weights(self, o: Operand) -> tuple[np.ndarray, np.ndarray] | None:
+        """The int8 weights with zero point 0, and their scales with the rank of the weights, or of one element."""
+        call, axes = self.made_by(o), None
+        if call is not None and call.operator == "permute_dims":
+            axes = call.attr("axes")
+            call = self.made_by(call.args[0])
+        if call is None or call.operator != "dequantize" or not all(isinstance(a, Constant) for a in call.args):
+            return None
+        q, scale, zero = (a.data for a in call.args if isinstance(a, Constant))
+        if q.dtype.itemsize != 1 or scale.dtype != np.float32 or (scale.size > 1 and scale.ndim != q.ndim):
+            return None
+        centred = q.astype(np.int16) - zero
+        if centred.min(initial=0) < -128 or centred.max(initial=0) > 127:
+            return None
+        w = centred.astype(np.int8)
+        return (w, scale) if axes is None else (w.transpose(axes), scale.transpose(axes) if scale.size > 1 else scale)
+
+    def _unsigned(self, q: Operand, build: RegionBuilder) -> Operand | None:
+        """The uint8 operand of the same values plus 128, if `q` is int8 and quantised in the graph; uint8 itself; None for others."""
+        if q.type.dtype == "uint8":
+            return q
+        call = self.made_by(q)
+        if call is None or call.operator != "quantize" or not _is_number(call.args[2]):
+            return None
+        x, scale, zero = call.args
+        shifted = np.asarray(int(_number(zero)) + 128, np.uint8)
+        made: Operand = build.quantize(x, scale, Constant(zero.name, shifted), name=q.name)
+        again = self.visit(self.made_by(made) or _call_of(made, build), build)
+        return made if again is None else again[0]
+
+    def _requantized(self, call: Call, build: RegionBuilder) -> Sequence[Operand] | None:
+        x, scale, zero = call.args
+        if not _is_number(scale) or not _is_number(zero):
+            return None
+        held = np.iinfo(zero.type.dtype)
+        made = build.round(build.multiply(x, Constant("reciprocal", np.asarray(1.0 / _number(scale), scale.type.dtype))))
+        if _number(zero):
+            made = build.add(made, Constant("zero", np.asarray(_number(zero), scale.type.dtype)))
+        return [build.cast(build.clip(made, min=float(held.min), max=float(held.max)), dtype=zero.type.dtype)]
+
+    def _is_scaled_sum(self, o: Operand, far: int) -> bool:
+        """Whether elementwise operators compute a value from scaled sums of an integer contraction."""
+        call = self.made_by(o)
+        if call is None or far == 0:
+            return False
+        if call.operator == "cast" and call.args[0].type.dtype == "int32":
+            return True
+        return call.operator in _POINTWISE and any(self._is_scaled_sum(a, far - 1) for a in call.args)
+
+
+_POINTWISE = ("add", "clip", "maximum", "minimum", "multiply", "relu", "subtract")
+
+
+def _call_of(o: Operand, build: RegionBuilder) -> Call:
+    """The call that was appended last, which computes `o`."""
+    last = build.bindings[-1]
+    assert last.results == (o,) and isinstance(last.operation, Call)
+    return last.operation
+
+
+def _is_number(o: Operand) -> bool:
+    return isinstance(o, Constant) and o.data.size == 1
+
+
+def _number(o: Operand) -> Any:
+    assert isinstance(o, Constant)
+    return o.data.reshape(()).item()

@@ -1,0 +1,206 @@
+"""Quantise models after training: observe the ranges of activations on calibration data, and round weights to bytes.
+
+The scheme is that of Jacob et al. (CVPR 2018) with the usual choices of ONNX Runtime and oneDNN: weights are int8, symmetric, with a scale
+for each output channel; activations are uint8 with one scale and zero point.  The result is a model with `quantize` and `dequantize` around
+its contractions, as importers make of models that are quantised elsewhere; `compile` computes these contractions in integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+
+from tunesmith.driver.compile import compile
+from tunesmith.graph.ir.builder import RegionBuilder
+from tunesmith.graph.ir.function import GraphFunc
+from tunesmith.graph.ir.node import Call, Constant, Operand, Operation, Region, Value
+from tunesmith.graph.ir.rewrite import Rewriter
+from tunesmith.graph.passes.fold_constants import fold_constants
+from tunesmith.graph.passes.fold_scale_axis import fold_scale_axis
+from tunesmith.graph.passes.simplify_inference import simplify_inference
+from tunesmith.ir.function import IRModule
+from tunesmith.ir.target.target import Target
+from tunesmith.measure.evaluator.correctness import relative_error
+from tunesmith.support.errors import UserError
+
+Batch = Sequence[Any]
+"""The arguments of one call of the model: numpy arrays or torch tensors."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputError:
+    """The difference between a result of two models over all batches.
+
+    Attributes:
+        name: the result.
+        largest: largest difference, relative to the largest element of the reference.
+        rms: root mean square of the differences, relative to that of the reference.
+        cosine: cosine of the angle between both results as vectors.
+        agreement: share of the rows whose largest element is at the same position, for results of two dimensions; else None.
+    """
+
+    name: str
+    largest: float
+    rms: float
+    cosine: float
+    agreement: float | None
+
+    def __str__(self) -> str:
+        same = "" if self.agreement is None else f", same class in {self.agreement:.1%} of the rows"
+        return f"{self.name}: largest error {self.largest:.1e}, rms {self.rms:.1e}, cosine {self.cosine:.5f}{same}"
+
+
+def quantize(
+    model: IRModule,
+    batches: Iterable[Batch],
+    *,
+    percentile: float = 100.0,
+    skip: Sequence[str] = (),
+    target: str | Target | None = None,
+) -> IRModule:
+    """Quantise the convolutions and matrix products of a model that have constant weights.
+
+    Grouped and depthwise convolutions, products of two activations, and contractions in branches stay float32.
+
+    Args:
+        model: a model of float32, from an importer or a builder.
+        batches: calibration data: arguments of typical calls, a few dozen.
+        percentile: of the elements of an activation in each batch, how many its range covers: 100 is from the least to the largest;
+            99.99 ignores outliers, which are clamped.
+        skip: patterns of the names of weights, as `"fc.*"`; these contractions stay float32.
+        target: target of the calibration run; by default this machine.
+    Returns:
+        The quantised model, for `tune` and `compile`.
+    Raises:
+        UserError: no batch, a percentile out of range, no contraction to quantise, or an activation that is not finite.
+    """
+    if not 50.0 < percentile <= 100.0:
+        raise UserError(f"percentile={percentile!r}: expected a number above 50 and up to 100")
+    prepared = fold_scale_axis(fold_constants(simplify_inference(model)))
+    main = prepared.get("main")
+    if not isinstance(main, GraphFunc):
+        raise UserError("quantize takes a model: this module has no graph function `main`")
+    patterns = [skip] if isinstance(skip, str) else list(skip)
+    found = [c for b in main.body.bindings if isinstance(c := b.operation, Call) and _is_quantizable(c, patterns)]
+    if not found:
+        raise UserError("the model has no convolution or matrix product with constant float32 weights to quantise (see skip=)")
+    observed = list(dict.fromkeys([c.args[0] for c in found]))
+    ranges = _ranges(prepared, main, observed, batches, percentile, target)
+    rewritten = _Quantize(dict(zip(observed, ranges, strict=True)), patterns)(main)
+    return prepared.update({"main": rewritten})
+
+
+def output_errors(reference: IRModule, model: IRModule, batches: Iterable[Batch], target: str | Target | None = None) -> list[OutputError]:
+    """Compare the results of a model with those of a reference model, such as the one that it was quantised from.
+
+    Args:
+        reference: the reference.
+        model: a model with the same parameters and results.
+        batches: arguments of calls.
+        target: target of both; by default this machine.
+    Raises:
+        UserError: no batch.
+    """
+    main = reference["main"]
+    assert isinstance(main, GraphFunc)
+    runs = [compile(m, target) for m in (reference, model)]
+    pairs: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in main.results]
+    for batch in batches:
+        expected, actual = (_results(run(*batch)) for run in runs)
+        for pair, a, b in zip(pairs, actual, expected, strict=True):
+            pair.append((a, b))
+    if not pairs or not pairs[0]:
+        raise UserError("no batch was given: pass a list of the arguments of calls")
+    return [_output_error(o.name, *map(np.stack, zip(*p, strict=True))) for o, p in zip(main.results, pairs, strict=True)]
+
+
+def _output_error(name: str, actual: np.ndarray, expected: np.ndarray) -> OutputError:
+    a, b = actual.astype(np.float64), expected.astype(np.float64)
+    norm = np.sqrt(np.sum(a * a) * np.sum(b * b)) or 1.0
+    rms = np.sqrt(np.mean((a - b) ** 2)) / (np.sqrt(np.mean(b * b)) or 1.0)
+    agreement = float(np.mean(a.argmax(-1) == b.argmax(-1))) if a.ndim == 3 else None
+    return OutputError(name, relative_error(actual, expected), float(rms), float(np.sum(a * b) / norm), agreement)
+
+
+def _is_quantizable(call: Call, skip: Sequence[str]) -> bool:
+    if call.operator not in ("conv2d", "matmul"):
+        return False
+    x, w = call.args
+    if not isinstance(w, Constant) or not isinstance(x, Value) or not x.type.dtype == w.type.dtype == "float32":
+        return False
+    if call.operator == "conv2d" and (call.attr("groups") != 1 or w.data.ndim != 4):
+        return False
+    return (call.operator == "conv2d" or w.data.ndim == 2) and not any(fnmatchcase(w.name, pattern) for pattern in skip)
+
+
+def _ranges(
+    mod: IRModule, main: GraphFunc, observed: Sequence[Operand], batches: Iterable[Batch], percentile: float, target: str | Target | None
+) -> list[tuple[float, float]]:
+    """The range of each observed value over all batches."""
+    tapped = main.with_(body=Region(main.body.bindings, (*main.body.results, *observed)))
+    run = compile(mod.update({"main": tapped}), target)
+    low, high = np.full(len(observed), np.inf), np.full(len(observed), -np.inf)
+    for batch in batches:
+        for i, values in enumerate(_results(run(*batch))[len(main.body.results) :]):
+            if not np.isfinite(values).all():
+                raise UserError(f"calibration: the activation {observed[i].name} has elements that are not finite")
+            bounds = np.percentile(values, (100.0 - percentile, percentile)) if percentile < 100.0 else (values.min(), values.max())
+            low[i], high[i] = min(low[i], bounds[0]), max(high[i], bounds[1])
+    if not np.isfinite(low).all():
+        raise UserError("no calibration batch was given: pass a list of the arguments of typical calls")
+    return [(float(a), float(b)) for a, b in zip(low, high, strict=True)]
+
+
+def _results(made: Any) -> list[np.ndarray]:
+    return [np.array(r) for r in (made if isinstance(made, (tuple, list)) else (made,))]
+
+
+class _Quantize(Rewriter):
+    """Insert `quantize` and `dequantize` before contractions.
+
+    Args:
+        ranges: the range of each activation.
+        skip: patterns of weights that stay float32.
+    """
+
+    def __init__(self, ranges: dict[Operand, tuple[float, float]], skip: Sequence[str]) -> None:
+        super().__init__()
+        self._ranges, self._skip = ranges, skip
+        self._done: dict[Operand, Operand] = {}
+
+    def visit(self, operation: Operation, build: RegionBuilder) -> Sequence[Operand] | None:
+        """See `Rewriter.visit`."""
+        if not isinstance(operation, Call) or not _is_quantizable(operation, self._skip) or operation.args[0] not in self._ranges:
+            return None
+        x, w = operation.args
+        assert isinstance(w, Constant)
+        if x not in self._done:
+            scale, zero = _scale_and_zero(*self._ranges[x])
+            pair = Constant("scale", np.float32(scale)), Constant("zero", np.uint8(zero))  # type: ignore[arg-type]  # scalars become arrays
+            self._done[x] = build.dequantize(build.quantize(x, *pair, name=x.name), *pair, name=x.name)
+        weights = build.dequantize(*_rounded_weights(w, 0 if operation.operator == "conv2d" and _is_oihw(operation) else -1), name=w.name)
+        return [build.call(operation.operator, self._done[x], weights, **operation.keywords)]
+
+
+def _is_oihw(call: Call) -> bool:
+    return bool(call.attr("layout") == "NCHW")
+
+
+def _scale_and_zero(low: float, high: float) -> tuple[float, int]:
+    """The scale and zero point of uint8 for a range, which is extended to contain 0, so that zeros are exact."""
+    low, high = min(low, 0.0), max(high, 0.0)
+    scale = float(np.float32((high - low) / 255.0)) or 1.0
+    return scale, int(np.clip(np.rint(-low / scale), 0, 255))
+
+
+def _rounded_weights(w: Constant, axis: int) -> tuple[Constant, Constant, Constant]:
+    """The int8 weights, their scales for each output channel, and the zero point 0."""
+    others = tuple([d for d in range(w.data.ndim) if d != axis % w.data.ndim])
+    scale = np.abs(w.data).max(axis=others, keepdims=True).astype(np.float32) / np.float32(127.0)
+    scale = np.where(scale == 0.0, np.float32(1.0), scale)
+    q = np.clip(np.rint(w.data / scale), -127, 127).astype(np.int8)
+    return Constant(w.name, q), Constant(f"{w.name}_scale", scale), Constant("zero", np.zeros((), np.int8))
