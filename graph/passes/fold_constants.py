@@ -18,18 +18,25 @@ MAX_GROWTH = 1 << 16
 """Bytes by which a folded result may exceed its operands: a large mask computed from two numbers is cheaper to compute at its use."""
 
 
-def fold_constants(mod: IRModule) -> IRModule:
+def fold_constants(mod: IRModule, *, keep: str = "") -> IRModule:
     """Replace calls of operators on constants by constants, unless the results exceed the operands by more than MAX_GROWTH bytes.
 
+    Args:
+        mod: the module.
+        keep: an operator whose calls are kept.
     Raises:
         ScriptError: an index operand of a call is out of range.
     """
-    return mod.update({name: _Fold()(f) for name, f in mod.items() if isinstance(f, GraphFunc)})
+    return mod.update({name: _Fold(keep)(f) for name, f in mod.items() if isinstance(f, GraphFunc)})
 
 
 class _Fold(Rewriter):
+    def __init__(self, keep: str) -> None:
+        super().__init__()
+        self._keep = keep
+
     def visit(self, operation: Operation, build: RegionBuilder) -> Sequence[Operand] | None:
-        if not isinstance(operation, Call) or not all(isinstance(a, Constant) for a in operation.args):
+        if not isinstance(operation, Call) or not all(isinstance(a, Constant) for a in operation.args) or operation.operator == self._keep:
             return None
         if any(p.const is None for _, value in operation.attrs for p in expressions(value)):
             return None

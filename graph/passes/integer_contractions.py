@@ -18,10 +18,9 @@ from tunesmith.graph.ir.builder import RegionBuilder
 from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.ir.node import Call, Constant, Operand, Operation
 from tunesmith.graph.ir.rewrite import Rewriter
+from tunesmith.graph.passes.dead_code import dead_code
+from tunesmith.graph.passes.fold_constants import fold_constants
 from tunesmith.ir.function import IRModule
-
-_FAR = 32
-"""Most calls between an integer contraction and the `quantize` of its result."""
 
 
 def integer_contractions(mod: IRModule) -> IRModule:
@@ -29,10 +28,12 @@ def integer_contractions(mod: IRModule) -> IRModule:
 
     - a contraction of a dequantised activation, which has one scale, with dequantised constant weights, which have one scale or one for
       each output channel, is computed in integers.  Weights must be int8 after their zero point is subtracted;
-    - `quantize` to int8 before it becomes one to uint8, with a zero point larger by 128, as instructions multiply uint8 with int8;
-    - `quantize` of a result of an integer contraction multiplies by the reciprocal of its scale.
+    - `quantize` to int8 before it becomes one to uint8, with a zero point larger by 128, as instructions multiply uint8 with int8.
     """
-    return mod.update({name: _Integers()(f) for name, f in mod.items() if isinstance(f, GraphFunc)})
+    # Scales may be computed from constants.
+    known = fold_constants(mod, keep="dequantize")
+    done = {name: _Integers()(f) for name, f in known.items() if isinstance(f, GraphFunc)}
+    return dead_code(known.update(done)) if any(done[name] is not known[name] for name in done) else known
 
 
 class _Integers(Rewriter):
@@ -40,8 +41,6 @@ class _Integers(Rewriter):
         """See `Rewriter.visit`."""
         if not isinstance(operation, Call):
             return None
-        if operation.operator == "quantize" and self._is_scaled_sum(operation.args[0], _FAR):
-            return self._requantized(operation, build)
         if operation.operator in ("conv2d", "matmul"):
             return self._contraction(operation, build)
         return None
@@ -69,7 +68,8 @@ class _Integers(Rewriter):
         if zero:
             sums = w.sum(tuple([d for d in range(w.ndim) if d != axis]), dtype=np.int64)
             total = build.add(total, Constant("correction", (-zero * sums).astype(np.int32).reshape(shape)))
-        product = (np.float32(scale) * factors.astype(np.float32)).reshape(shape if factors.size > 1 else ())
+        channels = w.shape[axis]
+        product = np.broadcast_to((np.float32(scale) * factors.astype(np.float32)).reshape(-1), channels).reshape(shape)
         return [build.multiply(build.cast(total, dtype="float32"), Constant("scale", product))]
 
     def _dequantized(self, o: Operand) -> tuple[Operand, float, int] | None:
@@ -109,37 +109,7 @@ class _Integers(Rewriter):
         x, scale, zero = call.args
         shifted = np.asarray(int(_number(zero)) + 128, np.uint8)
         made: Operand = build.quantize(x, scale, Constant(zero.name, shifted), name=q.name)
-        again = self.visit(self.made_by(made) or _call_of(made, build), build)
-        return made if again is None else again[0]
-
-    def _requantized(self, call: Call, build: RegionBuilder) -> Sequence[Operand] | None:
-        x, scale, zero = call.args
-        if not _is_number(scale) or not _is_number(zero):
-            return None
-        held = np.iinfo(zero.type.dtype)
-        made = build.round(build.multiply(x, Constant("reciprocal", np.asarray(1.0 / _number(scale), scale.type.dtype))))
-        if _number(zero):
-            made = build.add(made, Constant("zero", np.asarray(_number(zero), scale.type.dtype)))
-        return [build.cast(build.clip(made, min=float(held.min), max=float(held.max)), dtype=zero.type.dtype)]
-
-    def _is_scaled_sum(self, o: Operand, far: int) -> bool:
-        """Whether elementwise operators compute a value from scaled sums of an integer contraction."""
-        call = self.made_by(o)
-        if call is None or far == 0:
-            return False
-        if call.operator == "cast" and call.args[0].type.dtype == "int32":
-            return True
-        return call.operator in _POINTWISE and any(self._is_scaled_sum(a, far - 1) for a in call.args)
-
-
-_POINTWISE = ("add", "clip", "maximum", "minimum", "multiply", "relu", "subtract")
-
-
-def _call_of(o: Operand, build: RegionBuilder) -> Call:
-    """The call that was appended last, which computes `o`."""
-    last = build.bindings[-1]
-    assert last.results == (o,) and isinstance(last.operation, Call)
-    return last.operation
+        return made
 
 
 def _is_number(o: Operand) -> bool:

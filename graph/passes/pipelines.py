@@ -12,6 +12,7 @@ from tunesmith.graph.passes.dead_code import dead_code
 from tunesmith.graph.passes.flatten_rows import flatten_rows
 from tunesmith.graph.passes.fold_constants import fold_constants
 from tunesmith.graph.passes.fold_permutes import fold_permutes
+from tunesmith.graph.passes.fold_requantization import fold_requantization
 from tunesmith.graph.passes.fold_scale_axis import fold_scale_axis
 from tunesmith.graph.passes.fuse_operators import fuse_operators
 from tunesmith.graph.passes.integer_contractions import integer_contractions
@@ -31,6 +32,7 @@ def fold_layouts(mod: IRModule) -> IRModule:
 GRAPH = ModulePipeline(
     module_pass(simplify_inference),
     module_pass(integer_contractions),
+    module_pass(fold_requantization),
     module_pass(fold_constants),
     module_pass(fold_scale_axis),
     module_pass(convert_layout),

@@ -326,6 +326,8 @@ class FoldingBuilder:
     def _folded(self, operator: str, operands: Sequence[Operand], attrs: dict[str, Any]) -> Sequence[Datum] | None:
         if not all(isinstance(o, Constant) for o in operands):
             return None
+        if operator == "dequantize" and len(operands[0].type.shape) > 1:
+            return None  # weights: a pass computes their contractions in integers (graph.passes.integer_contractions)
         known = GRAPH_OPERATORS.get(operator)
         bound = known.bind(attrs)
         if any(_has_size(v) or v == "bfloat16" for _, v in bound):  # numpy has no bfloat16; references use float32

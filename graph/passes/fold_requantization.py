@@ -1,0 +1,96 @@
+"""Fold the scale of a quantised result into the scales and biases that precede it.
+
+    quantize(relu(cast(sums) * s + b + dequantize(q, t, z)), r, y)
+        ->  cast(clip(round(relu(cast(sums) * (s / r) + (b / r - z * t / r) + cast(q) * (t / r)) + y)))
+
+A division for each element disappears.  Scales of one element become vectors over the channels: a number would be a literal of the program,
+and layers that differ only in their scales would be different programs to tune.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from tunesmith.graph.ir.builder import RegionBuilder
+from tunesmith.graph.ir.function import GraphFunc
+from tunesmith.graph.ir.node import Call, Constant, Operand, Operation, all_bindings, used
+from tunesmith.graph.ir.rewrite import Rewriter
+from tunesmith.ir.function import IRModule
+
+_LONGEST = 32
+"""Most calls between an integer contraction and the `quantize` of its result."""
+
+
+def fold_requantization(mod: IRModule) -> IRModule:
+    """Rewrite `quantize` with one scale whose operand is computed from an integer contraction, by values that have no other use."""
+    return mod.update({name: _Fold(f)(f) for name, f in mod.items() if isinstance(f, GraphFunc)})
+
+
+class _Fold(Rewriter):
+    """Rewrite one function.
+
+    Args:
+        func: the function, for the number of uses of its values.
+    """
+
+    def __init__(self, func: GraphFunc) -> None:
+        super().__init__()
+        self._uses = Counter([o for b in all_bindings(func.body) for o in used(b.operation)] + list(func.results))
+
+    def visit(self, operation: Operation, build: RegionBuilder) -> Sequence[Operand] | None:
+        """See `Rewriter.visit`."""
+        if not isinstance(operation, Call) or operation.operator != "quantize":
+            return None
+        x, scale, zero = operation.args
+        if not isinstance(scale, Constant) or not isinstance(zero, Constant) or scale.data.size != 1 or zero.data.size != 1:
+            return None
+        channels = self._channels(x, _LONGEST)
+        unit, shift = float(scale.data.reshape(())), int(zero.data.reshape(()))
+        if channels is None or not unit > 0 or scale.data.dtype != np.float32:
+            return None
+        held = np.iinfo(zero.data.dtype)
+        made = build.round(self._scaled(x, 1.0 / unit, channels, build))
+        if shift:
+            made = build.add(made, Constant("zero", np.float32(shift)))  # type: ignore[arg-type]  # a scalar becomes an array
+        return [build.cast(build.clip(made, min=float(held.min), max=float(held.max)), dtype=zero.type.dtype)]
+
+    def _channels(self, o: Operand, far: int) -> tuple[int, ...] | None:
+        """The shape of the scales of the integer contraction that a value is computed from; None if there is none."""
+        call = self.made_by(o)
+        if call is None or far == 0:
+            return None
+        if call.operator == "multiply" and isinstance(call.args[1], Constant):
+            cast = self.made_by(call.args[0])
+            if cast is not None and cast.operator == "cast" and cast.args[0].type.dtype == "int32":
+                return call.args[1].data.shape
+        if call.operator not in ("add", "clip", "relu"):
+            return None
+        found = (self._channels(a, far - 1) for a in call.args)
+        return next((shape for shape in found if shape is not None), None)
+
+    def _scaled(self, o: Operand, factor: float, channels: tuple[int, ...], build: RegionBuilder) -> Operand:
+        """`o` times a positive factor."""
+        if isinstance(o, Constant):
+            return Constant(o.name, (o.data * np.float64(factor)).astype(np.float32))
+        call = self.made_by(o) if self._uses[o] == 1 else None
+        if call is not None and call.operator == "relu":
+            return build.relu(self._scaled(call.args[0], factor, channels, build))
+        if call is not None and call.operator == "clip":
+            low, high = (None if v is None else v * factor for v in (call.attr("min"), call.attr("max")))
+            return build.clip(self._scaled(call.args[0], factor, channels, build), min=low, max=high)
+        if call is not None and call.operator == "add":
+            return build.add(*[self._scaled(a, factor, channels, build) for a in call.args])
+        if call is not None and call.operator == "multiply" and isinstance(call.args[1], Constant):
+            return build.multiply(call.args[0], self._scaled(call.args[1], factor, channels, build))
+        if call is not None and call.operator == "dequantize" and all(isinstance(a, Constant) and a.data.size == 1 for a in call.args[1:]):
+            unit, shift = (float(a.data.reshape(())) for a in call.args[1:] if isinstance(a, Constant))
+            product = build.multiply(build.cast(call.args[0], dtype="float32"), _vector(unit * factor, channels))
+            return build.add(product, _vector(-shift * unit * factor, channels)) if shift else product
+        return build.multiply(o, _vector(factor, channels))
+
+
+def _vector(value: float, channels: tuple[int, ...]) -> Constant:
+    return Constant("factor", np.full(channels, value, np.float32))
