@@ -7,13 +7,17 @@ slice of `data`.  Each kernel performs only the operation that it measures.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import llvmlite.binding as llvm
 
 from tunesmith.codegen.llvm.host import check_runs_here, llvm_options
+from tunesmith.codegen.llvm.kernel.dot_product import declared
 from tunesmith.ir.target.target import Target
+from tunesmith.ir.tensor_intrinsics.intrinsic import TENSOR_INTRINSICS
 from tunesmith.runtime.object_loader import LoadedObject, load_object
+from tunesmith.support import dtype as dt
 from tunesmith.support.errors import UserError
 
 OUT_BYTES = 4096
@@ -83,10 +87,12 @@ class ProbeKernels:
 
     Attributes:
         flops_per_round: floating-point operations of one round of `multiply_add` on one thread.
+        dot_operations: operations of one round of `dot_product` on one thread, by instruction.
         step_bytes: slices of `read` and `fill` must be multiples of this.
     """
 
     flops_per_round: int
+    dot_operations: Mapping[str, int]
     step_bytes: int
     _code: LoadedObject
 
@@ -99,6 +105,10 @@ class ProbeKernels:
             threads: team size.
         """
         self._team("multiply_add", out, 0, rounds, out, threads)
+
+    def dot_product(self, instruction: str, rounds: int, out: int, threads: int) -> None:
+        """Run independent chains of a dot-product instruction in registers; arguments are those of `multiply_add`."""
+        self._team(instruction, out, 0, rounds, out, threads)
 
     def read(self, data: int, nbytes: int, rounds: int, out: int, threads: int) -> None:
         """Read `nbytes` on each thread, repeated `rounds` times; thread t starts at `data + t * nbytes`."""
@@ -134,7 +144,18 @@ def load_probe(target: Target) -> ProbeKernels:
     check_runs_here(target)
     chains = target.vector_registers - 4
     lanes = target.vector_lanes("float32")
-    return ProbeKernels(2 * chains * lanes, _STREAMS * lanes * 4, load_object(_object_code(probe_text(target), target)))
+    operations = {name: 8 // dt.nbytes(dtype) * chains * lanes for name, dtype in instructions(target).items()}
+    return ProbeKernels(2 * chains * lanes, operations, _STREAMS * lanes * 4, load_object(_object_code(probe_text(target), target)))
+
+
+def instructions(target: Target) -> dict[str, str]:
+    """The dot-product instructions of the target at its full vector width, with the types of their operands."""
+    found = {}
+    for instruction, dtype in (("vpdpbusd", "int8"), ("vdpbf16ps", "bfloat16")):
+        name = f"x86.{instruction}.{target.vector_bits}"
+        if name in TENSOR_INTRINSICS and TENSOR_INTRINSICS.get(name).is_available(target.features):
+            found[instruction] = dtype
+    return found
 
 
 def probe_text(target: Target) -> str:
@@ -142,7 +163,9 @@ def probe_text(target: Target) -> str:
     lanes = target.vector_lanes("float32")
     # Without the instruction LLVM would call libm for each element.
     fused = "fma" in target.features or "neon" in target.features
-    kernels = [_multiply_add(lanes, target.vector_registers - 4, fused), _read(lanes), _fill(lanes)]
+    chains = target.vector_registers - 4
+    kernels = [_multiply_add(lanes, chains, fused), *[_dot_product(name, lanes, chains) for name in instructions(target)]]
+    kernels += [_read(lanes), _fill(lanes)]
     return "\n".join([*kernels, _TEAM])
 
 
@@ -182,6 +205,26 @@ def _multiply_add(lanes: int, chains: int, fused: bool) -> str:
             "  ret void\n}",
         ]
     )
+
+
+def _dot_product(instruction: str, lanes: int, chains: int) -> str:
+    """As `_multiply_add`, with a dot-product instruction."""
+    total, operand, name = declared(instruction, lanes)
+    lines = [
+        f"declare {total} @{name}({total}, {operand}, {operand})",
+        f"define void @{instruction}{_KERNEL} {{\nentry:",
+        f"  store volatile {total} zeroinitializer, ptr %out, align 4",
+        f"  %x = load volatile {operand}, ptr %out, align 4",
+        "  br label %loop\nloop:",
+        "  %i = phi i64 [0, %entry], [%next, %loop]",
+        *[f"  %a{c} = phi {total} [zeroinitializer, %entry], [%b{c}, %loop]" for c in range(chains)],
+        *[f"  %b{c} = call {total} @{name}({total} %a{c}, {operand} %x, {operand} %x)" for c in range(chains)],
+        "  %next = add i64 %i, 1\n  %more = icmp ult i64 %next, %rounds",
+        "  br i1 %more, label %loop, label %end\nend:",
+        *[f"  %p{c} = getelementptr {total}, ptr %out, i64 {c}\n  store {total} %b{c}, ptr %p{c}, align 4" for c in range(chains)],
+        "  ret void\n}",
+    ]
+    return "\n".join(lines)
 
 
 def _read(lanes: int) -> str:

@@ -35,7 +35,7 @@ class Loop:
     """A loop around a store.
 
     `non_trivial` is 1 if it has more than one iteration, `thread` the GPU axis that it is bound to, and `double` the number of versions
-    of the tiles filled in it.
+    of the tiles filled in it.  `intrinsic` is the tensor intrinsic of a tensorized loop.
     """
 
     var: Var
@@ -46,6 +46,7 @@ class Loop:
     prefetch: bool
     thread: str | None = None
     double: Num | None = None
+    intrinsic: str = ""
 
 
 class Use:
@@ -411,7 +412,9 @@ class ProgramAnalysis:
             size = self.dag.poly(n.extent)
             prefetch, note = annotation(n, "prefetch") is not None, annotation(n, "double_buffer")
             double = self.dag.poly(note) if isinstance(note, Poly) else None
-            loop = Loop(n.var, n.extent, n.kind, size, size > 1.0, prefetch, n.thread, double)
+            loop = Loop(
+                n.var, n.extent, n.kind, size, size > 1.0, prefetch, n.thread, double, str(dict(n.annotations).get("intrinsic", ""))
+            )
             self._collect(n.body, [*path, loop])
         elif type(n) is not BufferLoad:
             n.each_child(lambda k: None if isinstance(k, Poly) else self._collect(k, path))

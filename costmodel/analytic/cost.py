@@ -28,6 +28,7 @@ from tunesmith.costmodel.formulas.expr_graph import Dag, Num
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.stmt import TENSORIZED
 from tunesmith.ir.target.target import Target
+from tunesmith.ir.tensor_intrinsics.intrinsic import TENSOR_INTRINSICS
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import TargetError
 
@@ -38,7 +39,7 @@ LATENCY = 6.0
 STORE = 2.0
 """Slots of a vector store: one a cycle."""
 DOT = 1.0
-"""Slots of a dot-product instruction, which sums a group of products in each lane."""
+"""Slots of a dot-product instruction if the target does not state its rate."""
 SCATTER = 2.0
 """Slots per element of a vector access without unit stride."""
 NEAR_STRIDE = 4.0
@@ -207,7 +208,7 @@ class _Cost:
         d, out = self.d, self.d.zero
         if width.groups:
             inside = (width.loop, *width.groups)
-            return d.product([x.size for x in tile if x not in inside]) * width.vectors * DOT
+            return d.product([x.size for x in tile if x not in inside]) * width.vectors * self._dot_slots(width)
         for loops, counts in s.groups.items():
             times, invariant = d.one, True
             for x in s.loops:
@@ -218,6 +219,12 @@ class _Cost:
                     times = times / x.size if invariant and x.kind != "parallel" else times
             out = out + times * _slots(counts)
         return out
+
+    def _dot_slots(self, width: _Width) -> Num:
+        """Slots of one instruction of a tensorized tile, which has as many lanes as a multiply-add."""
+        intrinsic = TENSOR_INTRINSICS.get(width.groups[0].intrinsic)
+        rate = self.target.tensor_rate(intrinsic.instruction)
+        return self.d.const(DOT) if rate is None else self.d.product([x.size for x in width.groups]) * (self.target.peak_gflops_core / rate)
 
     def _width(self, s: Store, tile: Sequence[Loop]) -> _Width:
         d = self.d
@@ -369,10 +376,6 @@ class _Cost:
             found = self._footprints[key] = self.d.total(list(largest.values()))
         return found
 
-    def _extents(self, s: Store, u: Use, level: int) -> list[Num]:
-        """Extents of a use's footprint along the dimensions of several elements: the others separate no elements."""
-        return [e for e, size in zip(s.extents(u, level), u.buffer.shape, strict=True) if size != 1]
-
     def _lines(self, s: Store, u: Use, level: int) -> Num:
         """Bytes of the cache lines in a use's footprint: a contiguous run takes at least one line."""
         d, line = self.d, float(self.target.cache_line)
@@ -381,7 +384,8 @@ class _Cost:
 
     def _spread(self, s: Store, u: Use, level: int) -> Num:
         """Effective cache footprint: rows a power of two apart map to few sets, and occupy more than their bytes."""
-        extents = self._extents(s, u, level)
+        # Dimensions of one element separate no elements.
+        extents = [e for e, size in zip(s.extents(u, level), u.buffer.shape, strict=True) if size != 1]
         row = [size for size in u.buffer.shape if size != 1][-1].const if extents else None
         if len(extents) < 2 or row is None or math.gcd(row * u.item, PAGE) < 4 * self.target.cache_line:
             return self._lines(s, u, level)

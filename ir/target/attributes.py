@@ -120,6 +120,21 @@ def check_tile_structure(text: str) -> str:
     return text
 
 
+def canonical_rates(text: str) -> str:
+    """Rates of instructions by name in canonical order: `b=2,a=1.50` -> `a=1.5,b=2`.  TargetError for other text."""
+    found: dict[str, float] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, _, number = part.partition("=")
+        try:
+            rate = float(number)
+        except ValueError:
+            rate = 0.0
+        if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or not 0 < rate < math.inf or name in found:
+            raise TargetError(f"expected rates like 'vdpbf16ps=536,vpdpbusd=1071.5', got {part!r}")
+        found[name] = rate
+    return ",".join([f"{name}={rate:g}" for name, rate in sorted(found.items())])
+
+
 def _attribute_list() -> list[Attribute]:
     every, cpu, gpu = KINDS, CPU_KINDS, GPU_KINDS
     rate = "GB/s"
@@ -163,6 +178,14 @@ def _attribute_list() -> list[Attribute]:
         Attribute("clock_ghz", float, every, False, "sustained clock (GPU: boost clock), GHz"),
         Attribute("peak_gflops_core", float, cpu, False, "float32 multiply-add peak of one core, GFLOP/s"),
         Attribute("peak_gflops", float, every, False, "float32 multiply-add peak of all cores, GFLOP/s"),
+        Attribute(
+            "tensor_rates",
+            str,
+            cpu,
+            False,
+            "rates of dot-product instructions on one core, giga-operations a second: `vdpbf16ps=536,vpdpbusd=1072`",
+            canonical_rates,
+        ),
         Attribute("tensor_gflops", float, gpu, False, "dense 16-bit matrix peak with float32 accumulation, GFLOP/s"),
         Attribute("l2_gbs_core", float, cpu, False, f"L2 read bandwidth of one core alone, {rate}"),
         Attribute("l2_gbs", float, every, False, f"L2 read bandwidth of all cores, {rate}"),

@@ -99,6 +99,7 @@ def _resolve_cpu(given: dict[str, Value], where: str) -> Resolved:
         "vector_bits": bits,
         "vector_registers": registers,
         "tile_structure": TILE_STRUCTURE,
+        "tensor_rates": "",
         "l1_bytes": row.l1_bytes,
         "l2_bytes": row.l2_bytes,
         "l3_bytes": row.l3_bytes,

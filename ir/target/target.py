@@ -78,6 +78,7 @@ class Target:
     clock_ghz: float
     peak_gflops_core: float
     peak_gflops: float
+    tensor_rates: str
     tensor_gflops: float
     l2_gbs_core: float
     l2_gbs: float
@@ -107,6 +108,11 @@ class Target:
         object.__setattr__(self, "_given", resolved.given)
         for name, value in resolved.values.items():
             object.__setattr__(self, name, value)
+
+    def tensor_rate(self, instruction: str) -> float | None:
+        """The rate of a dot-product instruction on one core, in giga-operations a second; None if it is not known."""
+        rates = dict(part.split("=") for part in self.tensor_rates.split(",") if part)
+        return float(rates[instruction]) if instruction in rates else None
 
     @classmethod
     def detect(cls, kind: str = "llvm") -> Target:

@@ -49,6 +49,7 @@ class TensorIntrinsic:
             the nests that it matches.  Sizes may occur in shapes: they match any distance between rows.
         implementation: see `Implementation`.
         features: the target must have all features of one of these sets, as LLVM spells them.
+        instruction: the instruction that limits the rate, as `Target.tensor_rates` spells it; empty if the rate is not known.
         masked: the implementation accepts a number of leading iterations.  Otherwise loops execute partial tiles.
     Raises:
         UserError: a name without instruction set.  The description is checked when it is used first.
@@ -58,6 +59,7 @@ class TensorIntrinsic:
     description: str
     implementation: Implementation
     features: tuple[frozenset[str], ...]
+    instruction: str = ""
     masked: bool = False
 
     def __post_init__(self) -> None:

@@ -68,7 +68,8 @@ def dot(A: T.Buffer(({group},), "{left}"), B: T.Buffer(({lanes}, {group}), "{rig
 
 
 def _made(name: str, implementation: Implementation, lanes: int, group: int, types: Types, *features: frozenset[str]) -> TensorIntrinsic:
-    return TensorIntrinsic(f"x86.{name}", _description(lanes, group, *types), implementation, features, masked=True)
+    instruction = "vpdpbusd" if "int8" in types else "vdpbf16ps"
+    return TensorIntrinsic(f"x86.{name}", _description(lanes, group, *types), implementation, features, instruction, masked=True)
 
 
 _BYTES, _SIGNED, _HALVES = ("uint8", "int8", "int32"), ("int8", "int8", "int32"), ("bfloat16", "bfloat16", "float32")

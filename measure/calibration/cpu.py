@@ -17,14 +17,15 @@ import numpy as np
 
 from tunesmith.codegen.llvm.host import check_runs_here
 from tunesmith.codegen.llvm.probe import OUT_BYTES, ProbeKernels, load_probe
+from tunesmith.ir.target.attributes import canonical_rates
 from tunesmith.ir.target.detect import detect_host
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.calibration.cache import RateCache
 from tunesmith.measure.calibration.worker import measure_in_worker, print_progress
 from tunesmith.runtime.threads import pin_threads
-from tunesmith.support.errors import RecordError, UserError
+from tunesmith.support.errors import RecordError, TargetError, UserError
 
-PROBE_VERSION = 1
+PROBE_VERSION = 2
 """Version of the probes; incremented when they change, to invalidate cached rates."""
 
 _CHUNK_S = 0.004
@@ -46,6 +47,7 @@ class MachineRates:
         l3_gbs_core, l3_gbs: reading data that fits the L3 but not the L2, GB/s; memory bandwidth if there is no L3.
         dram_gbs_core, dram_gbs: reading more than the caches hold, GB/s (at most 256 MB; a larger L3 serves a part of it).
         fork_join_us: an empty parallel region on all cores with awake threads, microseconds.
+        tensor_rates: dot-product instructions on the widest vectors, on one core, giga-operations a second, in the target's spelling.
     """
 
     peak_gflops_core: float
@@ -57,8 +59,9 @@ class MachineRates:
     dram_gbs_core: float
     dram_gbs: float
     fork_join_us: float
+    tensor_rates: str = ""
 
-    def to_json(self) -> dict[str, float]:
+    def to_json(self) -> dict[str, float | str]:
         """The rates as plain data."""
         return asdict(self)
 
@@ -74,13 +77,18 @@ class MachineRates:
             raise RecordError(
                 f"machine rates need exactly {', '.join(names)}; got {data!r}. Measure again with machine_rates(refresh=True)"
             )
+        names.remove("tensor_rates")
         bad = [name for name in names if isinstance(data[name], bool) or not isinstance(data[name], int | float)]
         bad = bad or [name for name in names if not 0 < data[name] < math.inf]
         if bad:
             raise RecordError(
                 f"machine rates: {bad[0]} is {data[bad[0]]!r}, not a positive number. Measure again with machine_rates(refresh=True)"
             )
-        return cls(**{name: float(data[name]) for name in names})
+        try:
+            tensor_rates = canonical_rates(str(data["tensor_rates"]))
+        except TargetError as error:
+            raise RecordError(f"machine rates: tensor_rates: {error}. Measure again with machine_rates(refresh=True)") from error
+        return cls(**{name: float(data[name]) for name in names}, tensor_rates=tensor_rates)
 
 
 def machine_rates(target: Target | None = None, *, refresh: bool = False, progress: Callable[[str], None] | None = None) -> MachineRates:
@@ -124,6 +132,9 @@ def measure_rates(target: Target) -> MachineRates:
     def peak(threads: int) -> float:
         return _best_rate(lambda rounds: kernels.multiply_add(rounds, _address(out), threads), kernels.flops_per_round * threads)
 
+    def dot_product(name: str) -> float:
+        return _best_rate(lambda rounds: kernels.dot_product(name, rounds, _address(out), 1), kernels.dot_operations[name])
+
     def read(nbytes: int, threads: int) -> float:
         return _best_rate(lambda rounds: kernels.read(_address(data), nbytes, rounds, _address(out), threads), nbytes * threads)
 
@@ -138,10 +149,11 @@ def measure_rates(target: Target) -> MachineRates:
         dram_gbs_core=read(_whole(data.nbytes), 1),
         dram_gbs=read(_whole(data.nbytes // cores), cores),
         fork_join_us=_fork_join_us(kernels, cores),
+        tensor_rates=canonical_rates(",".join([f"{name}={dot_product(name):.1f}" for name in kernels.dot_operations])),
     )
 
 
-def probe_worker() -> Callable[[dict[str, object]], dict[str, float]]:
+def probe_worker() -> Callable[[dict[str, object]], dict[str, float | str]]:
     """The job of the measuring process: maps a target as JSON to its rates as JSON."""
     return lambda target: measure_rates(Target.from_json(target)).to_json()
 

@@ -14,7 +14,7 @@ from tunesmith.ir.target.detect import NvidiaGpu
 from tunesmith.measure.calibration.cpu import MachineRates
 from tunesmith.support.errors import RunError
 
-RATES = MachineRates(252.0, 501.0, 224.0, 386.0, 114.0, 211.0, 38.0, 43.0, 0.5)
+RATES = MachineRates(252.0, 501.0, 224.0, 386.0, 114.0, 211.0, 38.0, 43.0, 0.5, "vpdpbusd=1004")
 
 
 def shown(found: dict[str, Any]) -> str:

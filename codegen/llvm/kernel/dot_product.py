@@ -13,6 +13,13 @@ _FAMILY = {"vpdpbusd": ("avx512.vpdpbusd", "i8", 4), "vdpbf16ps": ("avx512bf16.d
 DOT_PRODUCTS = tuple(_FAMILY)
 
 
+def declared(instruction: str, lanes: int) -> tuple[str, str, str]:
+    """LLVM's type of the sums, its type of the other operands, and the name of its intrinsic."""
+    family, element, group = _FAMILY[instruction]
+    out = "float" if element == "bfloat" else "i32"
+    return f"<{lanes} x {out}>", f"<{lanes * group} x {element}>", f"llvm.x86.{family}.{lanes * 32}"
+
+
 def dot_product(e: Call, values: Sequence[str], op: Callable[[str], str], call: Callable[[str, str, list[tuple[str, str]]], str]) -> str:
     """The sum of a vector and the products of two others, by groups of neighbouring elements.
 

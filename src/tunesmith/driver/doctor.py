@@ -226,6 +226,7 @@ def _rate_rows(rates: Mapping[str, Any]) -> list[tuple[str, str]]:
         (f"{level} read", f"{rates[f'{key}_gbs_core']:.0f} GB/s a core, {rates[f'{key}_gbs']:.0f} all")
         for level, key in (("L2", "l2"), ("L3", "l3"), ("memory", "dram"))
     ]
+    rows += [(name, f"{float(rate):.0f} G/s a core") for name, rate in (r.split("=") for r in rates["tensor_rates"].split(",") if r)]
     return [*rows, ("fork-join", f"{rates['fork_join_us']:.2f} us")]
 
 

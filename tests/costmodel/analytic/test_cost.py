@@ -14,6 +14,7 @@ from tunesmith.ir.script.parser import parse
 from tunesmith.ir.target.target import Target
 from tunesmith.ops.workload import workload
 from tunesmith.schedule.schedule import Schedule
+from tunesmith.search.space.rules_table import generate
 from tunesmith.support.errors import TargetError, UserError
 
 ONE = Target("llvm -mcpu=sapphirerapids -num-cores=1 -l3-bytes=33554432")
@@ -266,3 +267,19 @@ def test_short_last_dimensions_share_cache_lines() -> None:
     caches = [names.index(name) for name in ("l2", "l3", "dram")]
     for shape, index in (("(32768, 2)", "v // 2, v % 2"), ("(2048, 16, 2)", "v // 32, v // 2 % 16, v % 2")):
         np.testing.assert_allclose(terms(shape, index)[:, caches], terms("(65536,)", "v")[:, caches])
+
+
+def test_the_rate_of_an_instruction_is_that_of_the_target() -> None:
+    """A slow instruction costs as many slots as its rate says."""
+    w = workload("dense(m=64,n=256,k=512,bias=0,dtype=bfloat16,out_dtype=float32)")
+
+    def issue_seconds(target: Target) -> float:
+        sketch = next(s for s in generate(w.func, target).sketches if s.name.startswith("dot"))
+        rows = sketch.space.sample(500, np.random.default_rng(0))
+        m = AnalyticModel(sketch.timed, sketch.space.params, target)
+        return float(m.terms(rows)[:, m.term_names.index("issue")].min())
+
+    peak = ONE.peak_gflops_core
+    full, half = (issue_seconds(ONE.with_attributes(tensor_rates=f"vdpbf16ps={rate * peak}")) for rate in (2.0, 0.5))
+    assert issue_seconds(ONE) == pytest.approx(full), "an unknown rate is that of multiply-adds"
+    assert 3.0 * full < half <= 4.0 * full

@@ -329,3 +329,13 @@ def test_detection_prefers_features_over_model_numbers() -> None:
         "avx512f",
         "lzcnt",
     ]
+
+
+def test_rates_of_instructions() -> None:
+    t = Target("llvm -mcpu=znver5 -num-cores=2 -tensor-rates=vpdpbusd=1071.50,vdpbf16ps=536")
+    assert t.tensor_rates == "vdpbf16ps=536,vpdpbusd=1071.5"
+    assert t.tensor_rate("vpdpbusd") == 1071.5 and t.tensor_rate("tdpbf16ps") is None
+    assert t.key == Target("llvm -mcpu=znver5 -num-cores=2").key, "rates are no part of the identity"
+    for text in ("vpdpbusd", "vpdpbusd=fast", "vpdpbusd=0", "vpdpbusd=-1", "vpdpbusd=inf", "1=2", "a=1,a=2"):
+        with pytest.raises(TargetError, match="expected rates like 'vdpbf16ps=536,vpdpbusd=1071.5'"):
+            Target("llvm -mcpu=znver5 -num-cores=2").with_attributes(tensor_rates=text)

@@ -17,7 +17,7 @@ from tunesmith.measure.calibration import worker
 from tunesmith.measure.calibration.cpu import MachineRates, calibrated, machine_rates
 from tunesmith.support.errors import BuildError, RecordError, RunError, UserError
 
-RATES = MachineRates(252.0, 501.0, 224.0, 386.0, 114.0, 211.0, 38.0, 43.0, 0.5)
+RATES = MachineRates(252.0, 501.0, 224.0, 386.0, 114.0, 211.0, 38.0, 43.0, 0.5, "vpdpbusd=1004")
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,9 @@ def test_measured_once_and_cached(cache: Path, monkeypatch: pytest.MonkeyPatch) 
     rates = machine_rates(target, progress=lambda _: None)
     assert rates.peak_gflops_core > 1
     assert rates.peak_gflops > 1
-    assert all(value > 0 for value in rates.to_json().values())
+    assert all(value > 0 for value in rates.to_json().values() if not isinstance(value, str))
+    assert target.tensor_rate("vpdpbusd") is None
+    assert ("avx512vnni" in target.features) == ("vpdpbusd" in rates.tensor_rates)
     monkeypatch.setattr(module, "_measure_in_worker", lambda *_: pytest.fail("measured again"))
     assert machine_rates(target) == rates
     (path,) = cache.iterdir()
