@@ -39,6 +39,7 @@ from tunesmith.runtime.ffi import tvm_ffi
 from tunesmith.runtime.lazy_negation import MARKABLE, is_negated, negation
 from tunesmith.runtime.loaded_library import LibraryFiles, unambiguous
 from tunesmith.runtime.model import LoadedModel
+from tunesmith.runtime.processor import check_processor
 from tunesmith.runtime.shared_libraries import load_library
 from tunesmith.runtime.thread_support import STARTED, STATE
 from tunesmith.runtime.threads import add_support, is_openmp_symbol, load_openmp
@@ -195,6 +196,7 @@ class Module(Compiled):
         from tunesmith.runtime.object_loader import load_object  # imports llvmlite, which is optional at run time
 
         loaded = load_object(data)
+        check_processor(loaded.symbols.defined, "the object")
         functions = {}
         for name in _entries(loaded.symbols.defined, "the object"):
             address = loaded.address(_PREFIX + name)
@@ -272,7 +274,7 @@ def load_module(path: str | PathLike[str]) -> Compiled:
         kind for a device program.  All of them have the calls of `Compiled`.
     Raises:
         RunError: the file does not exist, is not a shared library for this machine, or contains no TVM-FFI function; or its parameter
-            file is missing or does not belong to it.
+            file is missing or does not belong to it; or this processor lacks instructions that it was compiled for.
     """
     if not isinstance(path, (str, PathLike)) or isinstance(fspath(path), bytes):
         raise RunError(f"a library is loaded from a path, a text or a Path, not from {path!r:.200}")
@@ -282,6 +284,7 @@ def load_module(path: str | PathLike[str]) -> Compiled:
     symbols = _symbols(file)
     if symbols.kind != LIBRARY:
         raise RunError(f"{file} is not a shared library. Link object code with export_library first")
+    check_processor(symbols.defined, str(file))
     whole = PROGRAM in symbols.defined
     names = _entries(symbols.defined, str(file), least=0 if whole else 1)
     if any(is_openmp_symbol(symbol) for symbol in symbols.needed):

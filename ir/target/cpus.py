@@ -145,6 +145,14 @@ def llvm_feature(flag: str) -> str:
     return CPUINFO_FEATURES.get(flag) or flag.replace("avx512_", "avx512").replace("amx_", "amx-")
 
 
+def cpuinfo_flag(feature: str) -> str:
+    """The flag in `/proc/cpuinfo` of a feature with LLVM's name: the inverse of `llvm_feature`."""
+    known = {name: flag for flag, name in CPUINFO_FEATURES.items()}
+    later = ("vnni", "vbmi2", "bitalg", "vpopcntdq", "vp2intersect", "bf16", "fp16")
+    plain = feature.replace("avx512", "avx512_") if feature.removeprefix("avx512") in later else feature
+    return known.get(feature) or plain.replace("amx-", "amx_")
+
+
 def vector_width(arch: str, features: frozenset[str]) -> tuple[int, int]:
     """(bits of the widest vector register, number of such registers) under an instruction set."""
     if arch == "aarch64":

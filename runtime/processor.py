@@ -1,0 +1,53 @@
+"""Refuse code whose instructions this processor lacks, before it is called: an illegal instruction would end the process.
+
+Compiled objects define a symbol whose name lists the instruction sets that they use, as `/proc/cpuinfo` spells them:
+`__tunesmith_needs_v1.avx512f.avx512_vnni`.  Linking keeps all of these symbols, and reading a symbol table runs no code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+from tunesmith.support.errors import RunError
+
+NEEDS = "__tunesmith_needs_v1."
+"""Beginning of the symbol."""
+
+
+def needs_symbol(flags: Iterable[str]) -> str:
+    """The symbol for these flags of `/proc/cpuinfo`."""
+    return NEEDS + ".".join(sorted(flags))
+
+
+def check_processor(symbols: Iterable[str], what: str) -> None:
+    """Check the instruction sets that code needs.  Without `/proc/cpuinfo` nothing is checked.
+
+    Args:
+        symbols: the symbols that it defines.
+        what: the code, for the message.
+    Raises:
+        RunError: this processor lacks one.
+    """
+    needed = {flag for s in symbols if s.startswith(NEEDS) for flag in s.removeprefix(NEEDS).split(".") if flag}
+    missing = sorted(needed - _flags()) if needed and _flags() else []
+    if missing:
+        raise RunError(
+            f"{what} was compiled for a processor with {', '.join(missing)}, which this machine lacks. Compile it for this machine, or for "
+            'a target that both have, such as Target("llvm -mcpu=x86-64-v3 -num-cores=2")'
+        )
+
+
+@cache
+def _flags() -> frozenset[str]:
+    """The flags of the first processor in `/proc/cpuinfo`; empty if it cannot be read."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return frozenset()
+    for line in text.splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() in ("flags", "Features"):
+            return frozenset(value.split())
+    return frozenset()

@@ -1,0 +1,74 @@
+"""Test the refusal of code for other processors: in memory, in libraries, several objects, machines without cpuinfo."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tunesmith
+from tunesmith.codegen.llvm.build import build, emit_text
+from tunesmith.codegen.llvm.export import export_library
+from tunesmith.ir.target.cpus import CPUS, cpuinfo_flag, llvm_feature
+from tunesmith.ir.target.target import Target
+from tunesmith.ops.workload import workload
+from tunesmith.runtime import processor
+from tunesmith.runtime.elf_symbols import read_symbols
+from tunesmith.runtime.module import Module
+from tunesmith.runtime.processor import NEEDS, check_processor, needs_symbol
+from tunesmith.support.errors import RunError
+
+ADD = workload("add(shape=64)")
+V4 = Target("llvm -mcpu=x86-64-v4 -num-cores=1")
+BASELINE = Target("llvm -mcpu=x86-64 -num-cores=1")
+
+
+def without(monkeypatch: pytest.MonkeyPatch, *flags: str) -> None:
+    here = processor._flags()
+    monkeypatch.setattr(processor, "_flags", lambda: here - set(flags))
+
+
+def needed(data: bytes) -> set[str]:
+    return {f for s in read_symbols(data, "object").defined if s.startswith(NEEDS) for f in s.removeprefix(NEEDS).split(".")}
+
+
+def test_objects_name_the_instruction_sets_of_their_target() -> None:
+    assert {"avx512f", "avx512bw", "avx2", "fma", "sse4_2", "bmi1"} <= needed(build(ADD.func, V4).data)
+    assert not needed(build(ADD.func, BASELINE).data), "every x86-64 processor runs it"
+    zen5 = Target("llvm -mcpu=znver5 -num-cores=1")
+    assert {"avx512_vnni", "avx512_bf16", "avx_vnni"} <= needed(build(ADD.func, zen5).data)
+    assert NEEDS not in emit_text(ADD.func, Target("llvm -mcpu=neoverse-n1 -num-cores=1"))[0]
+
+
+def test_the_spelling_of_cpuinfo_is_the_inverse_of_that_of_llvm() -> None:
+    for row in CPUS.values():
+        for feature in row.features:
+            assert llvm_feature(cpuinfo_flag(feature)) == feature
+
+
+def test_code_for_another_processor_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = Target.detect()
+    if "avx2" not in here.features:
+        pytest.skip("the machine has no instruction set to hide")
+    data = build(ADD.func, here).data
+    library = export_library(tmp_path / "add.so", [data, build(workload("relu(shape=8)").func, BASELINE).data])
+    without(monkeypatch, "avx2", "fma")
+    with pytest.raises(RunError, match="the object was compiled for a processor with avx2, fma, which this machine lacks"):
+        Module.from_object(data)
+    with pytest.raises(RunError, match=r"add\.so was compiled for a processor with avx2, fma, which this machine lacks\. Compile it for"):
+        tunesmith.load_module(library)
+    monkeypatch.undo()
+    x = np.ones(64, np.float32)
+    y = np.zeros(64, np.float32)
+    tunesmith.load_module(library)["add"](x, x, y)
+    assert (y == 2).all()
+
+
+def test_machines_without_cpuinfo_check_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processor, "_flags", frozenset)
+    check_processor([needs_symbol(["avx9000"])], "code")
+    monkeypatch.setattr(processor, "_flags", lambda: frozenset({"sse2"}))
+    check_processor(["main", needs_symbol([])], "code")
+    with pytest.raises(RunError, match="code was compiled for a processor with avx9000"):
+        check_processor(["main", needs_symbol(["sse2"]), needs_symbol(["avx9000", "sse2"])], "code")
