@@ -214,7 +214,8 @@ def plans(func: PrimFunc, found: Candidate, target: Target, axis: int, dot: Dot 
         if all(vector in o.contiguous for o in packable):
             packs.append((None, False))
         # An operand that is read twice is packed once.
-        packs += dict.fromkeys([(o.buffer.name, o.buffer.name in func.constants) for o in packable if packs_well(main, o, vector)])
+        known = [(o, o.buffer.name in func.constants) for o in packable]
+        packs += dict.fromkeys([(o.buffer.name, constant) for o, constant in known if packs_well(main, o, vector, constant)])
     else:
         packs = [(dot.packed.buffer.name, dot.packed.buffer.name in func.constants)]
     windows = [False, True] if any(i.kind == "R" and 1 < (i.extent.const or 0) <= WINDOW for i in main.iters) else [False]
@@ -235,12 +236,15 @@ def plans(func: PrimFunc, found: Candidate, target: Target, axis: int, dot: Dot 
     ]
 
 
-def packs_well(main: Block, o: Operand, vector: Var) -> bool:
-    """Whether the operand has the vector variable as an index, and is reused by rows or is not contiguous along the vector axis."""
+def packs_well(main: Block, o: Operand, vector: Var, constant: bool = False) -> bool:
+    """Whether the operand has the vector variable as an index, and is constant, reused by rows, or not contiguous along the vector axis.
+
+    A constant is packed once, and its panels are read in the order of memory.
+    """
     if not any(a.buffer is o.buffer and any(e.as_var() is vector for e in a.indices) for a in reads(main)):
         return False
     rows = [i.var for i in main.iters if i.kind == "S" and i.var is not vector and i.extent.const != 1]
-    return vector not in o.contiguous or any(v not in o.iters for v in rows)
+    return constant or vector not in o.contiguous or any(v not in o.iters for v in rows)
 
 
 def schedule(s: Schedule, main: str, pads: Sequence[str], plan: Plan, target: Target) -> None:
