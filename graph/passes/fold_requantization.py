@@ -3,8 +3,9 @@
     quantize(relu(cast(sums) * s + b + dequantize(q, t, z)), r, y)
         ->  cast(clip(round(relu(cast(sums) * (s / r) + (b / r - z * t / r) + cast(q) * (t / r)) + y)))
 
-A division for each element disappears.  Scales of one element become vectors over the channels: a number would be a literal of the program,
-and layers that differ only in their scales would be different programs to tune.
+A division for each element disappears, and a relu whose zeros the clamp makes.  Where bytes are only dequantised again, the clamped numbers
+are used, without a conversion to bytes and back.  Scales of one element become vectors over the channels: a number would be a literal of
+the program, and layers that differ only in their scales would be different programs to tune.
 """
 
 from __future__ import annotations
@@ -42,7 +43,11 @@ class _Fold(Rewriter):
 
     def visit(self, operation: Operation, build: RegionBuilder) -> Sequence[Operand] | None:
         """See `Rewriter.visit`."""
-        if not isinstance(operation, Call) or operation.operator != "quantize":
+        if not isinstance(operation, Call):
+            return None
+        if operation.operator == "dequantize":
+            return self._dequantized(operation, build)
+        if operation.operator != "quantize":
             return None
         x, scale, zero = operation.args
         if not isinstance(scale, Constant) or not isinstance(zero, Constant) or scale.data.size != 1 or zero.data.size != 1:
@@ -52,10 +57,32 @@ class _Fold(Rewriter):
         if channels is None or not unit > 0 or scale.data.dtype != np.float32:
             return None
         held = np.iinfo(zero.data.dtype)
+        last = self.made_by(x)
+        if last is not None and last.operator == "relu" and self._uses[x] == 1 and shift == held.min:
+            x = last.args[0]
         made = build.round(self._scaled(x, 1.0 / unit, channels, build))
         if shift:
             made = build.add(made, Constant("zero", np.float32(shift)))  # type: ignore[arg-type]  # a scalar becomes an array
         return [build.cast(build.clip(made, min=float(held.min), max=float(held.max)), dtype=zero.type.dtype)]
+
+    def _dequantized(self, call: Call, build: RegionBuilder) -> Sequence[Operand] | None:
+        """The scaled numbers that were clamped before they were converted to the bytes; None for bytes of other calls."""
+        q, scale, zero = call.args
+        before = next((old for old, new in self._new.items() if new is q), q)
+        cast = self.made_by(q) if self._uses[before] == 1 else None  # otherwise the numbers would be stored besides the bytes
+        clip = None if cast is None or cast.operator != "cast" else self.made_by(cast.args[0])
+        if cast is None or clip is None or clip.operator != "clip" or not _is_number(scale) or not _is_number(zero):
+            return None
+        held, number = np.iinfo(q.type.dtype), self.made_by(clip.args[0])
+        is_rounded = number is not None and number.operator in ("round", "add")
+        if (clip.attr("min"), clip.attr("max")) != (held.min, held.max) or not is_rounded or cast.args[0].type.dtype != scale.type.dtype:
+            return None
+        channels = self._channels(cast.args[0], _LONGEST)
+        if channels is None:
+            return None
+        unit, shift = (float(a.data.reshape(())) for a in (scale, zero) if isinstance(a, Constant))
+        made = build.multiply(cast.args[0], _vector(unit, channels))
+        return [build.add(made, _vector(-shift * unit, channels)) if shift else made]
 
     def _channels(self, o: Operand, far: int) -> tuple[int, ...] | None:
         """The shape of the scales of the integer contraction that a value is computed from; None if there is none."""
@@ -66,7 +93,7 @@ class _Fold(Rewriter):
             cast = self.made_by(call.args[0])
             if cast is not None and cast.operator == "cast" and cast.args[0].type.dtype == "int32":
                 return call.args[1].data.shape
-        if call.operator not in ("add", "clip", "relu"):
+        if call.operator not in ("add", "clip", "multiply", "relu", "round"):
             return None
         found = (self._channels(a, far - 1) for a in call.args)
         return next((shape for shape in found if shape is not None), None)
@@ -90,6 +117,10 @@ class _Fold(Rewriter):
             product = build.multiply(build.cast(call.args[0], dtype="float32"), _vector(unit * factor, channels))
             return build.add(product, _vector(-shift * unit * factor, channels)) if shift else product
         return build.multiply(o, _vector(factor, channels))
+
+
+def _is_number(o: Operand) -> bool:
+    return isinstance(o, Constant) and o.data.size == 1
 
 
 def _vector(value: float, channels: tuple[int, ...]) -> Constant:
