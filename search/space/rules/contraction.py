@@ -14,27 +14,20 @@ from dataclasses import dataclass, field
 
 from tunesmith.ir.analysis.access_regions import accesses, plain_iter, reads, writes
 from tunesmith.ir.analysis.work import worth_serial
-from tunesmith.ir.arith.linear import coefficient
-from tunesmith.ir.arith.simplify import simplify
-from tunesmith.ir.buffer import BufferLoad
-from tunesmith.ir.expr import IsNegative
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.poly import Op, Param, Poly, Var, evaluate, minimum, poly, product, substitute
-from tunesmith.ir.stmt import Block, BufferStore
+from tunesmith.ir.poly import Op, Poly, Var, product
+from tunesmith.ir.stmt import Block
 from tunesmith.ir.target.target import Target
-from tunesmith.ir.visit import blocks_under, walk
-from tunesmith.lower.code_size import UNROLLED, code_size, expression_size
-from tunesmith.lower.passes.version_loops import MAX_VERSIONS
+from tunesmith.ir.visit import blocks_under
+from tunesmith.lower.code_size import UNROLLED
 from tunesmith.schedule.handles import BlockRV, IntRV, LoopRV
 from tunesmith.schedule.layout import Layout
 from tunesmith.schedule.schedule import Schedule
-from tunesmith.schedule.state import MAX_INTEGER
 from tunesmith.search.space.rules.block_classes import (
     Operand,
     access_to_pack,
     consumers,
     has_own_nests,
-    inlined_sizes,
     is_contraction,
     is_output,
     is_pointwise,
@@ -43,6 +36,7 @@ from tunesmith.search.space.rules.block_classes import (
     producers,
     vector_axis,
 )
+from tunesmith.search.space.rules.code_budget import bound_code, epilogue_size
 from tunesmith.search.space.rules.dot_instruction import Dot, packed_layout
 from tunesmith.search.space.rules.tile_domains import ROWS, VECTORS, middle_tiles, outer_tiles, vector_tiles
 
@@ -161,17 +155,6 @@ def named(found: Candidate, plans: Sequence[Plan], target: Target) -> list[Named
     return [(plan.name, lambda s, plan=plan: schedule(s, found.main.name, found.pads, plan, target)) for plan in plans]  # type: ignore[misc]
 
 
-def epilogue_size(func: PrimFunc, blocks: list[Block]) -> int:
-    """Upper bound of the epilogue's instructions for one vector of the register tile.
-
-    The tile is unrolled completely, with a vector in each register; two instructions per node are an upper bound.  Equal function calls
-    are computed once.
-    """
-    sizes = inlined_sizes(func)
-    calls = sum([expression_size(st.value) for b in blocks for st in walk(b.body) if type(st) is BufferStore])
-    return max([2 * sizes[b.name].nodes for b in blocks], default=0) + calls
-
-
 def _axes_across(main: Block, last: int) -> list[int]:
     """Other candidates for the vector axis: spatial axes that are the only spatial variable of an operand, so that packing it makes the
     axis contiguous (for example, the output channels of a convolution in NCHW).  Others may occur in remainders, as in a transposed
@@ -220,6 +203,7 @@ def plans(func: PrimFunc, found: Candidate, target: Target, axis: int, dot: Dot 
         packs = [(dot.packed.buffer.name, dot.packed.buffer.name in func.constants)]
     windows = [False, True] if any(i.kind == "R" and 1 < (i.extent.const or 0) <= WINDOW for i in main.iters) else [False]
     longest = max([i.extent.const or 0 for i in main.iters if i.kind == "R"], default=0) // (1 if dot is None else dot.group)
+    padded = padded or (dot is not None and dot.tail)
     cuts = (False, True) if longest >= BLOCKS[0] * 2 and not (found.followed or padded or across) else (False,)
     paddings: tuple[str | None, ...] = ("inline", "block", "root") if padded else (None,)
     if dot is not None and padded:
@@ -254,6 +238,9 @@ def schedule(s: Schedule, main: str, pads: Sequence[str], plan: Plan, target: Ta
     if plan.pad == "inline":
         for p in pads:
             s.compute_inline(s.get_block(p))
+    if plan.dot is not None and plan.dot.tail:
+        copies = s.pad_einsum(s.get_block(main), [plan.dot.group if n == plan.dot.reduced else 1 for n in range(len(s.block(main).iters))])
+        pads = [c.name for c in map(s.block, copies) if plan.pack not in [a.buffer.name for a in reads(c)]]
     block = next(b for b in s.blocks() if b.name == main)
     nest(s, main, [c.name for c in consumers(s.func, block)], pads, plan, target)
 
@@ -295,7 +282,8 @@ def nest(s: Schedule, main: str, readers: Sequence[str], pads: Sequence[str], pl
     s.reorder([*itertools.chain(*between), *reduction, *rows3, vec3, *innermost])
     _budget(s, levels, plan.dot, lanes, registers)
     if plan.dot is None:
-        _bound_code(s, block, plan.axis, levels, window, lanes)
+        assert levels.vector is not None
+        bound_code(s, block, plan.axis, levels.vector, levels.rows, window, lanes)
     if plan.blocked:
         fill, epilogue = s.cache_reduction(block, over_tiles[-1], "register")
         mark_epilogue(s, fill)
@@ -401,47 +389,15 @@ def _budget(s: Schedule, levels: _Levels, dot: Dot | None, lanes: int, registers
     s.require("le0", over, "register-budget", "the register tile does not fit the registers")
 
 
-def _bound_code(s: Schedule, block: BlockRV, axis: int, levels: _Levels, window: LoopRV | None, lanes: int) -> None:
-    """Require that a register tile that cannot be vectorised stays within the unrolling budget.
-
-    Such a tile is unrolled to one statement per element in each loop version.  Tiles that can be vectorised need no constraint.
-    """
-    b = s.block(block)
-    if _is_linear(b, b.iters[axis].var, lanes):
-        return
-    assert levels.vector is not None
-    vector = minimum(levels.vector.expr, max(b.iters[axis].extent.const or lanes, 1))
-    tile = product([vector, *[r.expr for r in levels.rows]])
-    copies = (s.loop(window).extent.const or 1) if window is not None else 1
-    most = UNROLLED // (MAX_VERSIONS * copies * code_size(b.body))
-    if evaluate(tile, {p: max(p.domain) for p in tile.vars if isinstance(p, Param)}) <= most:
-        return
-    s.step = "code budget"
-    s.require("le0", tile - most, "code-budget", "the register tile cannot be vectorised and has too many elements to be unrolled")
-
-
-def _is_linear(b: Block, axis: Var, lanes: int) -> bool:
-    """Whether every index has a constant stride between vector lanes along `axis`, and every condition holds for a prefix of lanes."""
-    lane, whole = Var("lane"), Var("whole")
-    ranges = {it.var: (0, max((it.extent.const or 1) - 1, 0)) for it in b.iters}
-    ranges |= {lane: (0, lanes - 1), whole: ranges[axis]}
-    along = {axis: poly(whole) * lanes + lane}
-    for x in walk(b.body):
-        parts = x.indices if type(x) in (BufferLoad, BufferStore) else (x.index,) if type(x) is IsNegative else ()
-        for p in parts:
-            sizes = dict.fromkeys(p.vars - ranges.keys(), (0, MAX_INTEGER))
-            known = coefficient(simplify(substitute(p, along), ranges | sizes), lane)
-            if known is None or (type(x) is IsNegative and known[0] not in (0, 1)):
-                return False
-    return True
-
-
 def _pack(s: Schedule, block: BlockRV, plan: Plan, levels: _Levels, at: LoopRV) -> BlockRV:
     """Pack an operand into panels of the register tile's width, or into vectors of the instruction; returns the copying block."""
     assert plan.pack is not None and levels.vector is not None
     b = s.block(block)
-    layout, whole, access = (packed_layout(plan.dot, b), False, {}) if plan.dot else _panels(b, plan, levels.vector)
-    copy = s.cache_read(block, plan.pack, "global" if plan.constant or whole else "workspace", layout, **access)
+    name = f"{plan.pack}_pad" if plan.dot and plan.dot.tail else plan.pack
+    layout, whole, access = (packed_layout(plan.dot, b, name), False, {}) if plan.dot else _panels(b, plan, levels.vector)
+    copy = s.cache_read(block, name, "global" if plan.constant or whole else "workspace", layout, **access)
+    if name != plan.pack:
+        s.compute_inline(s.get_block(name))
     if not plan.constant and not whole:
         s.compute_at(copy, at)
     s.vectorize(s.get_loops(copy)[-1])

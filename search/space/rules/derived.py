@@ -26,6 +26,7 @@ from tunesmith.search.space.derive.plans import Plan, members, plans, rows_of
 from tunesmith.search.space.derive.regular import is_regular
 from tunesmith.search.space.rules import contraction, fallback, pointwise, reductions
 from tunesmith.search.space.rules.block_classes import is_contraction, is_output, is_pointwise, is_reduction, vector_axis
+from tunesmith.search.space.rules.code_budget import epilogue_size
 from tunesmith.search.space.rules.single_reduction import is_of_everything
 
 Named = tuple[str, Callable[[Schedule], None]]
@@ -91,7 +92,7 @@ def contraction_of(s: Schedule, names: Sequence[str], target: Target) -> str | N
     between = blocks[blocks.index(first) + 1 : blocks.index(others[-1])] if others else []
     if any(w.buffer in used for b in between if b not in others for w in writes(b)):
         return None  # the epilogue cannot move to the contraction, before what it reads
-    return first.name if contraction.epilogue_size(s.func, others) * target.vector_registers <= UNROLLED else None
+    return first.name if epilogue_size(s.func, others) * target.vector_registers <= UNROLLED else None
 
 
 def contraction_alone(s: Schedule, main: str, names: Sequence[str], plan: Plan, target: Target) -> None:

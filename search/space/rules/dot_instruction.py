@@ -40,6 +40,7 @@ class Dot:
         vector: position of the vector axis among the iteration variables.
         reduced: position of the reduction variable whose neighbours form groups.
         packed: the read of the packed operand.
+        tail: the extent of the reduction is no multiple of the group, so that the operands are padded with zeros.
         held: registers besides the accumulators: for each vector of the tile, and for the broadcast operand.
     """
 
@@ -50,6 +51,7 @@ class Dot:
     reduced: int
     packed: Access
     held: int
+    tail: bool = False
 
 
 def dot_of(b: Block, target: Target) -> Dot | None:
@@ -71,20 +73,23 @@ def dot_of(b: Block, target: Target) -> Dot | None:
         # Dimensions of one element separate no elements.
         indices = [e for e, size in zip(a.indices, a.buffer.shape, strict=True) if size != ONE]
         for n, it in enumerate(b.iters if indices else ()):
-            neighbours = it.kind == "R" and (it.extent.const or 1) % found[1] == 0 and step_of(indices[-1], it.var) == ONE
+            neighbours = it.kind == "R" and (it.extent.const or 1) >= found[1] and step_of(indices[-1], it.var) == ONE
             if neighbours and not any(it.var in e.vars for e in indices[:-1]) and any(e.as_var() is it.var for e in p.indices):
                 # The compensation of signed bytes needs the product of the packed operand with 128, and one more broadcast.
                 held = 2 if found[0] == "vpdpbusd_s8s8" else 1
+                tail = bool((it.extent.const or 1) % found[1])
+                if tail and not all(e.as_var() is not None for r in (a, p) for e in r.indices):
+                    continue  # pad_einsum needs operands indexed by variables
                 for bits in (512, 256, 128):
                     name = f"x86.{found[0]}.{bits}"
                     if bits <= target.vector_bits and TENSOR_INTRINSICS.get(name).is_available(target.features):
-                        return Dot(name, bits // 32, found[1], vector, n, p, held)
+                        return Dot(name, bits // 32, found[1], vector, n, p, held, tail)
     return None
 
 
-def packed_layout(dot: Dot, b: Block) -> Layout:
-    """The layout of the packed operand of a block: [vectors, other axes, groups, lanes, elements of a group]."""
-    indices = next(a.indices for a in reads(b) if a.buffer is dot.packed.buffer)
+def packed_layout(dot: Dot, b: Block, name: str) -> Layout:
+    """The layout of the packed operand of a block, given by name: [vectors, other axes, groups, lanes, elements of a group]."""
+    indices = next(a.indices for a in reads(b) if a.buffer.name == name)
     lane, element = (next(d for d, e in enumerate(indices) if e.as_var() is b.iters[n].var) for n in (dot.vector, dot.reduced))
     rest = [d for d in range(len(indices)) if d not in (lane, element)]
     return [[lane, "/", dot.lanes], *rest, [element, "/", dot.group], [lane, "%", dot.lanes], [element, "%", dot.group]]

@@ -80,7 +80,8 @@ def test_other_products_have_no_instruction() -> None:
     assert intrinsic(product(8, 32, 16, "int8", "uint8")) is None, "the packed operand is signed"
     assert intrinsic(product(8, 32, 16, "uint8", "uint8")) is None
     assert intrinsic(product(8, 32, 16, "uint8", "int8", "float32")) is None
-    assert intrinsic(product(8, 32, 18)) is None, "18 is no multiple of a group of 4"
+    assert intrinsic(product(8, 32, 3)) is None, "a group of 4 is longer than the reduction"
+    assert intrinsic(convolution(6, 32)) is None, "operands of a convolution are not indexed by variables, so that they cannot be padded"
     assert intrinsic(product(8, 32, 16, "float32", "float32", "float32")) is None
     assert sketches(product(8, 32, 16, "float32", "float32", "float32"), ZEN5) == []
     assert sketches(product(8, 32, 16), Target("cuda -arch=sm_90")) == []
@@ -103,6 +104,9 @@ CASES = [
     product(1, 40, 8),
     product(5, 7, 4),
     product(13, 50, 24, "int8", "int8"),
+    product(7, 20, 18),
+    product(13, 35, 77, constant=True),
+    product(6, 33, 9, "int8", "int8"),
     convolution(8, 20),
     convolution(16, 32),
 ]
@@ -129,11 +133,12 @@ def test_results_and_law(n: int) -> None:
                 np.testing.assert_array_equal(got, want)
 
 
-def test_bfloat16() -> None:
+@pytest.mark.parametrize("k", [32, 33])
+def test_bfloat16(k: int) -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
-    func = product(9, 40, 32, "bfloat16", "bfloat16", "float32")
+    func = product(9, 40, k, "bfloat16", "bfloat16", "float32")
     rng = np.random.default_rng(0)
-    a, b = (rng.standard_normal(s).astype(ml_dtypes.bfloat16) for s in ((9, 32), (32, 40)))
+    a, b = (rng.standard_normal(s).astype(ml_dtypes.bfloat16) for s in ((9, k), (k, 40)))
     want = a.astype("float64") @ b.astype("float64")
     for sketch in generate(func, ZEN5, rules=[sketches]).sketches:
         program = sketch.concretize(tuple(int(x) for x in sketch.space.sample(1, rng)[0]))
