@@ -64,11 +64,9 @@ def settle_types(params: Mapping[str, Value]) -> dict[str, Value]:
     """The parameters with the defaults for types that they imply.
 
     Raises:
-        UserError: operands of these types cannot be multiplied, or the result cannot have the type.
+        UserError: the result cannot have the type.
     """
     dtype, rhs, out = (str(params[p.name]) for p in CONTRACTION_TYPES)
-    if rhs not in (_SAME, dtype) and dtype not in _BYTES:
-        raise UserError(f"rhs_dtype={rhs}: only operands of bytes may have different types, and dtype is {dtype}")
     natural = types_of(dtype, _SAME, _AUTO)
     if out not in (_AUTO, natural.out, natural.sums):
         known = " or ".join(dict.fromkeys((natural.out, natural.sums)))
@@ -77,20 +75,20 @@ def settle_types(params: Mapping[str, Value]) -> dict[str, Value]:
 
 
 def multiply_together(x: str, y: str) -> bool:
-    """Whether operands of these types can be multiplied: they are equal, or both bytes."""
-    return x == y or (x in _BYTES and y in _BYTES)
+    """Whether operands of these types can be multiplied: they are equal, both bytes, or a float and bytes (weights of less precision)."""
+    return x == y or (y in _BYTES and (x in _BYTES or dt.is_float(x)))
 
 
 def product(x: Expr, y: Expr) -> Expr:
     """x * y in the type of their sums.
 
     Raises:
-        ScriptError: the operands have different types that are not both bytes.
+        ScriptError: operands of these types cannot be multiplied (see `multiply_together`).
     """
+    if not multiply_together(x.dtype, y.dtype):
+        raise ScriptError(f"operands of {x.dtype} and {y.dtype} cannot be multiplied; insert a cast")
     sums = sums_of(x.dtype)
-    if sums == x.dtype or sums != sums_of(y.dtype):
-        return x * y
-    return te.cast(sums, x) * te.cast(sums, y)
+    return (x if x.dtype == sums else te.cast(sums, x)) * (y if y.dtype == sums else te.cast(sums, y))
 
 
 def rounded(x: Tensor, out: str, name: str = "cast") -> Tensor:

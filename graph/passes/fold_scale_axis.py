@@ -15,6 +15,7 @@ from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.ir.node import Binding, Call, Constant, Operand, Region, Value, used, with_branches
 from tunesmith.ir.function import IRModule
 from tunesmith.ir.poly import ONE
+from tunesmith.support import dtype as dt
 
 
 def fold_scale_axis(mod: IRModule) -> IRModule:
@@ -95,9 +96,11 @@ def _product(c: Constant, factors: np.ndarray) -> Constant:
 
 
 def _channel(call: Call) -> int | None:
-    """The channel axis of a contraction with constant weights, None for other calls."""
+    """The channel axis of a contraction with constant weights of floats, None for other calls."""
     if call.operator not in ("conv2d", "conv2d_transpose", "matmul") or not isinstance(call.args[1], Constant):
         return None
+    if not dt.is_float(call.args[1].type.dtype):
+        return None  # bytes of quantised weights
     if call.operator == "matmul":
         return len(call.args[0].type.shape) - 1 if len(call.args[1].type.shape) == 2 else None
     if call.operator == "conv2d_transpose" and call.attr("groups") != 1:

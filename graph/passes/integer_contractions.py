@@ -28,6 +28,7 @@ def integer_contractions(mod: IRModule) -> IRModule:
 
     - a contraction of a dequantised activation, which has one scale, with dequantised constant weights, which have one scale or one for
       each output channel, is computed in integers.  Weights must be int8 after their zero point is subtracted;
+    - a `matmul` of a float32 activation with dequantised constant weights multiplies the bytes, and scales the result;
     - `quantize` to int8 before it becomes one to uint8, with a zero point larger by 128, as instructions multiply uint8 with int8.
     """
     # Scales may be computed from constants.
@@ -47,16 +48,19 @@ class _Integers(Rewriter):
 
     def _contraction(self, call: Call, build: RegionBuilder) -> Sequence[Operand] | None:
         activation, weights = self._dequantized(call.args[0]), self._weights(call.args[1])
-        if activation is None or weights is None or (call.operator == "matmul" and len(call.args[1].type.shape) != 2):
+        if weights is None or (call.operator == "matmul" and len(call.args[1].type.shape) != 2):
             return None
-        if call.operator == "conv2d" and (call.attr("groups") != 1 or len(call.args[1].type.shape) != 4):
+        if call.operator == "conv2d" and (activation is None or call.attr("groups") != 1 or len(call.args[1].type.shape) != 4):
             return None
-        q, scale, zero = activation
         w, factors = weights
         last = call.operator == "matmul" or call.attr("layout") == "NHWC"
         axis = w.ndim - 1 if last else 0
         if factors.size != 1 and (factors.ndim != w.ndim or factors.size != factors.shape[axis] or factors.size != w.shape[axis]):
             return None
+        channels = w.shape[axis]
+        if activation is None:
+            return self._weights_only(call, w, np.broadcast_to(factors.reshape(-1), channels), build)
+        q, scale, zero = activation
         unsigned = self._unsigned(q, build)
         if unsigned is not None:
             q, zero = unsigned, zero + (128 if unsigned is not q else 0)
@@ -68,9 +72,15 @@ class _Integers(Rewriter):
         if zero:
             sums = w.sum(tuple([d for d in range(w.ndim) if d != axis]), dtype=np.int64)
             total = build.add(total, Constant("correction", (-zero * sums).astype(np.int32).reshape(shape)))
-        channels = w.shape[axis]
         product = np.broadcast_to((np.float32(scale) * factors.astype(np.float32)).reshape(-1), channels).reshape(shape)
         return [build.multiply(build.cast(total, dtype="float32"), Constant("scale", product))]
+
+    def _weights_only(self, call: Call, w: np.ndarray, factors: np.ndarray, build: RegionBuilder) -> Sequence[Operand] | None:
+        """The product with bytes, scaled afterwards: memory holds a quarter of the weights of float32."""
+        if call.args[0].type.dtype != "float32":
+            return None
+        made = build.call(call.operator, call.args[0], Constant(call.args[1].name, w), **call.keywords)
+        return [build.multiply(made, Constant("scale", np.array(factors, np.float32)))]
 
     def _dequantized(self, o: Operand) -> tuple[Operand, float, int] | None:
         """The bytes, scale and zero point of a dequantised activation."""

@@ -48,6 +48,8 @@ CASES = [
     "batch_matmul(b=2,m=3,n=5,k=4,tb=1,dtype=uint8,rhs_dtype=int8)",
     "dense(m=3,n=5,k=4,activation=gelu,dtype=bfloat16)",
     "dense(m=3,n=5,k=4,activation=relu,dtype=int8)",
+    "dense(m=3,n=5,k=4,rhs_dtype=int8)",
+    "matmul(m=3,n=4,k=5,dtype=bfloat16,rhs_dtype=uint8)",
     f"conv2d({CONV},pad=1,bias=1,residual=1,relu=1,dtype=uint8,rhs_dtype=int8)",
     f"conv2d({CONV},pad=1,bias=1,groups=2,layout=NCHW,dtype=float16)",
     f"conv2d({CONV},pad=1,relu=1,dtype=bfloat16)",

@@ -56,7 +56,7 @@ class OutputError:
 
 def quantize(
     model: IRModule,
-    batches: Iterable[Batch],
+    batches: Iterable[Batch] | None = None,
     *,
     percentile: float = 100.0,
     skip: Sequence[str] = (),
@@ -68,7 +68,8 @@ def quantize(
 
     Args:
         model: a model of float32, from an importer or a builder.
-        batches: calibration data: arguments of typical calls, a few dozen.
+        batches: calibration data: arguments of typical calls, a few dozen.  None rounds only the weights of matrix products, whose
+            activations stay float32: for models that are bound by reading weights, such as decoders of single tokens.
         percentile: of the elements of an activation in each batch, how many its range covers: 100 is from the least to the largest;
             99.99 ignores outliers, which are clamped.
         skip: patterns of the names of weights, as `"fc.*"`; these contractions stay float32.
@@ -88,6 +89,8 @@ def quantize(
     found = [c for b in main.body.bindings if isinstance(c := b.operation, Call) and _is_quantizable(c, patterns)]
     if not found:
         raise UserError("the model has no convolution or matrix product with constant float32 weights to quantise (see skip=)")
+    if batches is None:
+        return prepared.update({"main": _Quantize(None, patterns)(main)})
     observed = list(dict.fromkeys([c.args[0] for c in found]))
     ranges = _ranges(prepared, main, observed, batches, percentile, target)
     rewritten = _Quantize(dict(zip(observed, ranges, strict=True)), patterns)(main)
@@ -163,21 +166,27 @@ class _Quantize(Rewriter):
     """Insert `quantize` and `dequantize` before contractions.
 
     Args:
-        ranges: the range of each activation.
+        ranges: the range of each activation; None for weights only.
         skip: patterns of weights that stay float32.
     """
 
-    def __init__(self, ranges: dict[Operand, tuple[float, float]], skip: Sequence[str]) -> None:
+    def __init__(self, ranges: dict[Operand, tuple[float, float]] | None, skip: Sequence[str]) -> None:
         super().__init__()
         self._ranges, self._skip = ranges, skip
         self._done: dict[Operand, Operand] = {}
 
     def visit(self, operation: Operation, build: RegionBuilder) -> Sequence[Operand] | None:
         """See `Rewriter.visit`."""
-        if not isinstance(operation, Call) or not _is_quantizable(operation, self._skip) or operation.args[0] not in self._ranges:
+        if not isinstance(operation, Call) or not _is_quantizable(operation, self._skip):
             return None
         x, w = operation.args
         assert isinstance(w, Constant)
+        if self._ranges is None:
+            if operation.operator != "matmul":
+                return None
+            return [build.matmul(x, build.dequantize(*_rounded_weights(w, -1), name=w.name), **operation.keywords)]
+        if x not in self._ranges:
+            return None
         if x not in self._done:
             scale, zero = _scale_and_zero(*self._ranges[x])
             pair = Constant("scale", np.float32(scale)), Constant("zero", np.uint8(zero))  # type: ignore[arg-type]  # scalars become arrays
