@@ -18,6 +18,7 @@ from tunesmith.graph.ir.builder import RegionBuilder
 from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.ir.node import Call, Constant, Operand, Operation, all_bindings, used
 from tunesmith.graph.ir.rewrite import Rewriter
+from tunesmith.graph.operators.element_types import float_range
 from tunesmith.ir.function import IRModule
 
 _LONGEST = 32
@@ -51,11 +52,11 @@ class _Fold(Rewriter):
         unit, shift = float(scale.data.reshape(())), int(zero.data.reshape(()))
         if channels is None or not unit > 0 or scale.data.dtype != np.float32:
             return None
-        held = np.iinfo(zero.data.dtype)
+        low, high = float_range(zero.type.dtype, "float32")
         made = build.round(self._scaled(x, 1.0 / unit, channels, build))
         if shift:
             made = build.add(made, Constant("zero", np.float32(shift)))  # type: ignore[arg-type]  # a scalar becomes an array
-        return [build.cast(build.clip(made, min=float(held.min), max=float(held.max)), dtype=zero.type.dtype)]
+        return [build.cast(build.clip(made, min=low, max=high), dtype=zero.type.dtype)]
 
     def _channels(self, o: Operand, far: int) -> tuple[int, ...] | None:
         """The shape of the scales of the integer contraction that a value is computed from; None if there is none."""
