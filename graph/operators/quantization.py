@@ -59,7 +59,8 @@ QUANTIZE = GraphOperator(
     BROADCAST,
     _quantize,
     _quantize_reference,
-    meaning="round(x / scale) + zero, half to even, computed in float32 for 16-bit floats and clamped to the type of the zero point; NaN is not defined.",
+    meaning="round(x / scale) + zero, half to even, clamped to the type of the zero point; 16-bit floats are divided in float32. "
+    "NaN is not defined.",
 )
 DEQUANTIZE = GraphOperator(
     "dequantize", BROADCAST, _dequantize, _dequantize_reference, meaning="(q - zero) * scale in the type of the scale."

@@ -55,7 +55,9 @@ def test_exact_values_of_all_integer_types(dtype: str, floats: type) -> None:
         want = exact(x, np.asarray(scale, floats), np.asarray(zero, dtype))
         # Numbers beyond the significand of the float type have no unit place.
         digits = float(2.0 ** (31 - np.finfo(floats).nmant if held.bits > 16 else 0))
-        assert np.abs(made.astype(np.float64) - want.astype(np.float64)).max() <= (digits if np.abs(want.astype(np.float64)).max() > 2**23 else 0)
+        assert np.abs(made.astype(np.float64) - want.astype(np.float64)).max() <= (
+            digits if np.abs(want.astype(np.float64)).max() > 2**23 else 0
+        )
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)

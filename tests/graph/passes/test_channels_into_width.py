@@ -115,7 +115,9 @@ def test_compiled_windows() -> None:
 @pytest.mark.parametrize("cast", [False, True])
 def test_images_with_channels_first_are_permuted(cast: bool) -> None:
     """An image that is converted is permuted before, so that one function does both."""
-    made = checked(function((2, 3, 6, 7), weights(3, 3, 3, 5, dtype="bfloat16"), "bfloat16", cast, image_layout="NCHW", padding=(1, 1, 1, 1)))
+    made = checked(
+        function((2, 3, 6, 7), weights(3, 3, 3, 5, dtype="bfloat16"), "bfloat16", cast, image_layout="NCHW", padding=(1, 1, 1, 1))
+    )
     order = [b.operation.operator for b in all_bindings(made.body) if isinstance(b.operation, Call)]
     assert order == (["permute_dims", "cast", "reshape", "conv2d"] if cast else ["permute_dims", "reshape", "conv2d"])
     assert convolution(made).attr("image_layout") == "" and convolution(made).attr("out_dtype") == "float32"
