@@ -224,5 +224,3 @@ def test_compiled_quantised_graphs_have_the_results_of_the_original(first: int) 
 
 def test_generation_is_deterministic() -> None:
     assert str(generate(3)[0]) == str(generate(3)[0]) != str(generate(4)[0])
-
-

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tunesmith.codegen.build import build, check_runs_here
+from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.evaluator.correctness import mismatch, tolerance_of
 from tunesmith.ops.workload import Workload, workload
@@ -111,7 +112,7 @@ def run(case: Case) -> str:
 def _compare(compiled: Workload, function: Callable[..., object]) -> None:
     inputs = compiled.random_inputs(1)
     expected = compiled.reference(inputs)
-    types = [b.dtype for b in compiled.func.params]
+    types = [b.dtype for b in compiled.func.params if isinstance(b, Buffer)]
     outputs = [np.full(r.shape, np.nan if r.dtype.kind == "f" else 77, r.dtype) for r in expected]
     arrays = [in_bfloat16(x) if dtype == "bfloat16" else x for x, dtype in zip([*inputs, *outputs], types, strict=True)]
     function(*arrays)
