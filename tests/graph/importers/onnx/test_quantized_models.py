@@ -179,7 +179,14 @@ def test_qlinear_conv(bias: bool, channels: bool, kind: tuple[str, int, str, int
     m = Onnx(x)
     w_scale = scales(6) if channels else np.float32(0.004)
     w_zero = np.full(6, origin) if channels else origin
-    inputs = ["x", *m.pair(0.02, zero, dtype), m.constant(q, stored), m.constant(w_scale), m.constant(w_zero, stored), *m.pair(0.05, zero, dtype)]
+    inputs = [
+        "x",
+        *m.pair(0.02, zero, dtype),
+        m.constant(q, stored),
+        m.constant(w_scale),
+        m.constant(w_zero, stored),
+        *m.pair(0.05, zero, dtype),
+    ]
     inputs += [m.constant(bytes_of(6) * np.int32(40), "int32")] if bias else []
     m.check([m.node("QLinearConv", *inputs, pads=[1, 0, 1, 1])], [1.0], 1)
 
