@@ -22,7 +22,7 @@ FACADE = "src/tunesmith"
 TOPS = [p for p in LAYOUT if "/" not in p]
 FLAT_FILES = 20
 CROWDED = {
-    "graph/operators": "one kind of operators a file",
+    "graph/operators": "one group of operators a file",
     "graph/passes": "one pass a file",
     "lower/passes": "one pass a file",
     "ops": "one formula a file",

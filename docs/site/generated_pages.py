@@ -104,7 +104,7 @@ def api() -> Lines:
         "",
     ]
     for title, names in (
-        ("Programs", ("Schedule", "Target", "from_torch", "from_onnx", "with_precision")),
+        ("Programs", ("Schedule", "Target", "from_torch", "from_onnx", "with_precision", "quantize", "output_errors")),
         ("Search", ("tune", "Budget", "Search", "bench", "replay", "Database")),
         ("Compile and run", ("compile", "build", "load_module", "Compiled", "CompiledModule", "CompiledDeviceModule", "CompiledModel")),
         ("Threads and errors", ("num_threads", "set_num_threads", "TunesmithError", "UserError")),
@@ -122,6 +122,7 @@ def api() -> Lines:
         "display.report.Report",
         "display.report.TaskReport",
         "graph.tuning.apply_records.Coverage",
+        "driver.quantize.OutputError",
     ):
         out += documented(f"tunesmith.{path}")
     return out

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from tunesmith.ir.expr import Expr, cast, const
 from tunesmith.ir.poly import Poly, Var, poly
 from tunesmith.ops.tensor_expression import Tensor
@@ -62,3 +64,10 @@ def int_range(dtype: str) -> tuple[int, int]:
     if dt.is_unsigned(dtype):
         return 0, 2 ** dt.bits(dtype) - 1
     return -(2 ** (dt.bits(dtype) - 1)), 2 ** (dt.bits(dtype) - 1) - 1
+
+
+def float_range(dtype: str, within: str) -> tuple[float, float]:
+    """The least and the greatest number of the type `within`, float32 or float64, that are in the range of an integer type."""
+    low, high = int_range(dtype)
+    greatest = dt.to_numpy(within).type(high)
+    return float(low), float(greatest if int(greatest) <= high else np.nextafter(greatest, greatest.dtype.type(0)))

@@ -9,7 +9,7 @@ import numpy as np
 
 from tunesmith.graph.ir.operator import BROADCAST, GraphOperator
 from tunesmith.graph.operators.broadcast import combined
-from tunesmith.graph.operators.element_types import FLOATS, int_range, require
+from tunesmith.graph.operators.element_types import FLOATS, float_range, require
 from tunesmith.ir.expr import Expr, call, cast, maximum, minimum
 from tunesmith.ops.tensor_expression import Tensor
 from tunesmith.support import dtype as dt
@@ -20,20 +20,27 @@ def _quantize(x: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
     require(FLOATS, x, scale)
     if not dt.is_int(zero.dtype):
         raise ScriptError(f"the zero point has the type of the result, an integer type, not {zero.dtype}")
-    low, high = int_range(zero.dtype)
+    wide = _wide(x.dtype)
+    low, high = float_range(zero.dtype, wide)
 
     def formula(value: Expr, unit: Expr, shift: Expr) -> Expr:
-        made = call("round", value / unit) + cast(x.dtype, shift)
-        return cast(zero.dtype, maximum(minimum(made, float(high)), float(low)))
+        made = call("round", cast(wide, value) / cast(wide, unit)) + cast(wide, shift)
+        return cast(zero.dtype, maximum(minimum(made, high), low))
 
     return combined(formula, x, scale, zero)
 
 
 def _quantize_reference(x: np.ndarray, scale: np.ndarray, zero: np.ndarray) -> np.ndarray:
-    held = np.iinfo(zero.dtype)
+    wide = np.dtype(_wide(dt.from_numpy(x.dtype)))
+    low, high = float_range(dt.from_numpy(zero.dtype), wide.name)
     with np.errstate(all="ignore"):
-        made = np.rint(x / scale) + zero.astype(x.dtype)
-        return np.maximum(np.minimum(made, x.dtype.type(held.max)), x.dtype.type(held.min)).astype(zero.dtype)
+        made = np.rint(x.astype(wide) / scale.astype(wide)) + zero.astype(wide)
+        return np.clip(made, wide.type(low), wide.type(high)).astype(zero.dtype)
+
+
+def _wide(dtype: str) -> str:
+    """The type in which quotients are computed: float16 has no number near the ends of 16-bit integers."""
+    return "float32" if dt.bits(dtype) == 16 else dtype
 
 
 def _dequantize(q: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
@@ -52,7 +59,8 @@ QUANTIZE = GraphOperator(
     BROADCAST,
     _quantize,
     _quantize_reference,
-    meaning="round(x / scale) + zero, half to even, clamped to the type of the zero point; NaN is not defined.",
+    meaning="round(x / scale) + zero, half to even, clamped to the type of the zero point; 16-bit floats are divided in float32. "
+    "NaN is not defined.",
 )
 DEQUANTIZE = GraphOperator(
     "dequantize", BROADCAST, _dequantize, _dequantize_reference, meaning="(q - zero) * scale in the type of the scale."

@@ -43,6 +43,8 @@ class _Fold(Rewriter):
             return None
         if operation.attr("groups") != 1 or operation.attr("dilation")[1] != 1:
             return None
+        if channels == 1 and w.data.shape[1] % group == 0 and not first:  # the taps of a row are whole groups
+            return None
         return [self._folded(operation, self._last(x, build) if first else x, w, group, build)]
 
     def _last(self, x: Operand, build: RegionBuilder) -> Operand:

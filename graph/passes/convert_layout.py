@@ -73,7 +73,8 @@ def _convolution(c: _Convert, call: Call, build: RegionBuilder) -> Sequence[Oper
     if call.attr("layout") != "NCHW" or call.keywords.get("image_layout"):  # `image_layout` already selects the layout of the image
         return None
     x, w = call.args
-    weight = build.permute_dims(w, axes=(2, 3, 1, 0), name=w.name)
+    axes = (2, 3, 1, 0) if len(w.type.shape) == 4 else (1, 2, 0)  # a depthwise filter may have no axis of input channels
+    weight = build.permute_dims(w, axes=axes, name=w.name)
     return c.image(build.call(call.operator, c.convert(x, build), weight, **{**call.keywords, "layout": "NHWC"}), build)
 
 

@@ -19,10 +19,11 @@ from tunesmith.graph.ir.builder import RegionBuilder
 from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.ir.node import Call, Constant, Operand, Operation, all_bindings, used
 from tunesmith.graph.ir.rewrite import Rewriter
+from tunesmith.graph.operators.element_types import float_range
 from tunesmith.ir.function import IRModule
 
 _LONGEST = 32
-"""Most calls between an integer contraction and the `quantize` of its result."""
+"""Most calls before a `quantize` into which its scale is folded, one after the other."""
 
 
 def fold_requantization(mod: IRModule) -> IRModule:
@@ -50,20 +51,20 @@ class _Fold(Rewriter):
         if operation.operator != "quantize":
             return None
         x, scale, zero = operation.args
-        if not isinstance(scale, Constant) or not isinstance(zero, Constant) or scale.data.size != 1 or zero.data.size != 1:
+        if not isinstance(scale, Constant) or not isinstance(zero, Constant) or not _is_number(scale, x) or not _is_number(zero, x):
             return None
-        channels = self._channels(x, _LONGEST)
+        channels = self._channels(x)
         unit, shift = float(scale.data.reshape(())), int(zero.data.reshape(()))
-        if channels is None or not unit > 0 or scale.data.dtype != np.float32:
+        if channels is None or not np.finfo(np.float32).tiny <= unit < np.inf or scale.data.dtype != np.float32:
             return None
-        held = np.iinfo(zero.data.dtype)
+        low, high = float_range(zero.type.dtype, "float32")
         last = self.made_by(x)
-        if last is not None and last.operator == "relu" and self._uses[x] == 1 and shift == held.min:
+        if last is not None and last.operator == "relu" and self._uses[x] == 1 and shift == low:
             x = last.args[0]
-        made = build.round(self._scaled(x, 1.0 / unit, channels, build))
+        made = build.round(self._scaled(x, 1.0 / unit, channels, build, _LONGEST))
         if shift:
             made = build.add(made, Constant("zero", np.float32(shift)))  # type: ignore[arg-type]  # a scalar becomes an array
-        return [build.cast(build.clip(made, min=float(held.min), max=float(held.max)), dtype=zero.type.dtype)]
+        return [build.cast(build.clip(made, min=low, max=high), dtype=zero.type.dtype)]
 
     def _dequantized(self, call: Call, build: RegionBuilder) -> Sequence[Operand] | None:
         """The scaled numbers that were clamped before they were converted to the bytes; None for bytes of other calls."""
@@ -71,56 +72,65 @@ class _Fold(Rewriter):
         before = next((old for old, new in self._new.items() if new is q), q)
         cast = self.made_by(q) if self._uses[before] == 1 else None  # otherwise the numbers would be stored besides the bytes
         clip = None if cast is None or cast.operator != "cast" else self.made_by(cast.args[0])
-        if cast is None or clip is None or clip.operator != "clip" or not _is_number(scale) or not _is_number(zero):
+        if cast is None or clip is None or clip.operator != "clip" or not _is_number(scale, q) or not _is_number(zero, q):
             return None
-        held, number = np.iinfo(q.type.dtype), self.made_by(clip.args[0])
+        number = self.made_by(clip.args[0])
         is_rounded = number is not None and number.operator in ("round", "add")
-        if (clip.attr("min"), clip.attr("max")) != (held.min, held.max) or not is_rounded or cast.args[0].type.dtype != scale.type.dtype:
+        if (
+            (clip.attr("min"), clip.attr("max")) != float_range(q.type.dtype, "float32")
+            or not is_rounded
+            or cast.args[0].type.dtype != scale.type.dtype
+        ):
             return None
-        channels = self._channels(cast.args[0], _LONGEST)
+        channels = self._channels(cast.args[0])
         if channels is None:
             return None
         unit, shift = (float(a.data.reshape(())) for a in (scale, zero) if isinstance(a, Constant))
         made = build.multiply(cast.args[0], _vector(unit, channels))
         return [build.add(made, _vector(-shift * unit, channels)) if shift else made]
 
-    def _channels(self, o: Operand, far: int) -> tuple[int, ...] | None:
+    def _channels(self, o: Operand) -> tuple[int, ...] | None:
         """The shape of the scales of the integer contraction that a value is computed from; None if there is none."""
-        call = self.made_by(o)
-        if call is None or far == 0:
-            return None
-        if call.operator == "multiply" and isinstance(call.args[1], Constant):
-            cast = self.made_by(call.args[0])
-            if cast is not None and cast.operator == "cast" and cast.args[0].type.dtype == "int32":
-                return call.args[1].data.shape
-        if call.operator not in ("add", "clip", "multiply", "relu", "round"):
-            return None
-        found = (self._channels(a, far - 1) for a in call.args)
-        return next((shape for shape in found if shape is not None), None)
+        reached, pending = {o}, [o]
+        while pending:
+            call = self.made_by(pending.pop())
+            if call is None:
+                continue
+            if call.operator == "multiply" and isinstance(call.args[1], Constant):
+                cast = self.made_by(call.args[0])
+                if cast is not None and cast.operator == "cast" and cast.args[0].type.dtype == "int32":
+                    return call.args[1].data.shape
+            is_scaled = call.operator == "multiply" and isinstance(call.args[1], Constant)
+            if call.operator in ("add", "clip", "relu", "round") or is_scaled:
+                new = [a for a in call.args if a not in reached]
+                reached.update(new)
+                pending += reversed(new)
+        return None
 
-    def _scaled(self, o: Operand, factor: float, channels: tuple[int, ...], build: RegionBuilder) -> Operand:
+    def _scaled(self, o: Operand, factor: float, channels: tuple[int, ...], build: RegionBuilder, far: int) -> Operand:
         """`o` times a positive factor."""
         if isinstance(o, Constant):
             return Constant(o.name, (o.data * np.float64(factor)).astype(np.float32))
-        call = self.made_by(o) if self._uses[o] == 1 else None
+        call = self.made_by(o) if self._uses[o] == 1 and far else None
         if call is not None and call.operator == "relu":
-            return build.relu(self._scaled(call.args[0], factor, channels, build))
+            return build.relu(self._scaled(call.args[0], factor, channels, build, far - 1))
         if call is not None and call.operator == "clip":
             low, high = (None if v is None else v * factor for v in (call.attr("min"), call.attr("max")))
-            return build.clip(self._scaled(call.args[0], factor, channels, build), min=low, max=high)
+            return build.clip(self._scaled(call.args[0], factor, channels, build, far - 1), min=low, max=high)
         if call is not None and call.operator == "add":
-            return build.add(*[self._scaled(a, factor, channels, build) for a in call.args])
+            return build.add(*[self._scaled(a, factor, channels, build, far - 1) for a in call.args])
         if call is not None and call.operator == "multiply" and isinstance(call.args[1], Constant):
-            return build.multiply(call.args[0], self._scaled(call.args[1], factor, channels, build))
-        if call is not None and call.operator == "dequantize" and all(isinstance(a, Constant) and a.data.size == 1 for a in call.args[1:]):
+            return build.multiply(call.args[0], self._scaled(call.args[1], factor, channels, build, far - 1))
+        if call is not None and call.operator == "dequantize" and all(_is_number(a, call.args[0]) for a in call.args[1:]):
             unit, shift = (float(a.data.reshape(())) for a in call.args[1:] if isinstance(a, Constant))
             product = build.multiply(build.cast(call.args[0], dtype="float32"), _vector(unit * factor, channels))
             return build.add(product, _vector(-shift * unit * factor, channels)) if shift else product
         return build.multiply(o, _vector(factor, channels))
 
 
-def _is_number(o: Operand) -> bool:
-    return isinstance(o, Constant) and o.data.size == 1
+def _is_number(o: Operand, x: Operand) -> bool:
+    """Whether `o` is a constant of one element that is broadcast to the shape of `x`."""
+    return isinstance(o, Constant) and o.data.size == 1 and o.data.ndim <= len(x.type.shape)
 
 
 def _vector(value: float, channels: tuple[int, ...]) -> Constant:

@@ -27,7 +27,8 @@ def integer_contractions(mod: IRModule) -> IRModule:
     """Apply these rewrites to `conv2d` without groups and to `matmul` with a matrix of weights:
 
     - a contraction of a dequantised activation, which has one scale, with dequantised constant weights, which have one scale or one for
-      each output channel, is computed in integers.  Weights must be int8 after their zero point is subtracted;
+      each output channel, is computed in integers.  Weights must be int8 after their zero point is subtracted, the padding of images
+      must be 0, and no sum may exceed int32;
     - a `matmul` of a float32 activation with dequantised constant weights multiplies the bytes, and scales the result;
     - `quantize` to int8 before it becomes one to uint8, with a zero point larger by 128, as instructions multiply uint8 with int8.
     """
@@ -52,14 +53,19 @@ class _Integers(Rewriter):
             return None
         if call.operator == "conv2d" and (activation is None or call.attr("groups") != 1 or len(call.args[1].type.shape) != 4):
             return None
+        if call.operator == "conv2d" and call.attr("padding_value"):
+            return None
         w, factors = weights
         last = call.operator == "matmul" or call.attr("layout") == "NHWC"
         axis = w.ndim - 1 if last else 0
+        others = tuple([d for d in range(w.ndim) if d != axis])
         if factors.size != 1 and (factors.ndim != w.ndim or factors.size != factors.shape[axis] or factors.size != w.shape[axis]):
             return None
         channels = w.shape[axis]
         if activation is None:
             return self._weights_only(call, w, np.broadcast_to(factors.reshape(-1), channels), build)
+        if np.abs(w.astype(np.int64)).sum(others).max(initial=0) * 255 >= 2**31:  # sums may exceed int32
+            return None
         q, scale, zero = activation
         unsigned = self._unsigned(q, build)
         if unsigned is not None:
@@ -70,8 +76,7 @@ class _Integers(Rewriter):
         total = build.call(call.operator, q, Constant(call.args[1].name, w), **attributes)
         shape = (-1,) if last else (-1, 1, 1)
         if zero:
-            sums = w.sum(tuple([d for d in range(w.ndim) if d != axis]), dtype=np.int64)
-            total = build.add(total, Constant("correction", (-zero * sums).astype(np.int32).reshape(shape)))
+            total = build.add(total, Constant("correction", (-zero * w.sum(others, dtype=np.int64)).astype(np.int32).reshape(shape)))
         product = np.broadcast_to((np.float32(scale) * factors.astype(np.float32)).reshape(-1), channels).reshape(shape)
         return [build.multiply(build.cast(total, dtype="float32"), Constant("scale", product))]
 
@@ -90,14 +95,16 @@ class _Integers(Rewriter):
         q, scale, zero = call.args
         if isinstance(q, Constant) or not _is_number(scale) or not _is_number(zero) or scale.type.dtype != "float32":
             return None
+        if q.type.shape != o.type.shape:
+            return None
         return q, float(_number(scale)), int(_number(zero))
 
     def _weights(self, o: Operand) -> tuple[np.ndarray, np.ndarray] | None:
         """The int8 weights with zero point 0, and their scales with the rank of the weights, or of one element."""
-        call, axes = self.made_by(o), None
+        made, call, axes = o, self.made_by(o), None
         if call is not None and call.operator == "permute_dims":
-            axes = call.attr("axes")
-            call = self.made_by(call.args[0])
+            made, axes = call.args[0], call.attr("axes") or range(len(o.type.shape))[::-1]
+            call = self.made_by(made)
         if call is None or call.operator != "dequantize" or not all(isinstance(a, Constant) for a in call.args):
             return None
         q, scale, zero = (a.data for a in call.args if isinstance(a, Constant))
@@ -107,6 +114,8 @@ class _Integers(Rewriter):
         if centred.min(initial=0) < -128 or centred.max(initial=0) > 127:
             return None
         w = centred.astype(np.int8)
+        if w.shape != tuple([e.const for e in made.type.shape]):
+            return None
         return (w, scale) if axes is None else (w.transpose(axes), scale.transpose(axes) if scale.size > 1 else scale)
 
     def _unsigned(self, q: Operand, build: RegionBuilder) -> Operand | None:

@@ -42,6 +42,37 @@ class CpuModel:
     identifiers: tuple[tuple[int, int, int], ...]
 
 
+_IMPLIED: dict[str, tuple[str, ...]] = {
+    "sse2": ("sse",),
+    "sse3": ("sse2",),
+    "ssse3": ("sse3",),
+    "sse4.1": ("ssse3",),
+    "sse4.2": ("sse4.1",),
+    "gfni": ("sse2",),
+    "avx": ("sse4.2",),
+    "vpclmulqdq": ("avx",),
+    "avx2": ("avx",),
+    "f16c": ("avx",),
+    "fma": ("avx",),
+    "vaes": ("avx2",),
+    "avxvnni": ("avx2",),
+    "avx512f": ("avx2", "f16c", "fma"),
+    **dict.fromkeys(("avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512vnni", "avx512ifma", "avx512vpopcntdq"), ("avx512f",)),
+    **dict.fromkeys(("avx512bf16", "avx512bitalg", "avx512vbmi", "avx512vbmi2"), ("avx512bw",)),
+    "avx512fp16": ("avx512bw", "avx512dq", "avx512vl"),
+    "amx-bf16": ("amx-tile",),
+    "amx-int8": ("amx-tile",),
+    "sve2": ("sve",),
+}
+"""Features that a feature implies directly, as in LLVM."""
+
+
+def implied(feature: str) -> frozenset[str]:
+    """All features that a feature implies."""
+    direct = _IMPLIED.get(feature, ())
+    return frozenset(direct).union(*[implied(other) for other in direct])
+
+
 _V1 = frozenset({"sse", "sse2"})
 _V2 = _V1 | {"sse3", "ssse3", "sse4.1", "sse4.2", "popcnt", "cx16"}
 _AVX = _V2 | {"avx"}

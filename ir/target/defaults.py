@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from tunesmith.ir.target.attributes import CPU_KINDS, KINDS, TARGET_KINDS, TARGET_TAGS, TILE_STRUCTURE, Value, check_attributes, suggestion
-from tunesmith.ir.target.cpus import CPUS, CpuModel, vector_width
+from tunesmith.ir.target.cpus import CPUS, CpuModel, implied, vector_width
 from tunesmith.ir.target.detect import detect_host, nvidia_gpus
 from tunesmith.ir.target.gpus import ARCHITECTURES, CARDS, L2_BYTES_PER_CLOCK, OPENCL_FLOOR, base_arch, card_of_driver_name
 from tunesmith.support.errors import TargetError
@@ -157,17 +157,13 @@ def _triple_arch(triple: str, where: str) -> str:
 
 
 def _with_mattr(features: frozenset[str], mattr: str) -> frozenset[str]:
+    """The features after the flags, as LLVM applies them: first those that are added, with the features that they imply, then those that
+    are removed, with the features that imply them."""
     flags = [flag for flag in mattr.split(",") if flag]
     added = {flag[1:] for flag in flags if flag[0] == "+"}
     removed = {flag[1:] for flag in flags if flag[0] == "-"}
-    # As in LLVM, removing a feature removes those that depend on it.
-    if "avx512f" in removed:
-        removed |= {feature for feature in features if feature.startswith("avx512")}
-    if removed & {"avx", "avx2"}:
-        removed |= {feature for feature in features if feature.startswith("avx512")}
-    if "avx" in removed:
-        removed |= {"avx2", "fma", "f16c", "avxvnni", "vaes", "vpclmulqdq"}
-    return (features | added) - removed
+    found = features.union(added, *[implied(feature) for feature in added])
+    return frozenset([feature for feature in found if not removed & {feature, *implied(feature)}])
 
 
 def _check_vector_bits(given: Mapping[str, Value], widest: int, where: str) -> None:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from tunesmith.driver.compile_model import CompiledModel
     from tunesmith.driver.compiled import CompiledModule
     from tunesmith.driver.compiled_device import CompiledDeviceModule
+    from tunesmith.driver.quantize import output_errors, quantize
     from tunesmith.driver.replay import replay
     from tunesmith.driver.tune import tune
     from tunesmith.driver.tune_options import Budget, Search
@@ -43,6 +44,8 @@ __all__ = [
     "from_torch",
     "load_module",
     "num_threads",
+    "output_errors",
+    "quantize",
     "replay",
     "script",
     "set_num_threads",
@@ -72,6 +75,8 @@ _MODULES = {
     "from_torch": "tunesmith.graph.importers.torch.importer",
     "load_module": "tunesmith.runtime.module",
     "num_threads": "tunesmith.runtime.threads",
+    "output_errors": "tunesmith.driver.quantize",
+    "quantize": "tunesmith.driver.quantize",
     "replay": "tunesmith.driver.replay",
     "set_num_threads": "tunesmith.runtime.threads",
     "tune": "tunesmith.driver.tune",

@@ -32,7 +32,7 @@ def _quantized(node: OnnxNode, x: Datum, scale: Datum, zero: Datum | None, dtype
     """round(x / scale) + zero, half to even, clamped to the type."""
     if dtype not in _TYPES:
         raise node.refuse(f"quantisation to {dtype}")
-    return node.b.quantize(x, scale, node.b.constant(np.zeros((), dtype), "zero") if zero is None else zero)
+    return node.b.quantize(x, scale, node.b.constant(np.zeros((), dtype)) if zero is None else zero)
 
 
 def _quantize(node: OnnxNode) -> Converted:
@@ -46,7 +46,7 @@ def _quantize(node: OnnxNode) -> Converted:
 
 def _dequantized(node: OnnxNode, x: Datum, scale: Datum, zero: Datum | None) -> Datum:
     b = node.b
-    zero = b.constant(np.zeros((), dt.to_numpy(x.type.dtype)), "zero") if zero is None else _spread(node, zero, x)
+    zero = b.constant(np.zeros((), dt.to_numpy(x.type.dtype))) if zero is None else _spread(node, zero, x)
     return b.dequantize(x, _spread(node, scale, x), zero)
 
 
@@ -88,7 +88,7 @@ def _conv(node: OnnxNode) -> Converted:
     bias = node.get(8)
     if bias is not None:  # its scale is the product of those of the image and the filter
         scale = b.multiply(*[cast_to(b, node.input(i), "float32") for i in (1, 4)])
-        zero = b.constant(np.zeros((), dt.to_numpy(bias.type.dtype)), "zero")
+        zero = b.constant(np.zeros((), dt.to_numpy(bias.type.dtype)))
         made = add_bias(node, made, b.dequantize(bias, scale if rank(scale) == 0 else _column(node, scale, 1, 0), zero))
     return _requantized(node, made, node.input(6), node.input(7))
 

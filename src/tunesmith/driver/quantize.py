@@ -64,7 +64,8 @@ def quantize(
 ) -> IRModule:
     """Quantise the convolutions and matrix products of a model that have constant weights.
 
-    Grouped and depthwise convolutions, products of two activations, and contractions in branches stay float32.
+    Grouped and depthwise convolutions, products of two activations, contractions in branches, and those with weights that are not finite
+    stay float32.
 
     Args:
         model: a model of float32, from an importer or a builder.
@@ -106,10 +107,13 @@ def output_errors(reference: IRModule, model: IRModule, batches: Iterable[Batch]
         batches: arguments of calls.
         target: target of both; by default this machine.
     Raises:
-        UserError: no batch.
+        UserError: no batch, or a module without a graph function `main`, or different numbers of results.
     """
-    main = reference["main"]
-    assert isinstance(main, GraphFunc)
+    main, other = reference.get("main"), model.get("main")
+    if not isinstance(main, GraphFunc) or not isinstance(other, GraphFunc):
+        raise UserError("output_errors takes two models: a module has no graph function `main`")
+    if len(main.results) != len(other.results):
+        raise UserError(f"the models have {len(main.results)} and {len(other.results)} results, which cannot be compared")
     runs = [compile(m, target) for m in (reference, model)]
     pairs: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in main.results]
     for batch in batches:
@@ -118,14 +122,20 @@ def output_errors(reference: IRModule, model: IRModule, batches: Iterable[Batch]
             pair.append((a, b))
     if not pairs or not pairs[0]:
         raise UserError("no batch was given: pass a list of the arguments of calls")
-    return [_output_error(o.name, *map(np.stack, zip(*p, strict=True))) for o, p in zip(main.results, pairs, strict=True)]
+    return [_output_error(o.name, *map(_joined, zip(*p, strict=True))) for o, p in zip(main.results, pairs, strict=True)]
+
+
+def _joined(results: Sequence[np.ndarray]) -> np.ndarray:
+    """The results of all batches: their rows if these have one shape, else their elements."""
+    rows = results[0].ndim > 0 and len({r.shape[1:] for r in results}) == 1
+    return np.concatenate([r if rows else r.ravel() for r in results])
 
 
 def _output_error(name: str, actual: np.ndarray, expected: np.ndarray) -> OutputError:
     a, b = actual.astype(np.float64), expected.astype(np.float64)
     norm = np.sqrt(np.sum(a * a) * np.sum(b * b)) or 1.0
     rms = np.sqrt(np.mean((a - b) ** 2)) / (np.sqrt(np.mean(b * b)) or 1.0)
-    agreement = float(np.mean(a.argmax(-1) == b.argmax(-1))) if a.ndim == 3 else None
+    agreement = float(np.mean(a.argmax(-1) == b.argmax(-1))) if a.ndim == 2 else None
     return OutputError(name, relative_error(actual, expected), float(rms), float(np.sum(a * b) / norm), agreement)
 
 
@@ -135,7 +145,9 @@ def _is_quantizable(call: Call, skip: Sequence[str]) -> bool:
     x, w = call.args
     if not isinstance(w, Constant) or not isinstance(x, Value) or not x.type.dtype == w.type.dtype == "float32":
         return False
-    if call.operator == "conv2d" and (call.attr("groups") != 1 or w.data.ndim != 4):
+    if call.operator == "conv2d" and (call.attr("groups") != 1 or w.data.ndim != 4 or call.attr("padding_value")):
+        return False
+    if not np.isfinite(w.data).all():
         return False
     return (call.operator == "conv2d" or w.data.ndim == 2) and not any(fnmatchcase(w.name, pattern) for pattern in skip)
 
@@ -185,10 +197,12 @@ class _Quantize(Rewriter):
             if operation.operator != "matmul":
                 return None
             return [build.matmul(x, build.dequantize(*_rounded_weights(w, -1), name=w.name), **operation.keywords)]
-        if x not in self._ranges:
+        # The result of a quantised contraction replaces a value that was observed.
+        bounds = next((bounds for observed, bounds in self._ranges.items() if self.operand(observed) is x), None)
+        if bounds is None:
             return None
         if x not in self._done:
-            scale, zero = _scale_and_zero(*self._ranges[x])
+            scale, zero = _scale_and_zero(*bounds)
             pair = Constant("scale", np.float32(scale)), Constant("zero", np.uint8(zero))  # type: ignore[arg-type]  # scalars become arrays
             self._done[x] = build.dequantize(build.quantize(x, *pair, name=x.name), *pair, name=x.name)
         weights = build.dequantize(*_rounded_weights(w, 0 if operation.operator == "conv2d" and _is_oihw(operation) else -1), name=w.name)

@@ -147,6 +147,7 @@ USERS: dict[str, Callable[[RegionBuilder, Operand], Any]] = {
     "batch norm of channels": lambda b, y: b.batch_norm(y, *[b.constant(data(3) ** 2)] * 4, eps=1.0),
     "pools": lambda b, y: b.avg_pool2d(y, kernel=(3, 2), strides=(2, 1), padding=(1, 0, 0, 1), ceil_mode=True),
     "a depthwise convolution": lambda b, y: b.conv2d(y, b.constant(data(3, 1, 2, 2)), groups=3),
+    "a depthwise convolution without an axis of input channels": lambda b, y: b.conv2d(y, b.constant(data(3, 2, 2))),
     "groups": lambda b, y: b.conv2d(y, b.constant(data(6, 1, 2, 2)), groups=3, strides=(2, 1), dilation=(1, 2)),
     "concat with others": lambda b, y: b.concat(b.constant(data(2, 3, 4, 2)), y, axis=-1),
     "a slice along batches": lambda b, y: b.strided_slice(y, axes=(0, 3), begin=(1, 3), end=(2, 0), strides=(1, -2)),

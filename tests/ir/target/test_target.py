@@ -339,3 +339,19 @@ def test_rates_of_instructions() -> None:
     for text in ("vpdpbusd", "vpdpbusd=fast", "vpdpbusd=0", "vpdpbusd=-1", "vpdpbusd=inf", "1=2", "a=1,a=2"):
         with pytest.raises(TargetError, match="expected rates like 'vdpbf16ps=536,vpdpbusd=1071.5'"):
             Target("llvm -mcpu=znver5 -num-cores=2").with_attributes(tensor_rates=text)
+
+
+@pytest.mark.parametrize(
+    ("flags", "present", "absent"),
+    [
+        ("-mcpu=znver5 -mattr=-f16c", "avx2 avxvnni fma", "f16c avx512f avx512vnni avx512bf16"),  # AVX-512 implies F16C
+        ("-mcpu=znver5 -mattr=-avx2", "avx fma f16c", "avx2 avxvnni vaes avx512f avx512vnni"),
+        ("-mcpu=znver5 -mattr=-avx512bw", "avx512f avx512vnni avx512vl", "avx512bf16 avx512vbmi avx512bitalg"),
+        ("-mcpu=alderlake -mattr=+avx512bf16", "avx512bf16 avx512bw avx512f avxvnni", "avx512vl avx512vnni"),
+        ("-mcpu=alderlake -mattr=+avx512vnni,-avx2", "avx", "avx512vnni avx512f avxvnni"),
+        ("-mcpu=x86-64-v2 -mattr=+avxvnni", "avxvnni avx2 avx", "fma f16c"),
+    ],
+)
+def test_mattr_adds_implied_features_and_removes_those_that_imply_one(flags: str, present: str, absent: str) -> None:
+    features = Target(f"llvm -num-cores=1 {flags}").features
+    assert set(present.split()) <= features and not features & set(absent.split())
