@@ -36,11 +36,11 @@ class Own:
     """Our model.
 
     Attributes:
-        library: path of the exported model.
+        path: of the exported model.
         precision: its precision policy.
     """
 
-    library: str
+    path: str
     precision: str
 
 
@@ -81,7 +81,7 @@ class System:
 
 def ours(model: Any, inputs: Any, threads: int, own: Own) -> ModelCall:
     """The exported model, with the threads of the process."""
-    executor: Any = load_module(own.library)
+    executor: Any = load_module(own.path)
     for i, x in enumerate(inputs):
         executor.set_input(i, x.numpy())
     return ModelCall(executor.run, lambda: executor(*[x.numpy() for x in inputs]), own.precision)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,9 +32,14 @@ def channels_last(model: Any, inputs: Sequence[Any], threads: int, own: object) 
 
 
 def compiled(model: Any, inputs: Sequence[Any], threads: int, own: object) -> ModelCall:
-    """Inductor's code with frozen weights, run three times."""
+    """Inductor's code with frozen weights."""
+    return _compiled(eager, model, inputs, threads, own)
+
+
+def _compiled(prepare: Callable[..., ModelCall], model: Any, inputs: Sequence[Any], threads: int, own: object) -> ModelCall:
+    """The compiled model, run three times."""
     torch._inductor.config.freezing = True
-    call = eager(torch.compile(model), inputs, threads, own)
+    call = prepare(torch.compile(model), inputs, threads, own)
     for _ in range(3):
         call.run()
     return call
@@ -57,11 +62,7 @@ def eager_bf16(model: Any, inputs: Sequence[Any], threads: int, own: object) -> 
 
 def compiled_bf16(model: Any, inputs: Sequence[Any], threads: int, own: object) -> ModelCall:
     """Inductor's code of the model in automatic mixed precision."""
-    torch._inductor.config.freezing = True
-    call = eager_bf16(torch.compile(model), inputs, threads, own)
-    for _ in range(3):
-        call.run()
-    return call
+    return _compiled(eager_bf16, model, inputs, threads, own)
 
 
 def float64_outputs(model: Any, inputs: Sequence[Any]) -> list[np.ndarray]:

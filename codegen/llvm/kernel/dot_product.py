@@ -29,9 +29,7 @@ def dot_product(e: Call, values: Sequence[str], op: Callable[[str], str], call: 
         op: emits an instruction and returns its result.
         call: emits a call from the LLVM type of the result, the name, and the arguments with their types.
     """
-    family, element, group = _FAMILY[e.name]
-    lanes, out = dt.lanes(e.dtype), llvm_type(e.dtype)
-    operand = f"<{lanes * group} x {element}>"
+    out, operand, name = declared(e.name, dt.lanes(e.dtype))
     total, *given = values
     parts = [(operand, op(f"bitcast {llvm_type(a.dtype)} {v} to {operand}")) for a, v in zip(e.args[1:], given, strict=True)]
-    return call(out, f"llvm.x86.{family}.{lanes * 32}", [(out, total), *parts])
+    return call(out, name, [(out, total), *parts])

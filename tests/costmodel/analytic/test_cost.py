@@ -233,40 +233,31 @@ def test_gpus_and_missing_columns_are_refused(make_case: Callable[[str], Any]) -
         AnalyticModel(case.schedule.func, case.schedule.params[:1], ONE)
 
 
+def doubled(shape: str, index: str) -> np.ndarray:
+    """Terms of C[v] = A[index] * 2 for a vector C of 65,536 elements."""
+    func = parse(
+        "@T.prim_func\n"
+        f'def f(A: T.Buffer({shape}, "float32"), C: T.Buffer((65536,), "float32")):\n'
+        "    for i in range(65536):\n        with T.block('C'):\n            v = T.axis.spatial(65536, i)\n"
+        f"            C[v] = A[{index}] * 2.0\n"
+    )
+    return AnalyticModel(func, (), ONE).terms(np.zeros((1, 0), np.int64))
+
+
 def test_dimensions_of_one_element_do_not_separate_cache_lines() -> None:
     """A column of 64 K elements is as contiguous as a vector."""
-
-    def terms(shape: str, index: str) -> np.ndarray:
-        func = parse(
-            "@T.prim_func\n"
-            f'def f(A: T.Buffer({shape}, "float32"), C: T.Buffer({shape}, "float32")):\n'
-            "    for i in range(65536):\n        with T.block('C'):\n            v = T.axis.spatial(65536, i)\n"
-            f"            C[{index}] = A[{index}] * 2.0\n"
-        )
-        return AnalyticModel(func, (), ONE).terms(np.zeros((1, 0), np.int64))
-
-    vector = terms("(65536,)", "v")
+    vector = doubled("(65536,)", "v")
     assert vector.max() > 0
     for shape, index in (("(65536, 1)", "v, 0"), ("(65536, 1, 1)", "v, 0, 0"), ("(1, 65536)", "0, v")):
-        np.testing.assert_allclose(terms(shape, index), vector)
+        np.testing.assert_allclose(doubled(shape, index), vector)
 
 
 def test_short_last_dimensions_share_cache_lines() -> None:
     """Pairs of a packed operand are as contiguous as the elements of a vector."""
-
-    def terms(shape: str, index: str) -> np.ndarray:
-        func = parse(
-            "@T.prim_func\n"
-            f'def f(A: T.Buffer({shape}, "float32"), C: T.Buffer((65536,), "float32")):\n'
-            "    for i in range(65536):\n        with T.block('C'):\n            v = T.axis.spatial(65536, i)\n"
-            f"            C[v] = A[{index}] * 2.0\n"
-        )
-        return AnalyticModel(func, (), ONE).terms(np.zeros((1, 0), np.int64))
-
     names = AnalyticModel(parse(ROWS.format(n=96, index="vj")), (), ONE).term_names
     caches = [names.index(name) for name in ("l2", "l3", "dram")]
     for shape, index in (("(32768, 2)", "v // 2, v % 2"), ("(2048, 16, 2)", "v // 32, v // 2 % 16, v % 2")):
-        np.testing.assert_allclose(terms(shape, index)[:, caches], terms("(65536,)", "v")[:, caches])
+        np.testing.assert_allclose(doubled(shape, index)[:, caches], doubled("(65536,)", "v")[:, caches])
 
 
 def test_the_rate_of_an_instruction_is_that_of_the_target() -> None:
