@@ -15,6 +15,10 @@ from tunesmith.support.errors import RunError
 NEEDS = "__tunesmith_needs_v1."
 """Beginning of the symbol."""
 
+EMULATED: set[str] = set()
+"""Flags of `/proc/cpuinfo` that this process has by emulation: `testing/amx_emulator.py` adds and removes them.  Code that needs one is
+accepted, and the kernel is not asked for permission to use it, which it cannot give."""
+
 
 def needs_symbol(flags: Iterable[str]) -> str:
     """The symbol for these flags of `/proc/cpuinfo`."""
@@ -31,12 +35,17 @@ def check_processor(symbols: Iterable[str], what: str) -> None:
         RunError: this processor lacks one.
     """
     needed = {flag for s in symbols if s.startswith(NEEDS) for flag in s.removeprefix(NEEDS).split(".") if flag}
-    missing = sorted(needed - _flags()) if needed and _flags() else []
+    missing = sorted(needed - _flags() - EMULATED) if needed and _flags() else []
     if missing:
         raise RunError(
             f"{what} was compiled for a processor with {', '.join(missing)}, which this machine lacks. Compile it for this machine, or for "
             'a target that both have, such as Target("llvm -mcpu=x86-64-v3 -num-cores=2")'
         )
+
+
+def hardware_flags() -> frozenset[str]:
+    """The flags of this processor, without emulated ones; empty without `/proc/cpuinfo`."""
+    return _flags()
 
 
 @cache
