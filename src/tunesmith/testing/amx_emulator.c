@@ -23,7 +23,7 @@
 enum { TILES = 8, MAX_ROWS = 16, ROW_BYTES = 64, LANES = 16, CONFIG_BYTES = 64 };
 
 /* Threads of the process that use tiles at the same time, at most. */
-enum { THREADS = 4096 };
+enum { THREADS = 1024 };
 
 /* MXCSR: exceptions masked, round to nearest even, denormals are zero, flush to zero. */
 enum { MXCSR = 0x1f80 | 0x0040 | 0x8000 };
@@ -66,7 +66,7 @@ struct instruction {
   uint64_t stride; /* bytes from row to row, modulo 2^64 */
 };
 
-/* 34 MB of address space; pages are allocated when a thread uses its state. */
+/* 8 MB of address space; pages are allocated when a thread uses its state. */
 static struct state states[THREADS];
 static __thread struct state *mine __attribute__((tls_model("initial-exec")));
 static atomic_ullong counts[KINDS];
