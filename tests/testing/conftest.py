@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import faulthandler
 import os
 import resource
+import signal
 import warnings
 from collections.abc import Callable, Iterator
 
@@ -99,8 +99,9 @@ def end_of_fork(call: Callable[[], None]) -> tuple[int, str]:
     if child == 0:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         os.dup2(writer, 2)
-        # Without the traceback of pytest's faulthandler, which sits below the emulator.
-        faulthandler.disable()
+        # Below the emulator, in place of handlers that print tracebacks.
+        signal.signal(signal.SIGILL, signal.SIG_DFL)
+        signal.signal(signal.SIGSEGV, signal.SIG_DFL)
         if EMULATED:
             amx_emulator._library().amx_emulator_install()
         call()

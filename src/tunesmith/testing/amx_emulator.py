@@ -1,13 +1,16 @@
 """Emulate Intel AMX on x86-64 Linux processors without it, so that tests can run AMX code there.
 
 Such a processor raises SIGILL for AMX instructions.  `emulated_amx` installs a handler (`amx_emulator.c`, compiled on the first use) that
-decodes and executes them, in every thread of the process: bit for bit as Intel's manual describes, a few microseconds an instruction.
+decodes and executes them, in every thread of the process: bit for bit as Intel's manual describes, about ten microseconds an instruction.
 
     with emulated_amx() as counts:
         function(a, b, c)
         assert counts()["tdpbf16ps"] > 0
 
 An illegal use ends the process by SIGILL or SIGSEGV, as on a processor with AMX, after one line on stderr that names the broken rule.
+
+Not emulated: other AMX extensions (complex, TF32, FP8), addresses with segment or address-size prefixes, tiles in XSAVE areas and signal
+frames, the kernel's permission, and threads that block SIGILL.
 """
 
 from __future__ import annotations
