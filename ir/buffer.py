@@ -14,11 +14,12 @@ from tunesmith.ir.poly import ONE, Index, Poly, mod, poly, product
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import ScriptError
 
-SCOPES = ("global", "workspace", "register", "shared", "shared.dyn", "local")
+SCOPES = ("global", "workspace", "register", "amx.tile", "shared", "shared.dyn", "local")
 """Storage scopes.
 
 `workspace`: scratch private to a thread, one arena sized at compile time.  `register`: becomes SSA values, so every access must have
-constant indices once loops are unrolled and vectorized.  The last three are GPU scopes.
+constant indices once loops are unrolled and vectorized.  `amx.tile`: the eight tile registers of AMX, 16 rows of 64 bytes each; only tensor
+intrinsics access them, a whole tile at a constant index.  The last three are GPU scopes.
 
 Buffers of every scope but `global` lose their contents between iterations of a parallel loop and at its ends.  Lowering rejects a buffer
 that is used inside such a loop and live outside it; the interpreter poisons it in each iteration when it checks races."""

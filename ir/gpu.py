@@ -14,7 +14,7 @@ SHARED_SCOPES = ("shared", "shared.dyn")
 """Memory that the threads of a block share."""
 COMMON_SCOPES = ("global", *SHARED_SCOPES)
 """Memory in which accesses of different threads may conflict."""
-PRIVATE_SCOPES = ("workspace", "register", "local")
+PRIVATE_SCOPES = ("workspace", "register", "amx.tile", "local")
 """Memory of one thread."""
 
 WARP = 32

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tunesmith.ir.tile_products import flushed_fma, tile_product_bfloat16, tile_product_bytes
 from tunesmith.support.errors import ScriptError
 
 
@@ -29,6 +30,7 @@ class Intrinsic:
         reduces: maps a vector to a scalar.
         effect: evaluated for its effect, without a value.
         shuffle: for a warp shuffle, the lane mask: the value is the argument of thread `thread ^ shuffle`; 0 for all other intrinsics.
+        concatenates: its value has the lanes of all arguments.
         operands: (element type, elements for each lane of the result) of each argument, if their types differ; empty if all have one type.
     """
 
@@ -41,6 +43,7 @@ class Intrinsic:
     reduces: bool = False
     effect: bool = False
     shuffle: int = 0
+    concatenates: bool = False
     operands: tuple[tuple[str, int], ...] = ()
 
 
@@ -91,23 +94,24 @@ def _vpdpbusd(c: Any, a: Any, b: Any) -> Any:
         return c + products.reshape(-1, 4).sum(axis=1, dtype=np.int32)
 
 
-def _flushed(x: Any) -> Any:
-    """float32 with denormals as zeros of the same sign."""
-    x = np.asarray(x, np.float32)
-    return np.where(np.abs(x) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), x), x)
-
-
 def _vdpbf16ps(c: Any, a: Any, b: Any) -> Any:
     """Two fused multiply-adds for each lane, that of the odd elements first; denormals are zero (Intel's manual)."""
-    x, y = _flushed(a).reshape(-1, 2), _flushed(b).reshape(-1, 2)
-    odd = _flushed(_fma(x[:, 1], y[:, 1], _flushed(c)))
-    return _flushed(_fma(x[:, 0], y[:, 0], odd))
+    x, y = np.asarray(a, np.float32).reshape(-1, 2), np.asarray(b, np.float32).reshape(-1, 2)
+    return flushed_fma(x[:, 0], y[:, 0], flushed_fma(x[:, 1], y[:, 1], c))
 
 
 def _sigmoid(x: Any) -> Any:
     with np.errstate(over="ignore"):
         return (1.0 / (1.0 + np.exp(-np.asarray(x, np.float64)))).astype(np.asarray(x).dtype)[()]
 
+
+TILE_BYTES = (
+    ("tdpbssd", "int8", "int8"),
+    ("tdpbsud", "int8", "uint8"),
+    ("tdpbusd", "uint8", "int8"),
+    ("tdpbuud", "uint8", "uint8"),
+)
+"""The products of bytes of AMX: name, and the element types of both operands."""
 
 _ALL = (
     Intrinsic("exp", 1, np.exp, "e to the power of x.", 12, expanded=True),
@@ -160,11 +164,34 @@ _ALL = (
         4,
         operands=(("float32", 1), ("bfloat16", 2), ("bfloat16", 2)),
     ),
+    Intrinsic("concat16", 16, lambda *rows: np.concatenate(rows), "The lanes of 16 vectors, one after another.", 0, concatenates=True),
+    Intrinsic(
+        "tdpbf16ps",
+        3,
+        tile_product_bfloat16,
+        "x plus the product of the tiles y (16 x 16 pairs) and z (16 pairs x 16) of bfloat16: the sum of two chains of fused "
+        "multiply-adds, over even and odd elements, is added to x; denormals are zero.",
+        4 * 16,
+        operands=(("float32", 1), ("bfloat16", 2), ("bfloat16", 2)),
+    ),
+    *[
+        Intrinsic(
+            name,
+            3,
+            tile_product_bytes,
+            f"x plus the product of the tiles y ({left}, 16 x 16 groups of four) and z ({right}, 16 groups x 16); overflow wraps around.",
+            8 * 16,
+            operands=(("int32", 1), (left, 4), (right, 4)),
+        )
+        for name, left, right in TILE_BYTES
+    ],
     *[
         Intrinsic(f"shuffle_xor_{n}", 1, lambda x: x, f"The value of x in the thread with this thread's number ^ {n}.", shuffle=n)
         for n in (1, 2, 4, 8, 16)
     ],
 )
+TILE_PRODUCTS = ("tdpbf16ps", *[name for name, _, _ in TILE_BYTES])
+"""The products of tiles of AMX."""
 PREFETCHES = ("prefetch", "prefetch_l2")
 INTRINSICS: dict[str, Intrinsic] = {i.name: i for i in _ALL}
 """All intrinsics by name.  A shuffle must be executed by all threads of a warp together."""

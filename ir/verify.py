@@ -393,6 +393,8 @@ class _Verifier:
             fits = dt.lanes(args[0]) > 1 and dtype == dt.element(args[0])
         elif e.name == "reinterpret":
             fits = dt.lanes(dtype) * dt.bits(dtype) == dt.lanes(args[0]) * dt.bits(args[0])
+        elif known.concatenates:
+            fits = dtype == dt.vector(dt.element(args[0]), dt.lanes(args[0]) * known.arity)
         elif not args:
             fits = True
         elif e.name == "isnan":

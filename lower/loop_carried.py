@@ -181,9 +181,18 @@ def _is_within(w: GuardedAccess, r: GuardedAccess, own: Mapping[Var, Poly], othe
 
 
 def _bounds(e: Poly, r: GuardedAccess, loops: Mapping[Var, Poly]) -> tuple[Poly, list[Poly]]:
-    """The lowest value of an index of `r`, and upper bounds: that of the loops, and n - 1 for each guard e < n."""
-    low, high = nested_interval(e, {v: _guarded_last(v, n, r) for v, n in loops.items()})
-    return low, [high, *[e - g - 1 for g in r.guards if (e - g).const is not None]]
+    """The lowest value of an index of `r`, and upper bounds: that of the loops, and u * n - u + max(x) for each guard g < n, if the index
+    is u * g + x."""
+    ranges = {v: _guarded_last(v, n, r) for v, n in loops.items()}
+    low, high = nested_interval(e, ranges)
+    lasts = [high]
+    terms = dict(e.terms)
+    for g in r.guards:
+        (m, c), *_ = [*split_constant(g)[0].terms, ((), 0)]
+        u = terms.get(m, 0) // c if c and terms.get(m, 0) % c == 0 else 0
+        if u > 0:
+            lasts.append(nested_interval(e - scale(g, u), ranges)[1] - u)
+    return low, lasts
 
 
 def _guarded_last(v: Var, last: Poly, r: GuardedAccess) -> Poly:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tunesmith.ir.analysis.size_ranges import Range
-from tunesmith.ir.arith.condition import undivided
+from tunesmith.ir.arith.condition import undivided, without_remainder
 from tunesmith.ir.arith.interval import bounds
 from tunesmith.ir.arith.linear import coefficient
 from tunesmith.ir.arith.simplify import extent_of, is_plain
@@ -17,7 +17,7 @@ from tunesmith.ir.arith.simplify import simplify as simplify_poly
 from tunesmith.ir.expr import Binary, Broadcast, Const, Expr, IsNegative, Not, Select
 from tunesmith.ir.indirect_index import IndirectIndex
 from tunesmith.ir.poly import ZERO, Op, Poly, Var, minimum, poly
-from tunesmith.ir.stmt import Allocate, BindIndex, Block, BufferStore, For, If, Seq, Stmt, seq
+from tunesmith.ir.stmt import TENSORIZED, Allocate, BindIndex, Block, BufferStore, For, If, Seq, Stmt, seq
 from tunesmith.ir.visit import substitute, transform
 from tunesmith.support import dtype as dt
 
@@ -27,6 +27,7 @@ class Simplifier:
 
     def __init__(self, ranges: Mapping[Var, Range] | None = None) -> None:
         self.ranges: dict[Var, Range] = dict(ranges or {})
+        self.tensorized: set[Var] = set()
         self.extents: dict[Var, Poly] = {}  # of the loops around a statement whose extents depend on sizes
         self._simplified: dict[Any, Poly] = {}
         self._unchanged: set[BufferStore] = set()
@@ -93,7 +94,10 @@ class Simplifier:
         self.ranges[n.var] = (0, high - 1)
         if extent.const is None:
             self.extents[n.var] = extent
+        if n.kind == TENSORIZED:
+            self.tensorized.add(n.var)
         body = self(n.body)
+        self.tensorized.discard(n.var)
         del self.ranges[n.var]
         self.extents.pop(n.var, None)
         if body is None:
@@ -119,6 +123,8 @@ class Simplifier:
         """The simplest known form of an index of which only the sign matters."""
         e = self.index(e)
         q = undivided(e)
+        if self.tensorized and not q.vars.isdisjoint(self.tensorized):
+            q = without_remainder(q, self.bounds)  # a guard of whole tiles is one condition of all iterations of the instruction
         return e if q is e else self.index(q)
 
     def _block(self, n: Block, recurse: Any) -> Stmt | None:

@@ -27,7 +27,9 @@ CROWDED = {
     "lower/passes": "one pass a file",
     "ops": "one formula a file",
     "schedule/primitives": "one primitive a file",
+    "search/space/rules": "one rule a file",
     "src/tunesmith/testing": "one contract a file, which extensions import by its name",
+    "support": "one idea that packages of a layer share a file",
 }
 """Folder -> why it may hold more than FLAT_FILES modules."""
 

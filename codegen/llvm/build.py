@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from tunesmith.codegen.artifact import Artifact, Pack
 from tunesmith.codegen.llvm.compile import compile_assembly, compile_object
@@ -102,7 +102,7 @@ def emit_text(funcs: Functions, target: Target, pipeline: Pipeline = CPU) -> tup
             kernel = emit_kernel(lowered, module)
             refusal = kernel.detail if kernel.refuses else None
             entries.append(emit_entry(f.name, kernel.name, specs, declared, sites_of(lowered), refusal))
-    return "\n".join([module.text(), *entries, _needs(target)]) + "\n", [f.name for f in listed]
+    return "\n".join([module.text(), *entries, _needs(target, module.units)]) + "\n", [f.name for f in listed]
 
 
 _CHECKED = frozenset(
@@ -112,9 +112,9 @@ _CHECKED = frozenset(
 """Instruction sets that code may use without a check of its own."""
 
 
-def _needs(target: Target) -> str:
-    """The definition of the symbol that lists the instruction sets of x86 that the code may use."""
-    flags = [cpuinfo_flag(f) for f in target.features & _CHECKED]
+def _needs(target: Target, units: Collection[str]) -> str:
+    """The definition of the symbol that lists the instruction sets of x86 that the code may use, and the units that it does use."""
+    flags = [cpuinfo_flag(f) for f in (target.features & _CHECKED).union(units)]
     return f'@"{needs_symbol(flags)}" = weak_odr constant i8 0' if flags else ""
 
 

@@ -39,8 +39,8 @@ _INFIX = {
     "eq": "==",
     "ne": "!=",
 }
-_OWN = ("workspace", "register", "shared", "shared.dyn", "local")
-_PRIVATE = {"parallel": _OWN, "blockIdx": _OWN, "vthread": ("register", "local"), "vectorized": ()}
+_OWN = ("workspace", "register", "amx.tile", "shared", "shared.dyn", "local")
+_PRIVATE = {"parallel": _OWN, "blockIdx": _OWN, "vthread": ("register", "amx.tile", "local"), "vectorized": ()}
 """Storage scopes private to each iteration of a loop, by loop kind."""
 
 

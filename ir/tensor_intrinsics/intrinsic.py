@@ -50,6 +50,8 @@ class TensorIntrinsic:
         implementation: see `Implementation`.
         features: the target must have all features of one of these sets, as LLVM spells them.
         instruction: the instruction that limits the rate, as `Target.tensor_rates` spells it; empty if the rate is not known.
+        slots: its time in multiply-adds of a vector, if the target has no rate for it.
+        latency: of a chain of them, in the same unit; 0 if it is that of a multiply-add.
         masked: the implementation accepts a number of leading iterations.  Otherwise loops execute partial tiles.
     Raises:
         UserError: a name without instruction set.  The description is checked when it is used first.
@@ -60,6 +62,8 @@ class TensorIntrinsic:
     implementation: Implementation
     features: tuple[frozenset[str], ...]
     instruction: str = ""
+    slots: float = 1.0
+    latency: float = 0.0
     masked: bool = False
 
     def __post_init__(self) -> None:
@@ -85,9 +89,18 @@ class TensorIntrinsic:
 
 
 _X86 = [f"{name}.{bits}" for name in ("vpdpbusd", "vpdpbusd_s8s8", "vdpbf16ps") for bits in (512, 256, 128)]
+_AMX = [
+    "tdpbf16ps",
+    *[f"tdpb{signs}d" for signs in ("ss", "su", "us", "uu")],
+    *[f"{name}.{suffix}" for name in ("tilezero", "tileload", "tilestore") for suffix in ("f32", "s32")],
+]
 TENSOR_INTRINSICS: Registry[TensorIntrinsic] = Registry(
     "tensor intrinsic",
-    {f"x86.{name}": f"tunesmith.ir.tensor_intrinsics.x86:{name.upper().replace('.', '_')}" for name in _X86},
+    {
+        f"x86.{name}": f"tunesmith.ir.tensor_intrinsics.{module}:{name.upper().replace('.', '_')}"
+        for module, names in (("x86", _X86), ("amx", _AMX))
+        for name in names
+    },
     contract=instance_of(TensorIntrinsic),
 )
 """All tensor intrinsics by name.  Other distributions register their own."""

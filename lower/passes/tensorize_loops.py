@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from math import gcd
 from typing import Any
 
 from tunesmith.ir.arith.linear import coefficient
 from tunesmith.ir.expr import IsNegative
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.poly import Poly, minimum
+from tunesmith.ir.poly import Poly, Var, minimum
 from tunesmith.ir.stmt import TENSORIZED, For, If, Stmt
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.tensor_intrinsics.intrinsic import TENSOR_INTRINSICS, TensorIntrinsic
@@ -97,16 +99,17 @@ class _Guards:
 
 def _guards(n: For) -> _Guards:
     out = _Guards(n, [], [])
-    bound = {x.var for x in (n, *_bodies(n)) if isinstance(x, For)}
+    bound = {x.var: x.extent for x in (n, *_bodies(n)) if isinstance(x, For)}
 
     def strip(x: Stmt) -> Stmt:
         while isinstance(x, If):
             index = x.cond.index if isinstance(x.cond, IsNegative) and x.cond.lanes == 1 and x.orelse is None else None
             split = None if index is None else coefficient(index, n.var)
+            uniform = None if index is None else _without_loops(index, bound)
             if index is None:
                 out.others = True
-            elif index.vars.isdisjoint(bound):
-                out.uniform.append(IsNegative(index))
+            elif uniform is not None:
+                out.uniform.append(IsNegative(uniform))
             elif split is not None and split[0] == 1 and split[1].vars.isdisjoint(bound):
                 out.counts.append(-split[1])
             else:
@@ -118,6 +121,22 @@ def _guards(n: For) -> _Guards:
     assert isinstance(bare, For)
     out.nest = bare
     return out
+
+
+def _without_loops(index: Poly, loops: Mapping[Var, Poly]) -> Poly | None:
+    """An index that is negative exactly where `index` is, without the variables of the loops; None if there is none.
+
+    With i in [0, 16), 16 * q + i is negative where 16 * q is: all iterations, or none, pass a guard at a multiple of their number.
+    """
+    rest, high = index, 0
+    for v, extent in loops.items():
+        split = coefficient(rest, v)
+        if split is None or split[0] < 0 or (split[0] and extent.const is None):
+            return None
+        high += split[0] * (extent.as_int() - 1) if split[0] else 0
+        rest = split[1]
+    unit = gcd(*[c for _, c in rest.terms])
+    return rest if not high or unit > high else None
 
 
 def _wrapped(guards: list[IsNegative], body: Stmt) -> Stmt:

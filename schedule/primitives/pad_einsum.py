@@ -8,9 +8,11 @@ from collections.abc import Mapping, Sequence
 from tunesmith.ir.analysis.access_regions import accesses, plain_iter, reads
 from tunesmith.ir.analysis.identity_element import identity_element
 from tunesmith.ir.analysis.reduction_update import reassociable_update
+from tunesmith.ir.arith.linear import coefficient
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import Binary, Cast, Const, Expr, conjunction, const, select
-from tunesmith.ir.poly import Poly, Var, ceildiv, less_than, poly
+from tunesmith.ir.poly import Poly, Var, ceildiv, less_than, maximum, poly
+from tunesmith.ir.poly import substitute as substitute_index
 from tunesmith.ir.stmt import Block, BufferStore, For, Iter, Stmt, nest, seq, store
 from tunesmith.ir.visit import blocks_under, substitute
 from tunesmith.schedule.handles import BlockRV, IntRV
@@ -45,8 +47,8 @@ def pad_einsum(s: ScheduleState, block: BlockRV, padding: Sequence[IntRV | int])
                 C[i] = 0.0
             C[i] = C[i] + A_pad[i, k] * B_pad[k]
     Requires:
-        einsum: the block sums products of operands, starting from 0; output and operands are indexed by iteration variables, and each
-            operand by every padded reduction variable, so that all padded terms are 0.
+        einsum: the block sums products of operands, starting from 0; the output is indexed by iteration variables, operands also by sums
+            of them, and each operand by every padded reduction variable alone, so that all padded terms are 0.
         trivial: each iteration variable is bound to a loop of its own, of the same extent; the loops contain nothing else.
         padding: there is a factor of at least 1 for each iteration variable, and at least one is not the number 1.
         in-blocks: no statement outside of blocks, and no condition of an `if`, accesses the data of the block.
@@ -72,7 +74,7 @@ def pad_einsum(s: ScheduleState, block: BlockRV, padding: Sequence[IntRV | int])
     before, after = [], []
     swapped: dict[Buffer, Buffer] = {}
     for a in reads(b):
-        if a.buffer not in swapped and any(e.as_var() in extents for e in a.indices):
+        if a.buffer not in swapped and any(not e.vars.isdisjoint(extents) for e in a.indices):
             new = _padded(b, a.buffer, a.indices, extents, f"{a.buffer.name}_pad")
             swapped[a.buffer] = new
             before.append((s.fresh_name(new.name), a.buffer, new, a.indices))
@@ -102,12 +104,17 @@ def _check_einsum(s: ScheduleState, b: Block, extents: Mapping[Var, Poly]) -> Bu
     zero = identity_element("add", update.store.buffer.dtype)
     if type(b.init.value) is not Const or b.init.value.value != zero.value:
         raise s.refuse("einsum", f"the init of block {b.name} is not 0", b)
+    for e in update.store.indices:
+        if plain_iter(e, b) is None:
+            what = f"{update.store.buffer.name} at an index that is not an iteration variable"
+            raise s.refuse("einsum", f"block {b.name} accesses {what}", b)
     for a in accesses(b):
-        if any(plain_iter(e, b) is None for e in a.indices):
-            raise s.refuse("einsum", f"block {b.name} accesses {a.buffer.name} at an index that is not an iteration variable", b)
+        if any(plain_iter(e, b) is None and not _is_padded_sum(e, b, extents) for e in a.indices):
+            what = f"{a.buffer.name} at an index that is neither an iteration variable nor a sum of them"
+            raise s.refuse("einsum", f"block {b.name} accesses {what}", b)
     sizes: dict[Buffer, object] = {}
     for a in accesses(b):
-        size = _shape(b, a.indices, extents), _shape(b, a.indices, {})
+        size = _shape(b, a.buffer, a.indices, extents), _shape(b, a.buffer, a.indices, {})
         if sizes.setdefault(a.buffer, size) != size:
             raise s.refuse("einsum", f"block {b.name} accesses {a.buffer.name} in parts of different sizes", b)
     factors = _factors(update.term)
@@ -147,14 +154,38 @@ def _trivial_loops(s: ScheduleState, b: Block) -> list[tuple[For, Var]]:
     return [(f, bound[f.var].var) for f in loops]
 
 
+def _is_padded_sum(e: Poly, b: Block, extents: Mapping[Var, Poly]) -> bool:
+    """Whether an index is a number, or a sum of multiples of iteration variables, of which only spatial ones are padded."""
+    own = {it.var: it for it in b.iters}
+    rest = e
+    for v in e.vars:
+        split = coefficient(rest, v)
+        if split is None or split[0] < 0 or v not in own or (own[v].kind == "R" and v in extents):
+            return False
+        rest = split[1]
+    return rest.const is not None and rest.const >= 0
+
+
 def _padded(b: Block, old: Buffer, indices: Sequence[Poly], extents: Mapping[Var, Poly], name: str) -> Buffer:
-    return Buffer(name, _shape(b, indices, extents), old.dtype, old.scope)
+    return Buffer(name, _shape(b, old, indices, extents), old.dtype, old.scope)
 
 
-def _shape(b: Block, indices: Sequence[Poly], extents: Mapping[Var, Poly]) -> tuple[Poly, ...]:
-    """The extents of an access at iteration variables, which have the given or else their own extents."""
-    own = {it.var: it.extent for it in b.iters}
-    return tuple([extents.get(v, own[v]) for e in indices if (v := e.as_var()) is not None])
+def _shape(b: Block, old: Buffer, indices: Sequence[Poly], extents: Mapping[Var, Poly]) -> tuple[Poly, ...]:
+    """The extents of an access at iteration variables, which have the given or else their own extents.
+
+    A dimension that is indexed by a sum keeps its size, unless a padded variable exceeds it.
+    """
+    last: dict[Var, Poly] = {it.var: extents.get(it.var, it.extent) - 1 for it in b.iters}
+    return tuple(
+        [
+            substitute_index(e, last) + 1 if e.as_var() is not None else size if e.vars.isdisjoint(extents) else _exceeding(e, size, last)
+            for e, size in zip(indices, old.shape, strict=True)
+        ]
+    )
+
+
+def _exceeding(e: Poly, size: Poly, last: Mapping[Var, Poly]) -> Poly:
+    return maximum(size, substitute_index(e, last) + 1)
 
 
 def _copy(b: Block, name: str, old: Buffer, new: Buffer, indices: Sequence[Poly], extents: Mapping[Var, Poly]) -> Stmt:
@@ -162,7 +193,9 @@ def _copy(b: Block, name: str, old: Buffer, new: Buffer, indices: Sequence[Poly]
     own: dict[Var | None, Poly] = {it.var: it.extent for it in b.iters}
     iters = [Iter(Var(f"v{d}"), n, "S") for d, n in enumerate(new.shape)]
     at = [it.var for it in iters]
-    conditions = [less_than(v, own[e.as_var()]) for v, e in zip(at, indices, strict=True) if e.as_var() in extents]
+    conditions = [
+        less_than(v, own.get(e.as_var(), size)) for v, e, size in zip(at, indices, old.shape, strict=True) if not e.vars.isdisjoint(extents)
+    ]
     value = select(conjunction(tuple(conditions)), BufferLoad(old, tuple([poly(v) for v in at])), const(0, old.dtype))
     return _nest(name, iters, store(new, at, value))
 

@@ -116,7 +116,7 @@ SUM = "C[vi] = C[vi] + A[vi, vk]"
         ("C[vi] = T.max(C[vi], A[vi, vk])", "C[vi] = 0.0", "is not of the form C[...] = C[...] + term"),
         (SUM, "C[vi] = 1.0", "the init of block C is not 0"),
         (SUM, "C[vi] = w[vi]", "the init of block C is not 0"),
-        ("C[vi] = C[vi] + A[vi, 5 - vk]", "C[vi] = 0.0", "accesses A at an index that is not an iteration variable"),
+        ("C[vi] = C[vi] + A[vi, 5 - vk]", "C[vi] = 0.0", "accesses A at an index that is neither an iteration variable nor a sum of them"),
         ("C[vi] = C[vi] + (A[vi, vk] + w[vi])", "C[vi] = 0.0", "the term of block C is not a product of operands"),
         ("C[vi] = C[vi] + A[vi, vk] * T.exp(w[vi])", "C[vi] = 0.0", "the term of block C is not a product of operands"),
         ("C[vi] = C[vi] + A[vi, vk] * w[vi]", "C[vi] = 0.0", "w is not indexed by vk, so that a padded term may not be 0"),

@@ -174,3 +174,30 @@ def test_pad_einsum_of_an_operand_that_is_read_twice(apply: Apply) -> None:
     for tile in (1, 2, 4):
         s = apply(gram, steps, [[tile]])
     assert [b.name for b in s.blocks()] == ["A_pad", "C", "C_crop"]
+
+
+@T.prim_func
+def convolution(X: T.Buffer((9, 3), "int8"), W: T.Buffer((5, 2, 3), "int8"), C: T.Buffer((4, 5), "int32")):
+    for i, o, r, c in T.grid(4, 5, 2, 3):
+        with T.block("C"):
+            vi, vo, vr, vc = T.axis.remap("SSRR", [i, o, r, c])
+            with T.init():
+                C[vi, vo] = 0
+            C[vi, vo] = C[vi, vo] + T.cast("int32", X[vi * 2 + vr, vc]) * T.cast("int32", W[vo, vr, vc])
+
+
+@pytest.mark.parametrize("row", list(itertools.product((1, 2, 8), (1, 4), (1, 4))))
+def test_pad_einsum_of_sums(apply: Apply, row: tuple[int, ...]) -> None:
+    """Positions of a convolution are padded: the image has zeros where they exceed it."""
+
+    def steps(s: Schedule) -> None:
+        i, o, c = [s.sample_categorical([1, 2, 4, 8]) for _ in range(3)]
+        s.pad_einsum(s.get_block("C"), [i, o, 1, c])
+
+    s = apply(convolution, steps, [[x] for x in row])
+    assert [b.name for b in s.blocks()] == ["X_pad", "W_pad", "C", "C_crop"]
+
+
+def test_pad_einsum_keeps_dimensions_that_are_large_enough(apply: Apply) -> None:
+    s = apply(convolution, pad_by(1, 1, 1, 4))
+    assert [str(s.func.buffers[n].shape) for n in range(3, 5)] == ["(9, 4)", "(5, 2, 4)"]

@@ -251,6 +251,8 @@ class ExprEmitter:
 
     def _emit_load(self, e: BufferLoad) -> str:
         scalar = llvm_type(e.buffer.dtype)
+        if e.buffer not in self.base:
+            raise BuildError(f"the buffer {e.buffer.name} of scope {e.buffer.scope} is read by other code than tensor intrinsics")
         if e.buffer.dtype == "bool":
             raise BuildError("the LLVM backend does not support tensors of bools; run the lowering pipeline first")
         size = dt.nbytes(e.buffer.dtype)

@@ -16,12 +16,13 @@ from tunesmith.codegen.llvm.arena import PRIVATE, PRIVATE_BYTES, SHARED, SHARED_
 from tunesmith.codegen.llvm.kernel.expr import ExprEmitter
 from tunesmith.codegen.llvm.kernel.loop_uses import LoopUses
 from tunesmith.codegen.llvm.kernel.masks import active_lanes, inactive_lanes_are_unused
+from tunesmith.codegen.llvm.kernel.tile_registers import SCOPE, TileRegisters, configuration_text, has_parallel_loop, uses_tiles
 from tunesmith.codegen.llvm.kernel.transpose import Tile, find_tiles, transpose
 from tunesmith.codegen.llvm.text import literal, llvm_type, suffix
 from tunesmith.ir.analysis.size_ranges import symbol_ranges
 from tunesmith.ir.arith.interval import bounds
 from tunesmith.ir.arith.linear import linear
-from tunesmith.ir.buffer import Buffer
+from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import Call, Expr
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.intrinsics import PREFETCHES
@@ -48,11 +49,13 @@ class Module:
         target: the target.
         exported: whether other objects may call the kernels.
         static: bytes of static scratch memory of the kernels so far.
+        units: features of the target that the kernels need besides vectors, as LLVM spells them: `amx-tile`.
     """
 
     target: Target
     exported: bool = True
     static: int = 0
+    units: set[str] = field(default_factory=set)
     declares: set[str] = field(default_factory=set)
     globals: list[str] = field(default_factory=list)
     functions: list[str] = field(default_factory=list)
@@ -60,7 +63,8 @@ class Module:
     def text(self) -> str:
         """The text of the module."""
         attributes = 'attributes #0 = { nounwind "no-trapping-math"="true" "prefer-vector-width"="512" }'
-        return "\n".join([*self.globals, *sorted(self.declares), *self.functions, attributes, ""])
+        tiles = [configuration_text()] if self.units else []
+        return "\n".join([*tiles, *self.globals, *sorted(self.declares), *self.functions, attributes, ""])
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +164,7 @@ class _Function(ExprEmitter):
         self.workspace = WORKSPACE
         self._uses = LoopUses(parallel)
         self.block = "entry"
+        self.tiles = TileRegisters(kernel.func.name, self.address, self.index, self._call_void, kernel.module.units)
 
     def statement(self, n: Stmt) -> None:
         """Emit one statement."""
@@ -195,13 +200,27 @@ class _Function(ExprEmitter):
     def _allocate(self, n: Allocate) -> None:
         b = n.buffer
         count = b.shape[0]
-        if b.scope == "register" and count.const is None:
+        if b.scope == SCOPE:
+            self._allocate_tiles(n)
+        elif b.scope == "register" and count.const is None:
             raise BuildError(f"{self.kernel.func.name}: the register buffer {b.name} has {count} elements; registers need a constant size")
-        if b.scope == "register" and self.stack + count.as_int() * dt.nbytes(b.dtype) <= STACK_BYTES:
+        elif b.scope == "register" and self.stack + count.as_int() * dt.nbytes(b.dtype) <= STACK_BYTES:
             self._alloca(n, count.as_int())
         else:
             self.reserve(b)
             self.statement(n.body)
+
+    def _allocate_tiles(self, n: Allocate) -> None:
+        if not self.parallel:
+            self.tiles.check_serial(n)
+        alone = not self.tiles.configured
+        if alone:
+            self.tiles.configure()
+        self.tiles.allocate(n.buffer)
+        self.statement(n.body)
+        self.tiles.free(n.buffer)
+        if alone:
+            self.tiles.release()
 
     def reserve(self, b: Buffer) -> None:
         """Place a buffer in the arena."""
@@ -225,7 +244,29 @@ class _Function(ExprEmitter):
         self.stack += (self.slots[b] - count) * dt.nbytes(b.dtype)
         self.allocas[place] = f"  {slot} = alloca [{self.slots[b]} x {llvm_type(b.dtype)}], align 64"
 
+    def _call_void(self, name: str, args: list[tuple[str, str]]) -> None:
+        self.call("void", name, args)
+
+    def forget(self, buffer: Buffer) -> None:
+        super().forget(buffer)
+        self.tiles.forget(buffer)
+
+    def enter(self) -> None:
+        super().enter()
+        self.tiles.forget_operands()
+
+    def leave(self) -> None:
+        super().leave()
+        self.tiles.forget_operands()
+
     def _store(self, n: BufferStore) -> None:
+        if n.buffer.scope == SCOPE:
+            self.tiles.store(n)
+            return
+        if isinstance(n.value, BufferLoad) and n.value.buffer.scope == SCOPE:
+            self.tiles.spill(n)
+            self.forget(n.buffer)
+            return
         lanes = dt.lanes(n.value.dtype)
         mask = active_lanes(n.mask, lanes)
         if mask is not None and mask.const == 0:
@@ -314,6 +355,11 @@ class _Function(ExprEmitter):
     def _loop(self, n: For, first: str, end: str, extent: tuple[int, int]) -> None:
         """A counted loop from `first` to `end`, with a test before the first iteration only if it may be empty."""
         if extent[1] <= 0:
+            return
+        if not self.tiles.configured and uses_tiles(n.body) and (self.parallel or not has_parallel_loop(n.body)):
+            self.tiles.configure()
+            self._loop(n, first, end, extent)
+            self.tiles.release()
             return
         keys = self._carried(n)
         starts = [(b, p, self._start_pointer(b, p, n.var, first)) for b, p, c in keys if c.terms]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
-from tunesmith.ir.arith.condition import undivided
+from tunesmith.ir.arith.condition import undivided, without_remainder
+from tunesmith.ir.arith.interval import bounds
 from tunesmith.ir.poly import Param, Var, evaluate, floordiv, mod, poly
 
 X = Var("x")
@@ -32,3 +35,25 @@ def test_equal_conditions_have_equal_forms() -> None:
 )
 def test_others_are_unchanged(p: object) -> None:
     assert undivided(p) is p  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("k", [-65, -64, -63, -16, -3, 0, 5, 64])
+@pytest.mark.parametrize("high", [3, 14, 15, 16, 31])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_variables_that_cannot_decide_are_dropped(k: int, high: int, sign: int) -> None:
+    """All values of y are between two multiples of 16, or the condition stays as it is."""
+    p = x * 16 * sign + y + k
+    (variable,) = y.vars
+    q = without_remainder(p, partial(bounds, ranges={X: (0, 9), variable: (0, high)}))
+    assert (variable not in q.vars) == (k % 16 + high < 16) and (q is p) == (variable in q.vars)
+    for i in range(10):
+        for j in range(high + 1):
+            assert (evaluate(p, {X: i, variable: j}) < 0) == (evaluate(q, {X: i, variable: j}) < 0), (p, q, i, j)
+
+
+def test_the_largest_unit_is_used() -> None:
+    (variable,) = y.vars
+    z = Var("z")
+    ranges = {X: (0, 9), variable: (0, 1), z: (0, 15)}
+    assert without_remainder(x * 32 + y * 16 + poly(z) - 64, partial(bounds, ranges=ranges)) == x - 2
+    assert without_remainder(x * 16 - 64, partial(bounds, ranges=ranges)) == x * 16 - 64, "nothing to drop"

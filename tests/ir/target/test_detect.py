@@ -127,3 +127,15 @@ def test_gpus_from_the_drivers_answer() -> None:
 def test_no_driver_means_no_gpu() -> None:
     assert nvidia_gpus(["no-such-program-here"]) == []
     assert nvidia_gpus([sys.executable, "-c", "raise SystemExit(9)"]) == []
+
+
+def test_amx_without_the_permission_of_the_kernel_is_not_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = f"{FLAGS} avx512_fp16 amx_tile amx_bf16 amx_int8"
+    text = f"vendor_id: GenuineIntel\ncpu family: 6\nmodel: 143\nflags: {flags}"
+    monkeypatch.setattr("tunesmith.ir.target.detect._cpuinfo", lambda root: dict(line.split(": ") for line in text.splitlines()))
+    found = {}
+    for permitted in (True, False):
+        monkeypatch.setattr("tunesmith.ir.target.detect.tiles_permitted", lambda permitted=permitted: permitted)
+        found[permitted] = detect_host()
+    assert found[True].mcpu == "sapphirerapids" and "amx-tile" in found[True].features
+    assert not any(f.startswith("amx-") for f in CPUS[found[False].mcpu].features | found[False].features)

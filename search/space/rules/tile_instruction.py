@@ -1,0 +1,146 @@
+"""Find the product of tiles that computes a contraction: AMX.
+
+The instruction multiplies 16 rows of one operand, in memory at equal distances, by a packed tile of 16 columns of the other, along 16
+groups of the reduction.  All three axes are padded to whole tiles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tunesmith.ir.analysis.access_regions import Access, reads
+from tunesmith.ir.analysis.guards import step_of
+from tunesmith.ir.analysis.reduction_update import reassociable_update
+from tunesmith.ir.buffer import BufferLoad
+from tunesmith.ir.expr import Binary, Cast
+from tunesmith.ir.intrinsics import TILE_BYTES
+from tunesmith.ir.poly import ONE
+from tunesmith.ir.stmt import Block
+from tunesmith.ir.target.target import Target
+from tunesmith.ir.tensor_intrinsics.intrinsic import TENSOR_INTRINSICS
+from tunesmith.ir.tile_products import ROWS
+from tunesmith.schedule.layout import Layout
+from tunesmith.search.space.rules.block_classes import vector_axis
+
+INSTRUCTIONS = {
+    ("bfloat16", "bfloat16", "float32"): ("tdpbf16ps", 2),
+    **{(left, right, "int32"): (name, 4) for name, left, right in TILE_BYTES},
+}
+"""By the types of the operand with rows, the packed operand and the sums: the instruction, and the elements of a group."""
+
+
+@dataclass(frozen=True, slots=True)
+class TileProduct:
+    """How a block uses a product of tiles.
+
+    Attributes:
+        instruction: name of the tensor intrinsic.
+        suffix: of the intrinsics that clear, load and store the sums.
+        group: elements of a group of the reduction.
+        rows: position of the iteration variable whose values are the rows of a tile.
+        columns: position of the one whose values are the columns.
+        reduced: position of the reduction variable whose neighbours form groups.
+        left: the read of the operand with rows.
+        packed: the read of the packed operand.
+        padding: a factor for each iteration variable, to whose multiple its extent is padded.
+    """
+
+    instruction: str
+    suffix: str
+    group: int
+    rows: int
+    columns: int
+    reduced: int
+    left: Access
+    packed: Access
+    padding: tuple[int, ...]
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether an extent is no multiple of that of the instruction."""
+        return any(p > 1 for p in self.padding)
+
+
+def tile_product_of(b: Block, target: Target) -> TileProduct | None:
+    """How the block uses a product of tiles that the target has; None if it cannot."""
+    update, columns = reassociable_update(b), vector_axis(b)
+    if update is None or columns is None or update.op != "add" or not isinstance(update.term, Binary) or update.term.op != "mul":
+        return None
+    if any(e.as_var() is None for e in update.store.indices):
+        return None
+    out = update.store.buffer.dtype
+    for x, y in ((update.term.a, update.term.b), (update.term.b, update.term.a)):
+        if not all(isinstance(e, Cast) and e.dtype == out and isinstance(e.a, BufferLoad) for e in (x, y)):
+            continue
+        left, packed = (next(r for r in reads(b) if r.buffer is e.a.buffer and r.indices == e.a.indices) for e in (x, y))  # type: ignore[attr-defined]
+        found = INSTRUCTIONS.get((left.buffer.dtype, packed.buffer.dtype, out))
+        if found is None or left.buffer is packed.buffer:
+            continue
+        name, group = found
+        if not TENSOR_INTRINSICS.get(f"x86.{name}").is_available(target.features):
+            continue
+        reduced = _reduced(b, left, packed, group)
+        rows = _rows(b, left, packed, columns)
+        if reduced is None or rows is None or not _separates(b, left, packed, columns):
+            continue
+        multiples = {rows: ROWS, columns: ROWS, reduced: ROWS * group}
+        padding = tuple([multiples[n] if n in multiples and (it.extent.const or 1) % multiples[n] else 1 for n, it in enumerate(b.iters)])
+        return TileProduct(f"x86.{name}", "f32" if out == "float32" else "s32", group, rows, columns, reduced, left, packed, padding)
+    return None
+
+
+def _separates(b: Block, left: Access, packed: Access, columns: int) -> bool:
+    """Whether the columns are an index of the packed operand, and only of it."""
+    axis = b.iters[columns].var
+    return any(e.as_var() is axis for e in packed.indices) and not any(axis in e.vars for e in left.indices)
+
+
+def _reduced(b: Block, left: Access, packed: Access, group: int) -> int | None:
+    """The reduction variable along which the operand with rows is contiguous, which is an index of the packed operand."""
+    # Dimensions of one element separate no elements.
+    indices = [e for e, size in zip(left.indices, left.buffer.shape, strict=True) if size != ONE]
+    for n, it in enumerate(b.iters if indices else ()):
+        if it.kind != "R" or (it.extent.const or 1) < group or step_of(indices[-1], it.var) != ONE:
+            continue
+        if not any(it.var in e.vars for e in indices[:-1]) and [e.as_var() is it.var for e in packed.indices].count(True) == 1:
+            padded = (it.extent.const or 1) % (ROWS * group)
+            if not padded or indices[-1].as_var() is it.var:
+                return n
+    return None
+
+
+def _rows(b: Block, left: Access, packed: Access, columns: int) -> int | None:
+    """The spatial variable of the operand with rows, and not of the other, with the largest part of whole tiles; the last of several."""
+    best: tuple[float, int] | None = None
+    for n, it in enumerate(b.iters):
+        extent = it.extent.const or 1
+        if it.kind != "S" or n == columns or extent == 1 or any(it.var in e.vars for e in packed.indices):
+            continue
+        used = [e for e in left.indices if it.var in e.vars]
+        if len(used) != 1 or used[0] is left.indices[-1] or step_of(used[0], it.var) is None:
+            continue
+        useful = extent / (-(-extent // ROWS) * ROWS)
+        if best is None or useful >= best[0]:
+            best = useful, n
+    return None if best is None else best[1]
+
+
+def packed_layout(t: TileProduct, b: Block, name: str) -> Layout:
+    """The layout of the packed operand of a block, given by name: [tiles of columns, other axes, groups, columns, elements of a group]."""
+    indices = next(a.indices for a in reads(b) if a.buffer.name == name)
+    column, element = (next(d for d, e in enumerate(indices) if e.as_var() is b.iters[n].var) for n in (t.columns, t.reduced))
+    rest = [d for d in range(len(indices)) if d not in (column, element)]
+    return [[column, "/", ROWS], *rest, [element, "/", t.group], [column, "%", ROWS], [element, "%", t.group]]
+
+
+def rows_layout(t: TileProduct, b: Block, name: str) -> Layout | None:
+    """The layout of the operand with rows in tiles: [other axes, tiles of rows, tiles of the reduction, rows, elements of a row].
+
+    None if its indices are not variables.
+    """
+    indices = next(a.indices for a in reads(b) if a.buffer.name == name)
+    if any(e.as_var() is None for e in indices):
+        return None
+    row, element = (next(d for d, e in enumerate(indices) if e.as_var() is b.iters[n].var) for n in (t.rows, t.reduced))
+    rest = [d for d in range(len(indices)) if d not in (row, element)]
+    return [*rest, [row, "/", ROWS], [element, "/", ROWS * t.group], [row, "%", ROWS], [element, "%", ROWS * t.group]]

@@ -1,0 +1,281 @@
+"""Schedule contractions of bytes and of bfloat16 on CPUs by products of tiles (AMX).
+
+    parallel tasks                                    blocks of rows x blocks of columns
+      [copy the rows into tiles, or pad them]         in the thread's workspace
+      over tiles
+        sums = 0                                      up to 6 tile registers
+        for reduction: sums += rows @ columns         the operands take the other two registers
+        scratch = sums                                whole tiles of 1 KB
+        epilogue: scratch -> output                   vectors of 16 columns, without the padding
+
+The operand with columns is packed, tile by tile, outside the nest if it is a constant.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tunesmith.ir.analysis.access_regions import accesses, plain_iter, reads, writes
+from tunesmith.ir.analysis.work import worth_serial
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.poly import product
+from tunesmith.ir.target.target import Target
+from tunesmith.ir.tile_products import ROWS
+from tunesmith.ir.visit import blocks_under
+from tunesmith.schedule.handles import BlockRV, IntRV, LoopRV
+from tunesmith.schedule.layout import Layout
+from tunesmith.schedule.schedule import Schedule
+from tunesmith.search.space.rules.block_classes import consumers, is_output, is_pointwise
+from tunesmith.search.space.rules.contraction import Candidate, Named, candidate, pad
+from tunesmith.search.space.rules.tile_domains import middle_tiles, outer_tiles
+from tunesmith.search.space.rules.tile_instruction import TileProduct, packed_layout, rows_layout, tile_product_of
+
+SUMS = 6
+"""Tile registers for sums; two of the eight are left for operands."""
+TILES = (1, 2, 3, 4, 6)
+"""Tiles of a register tile along an axis."""
+LEVELS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The structural choices of one sketch.
+
+    Attributes:
+        columns_first: iterate the register tiles of a block along the columns in the outer loop.
+        rows: "place" (rows are read where they are), "tiles" (each task copies its rows into tiles first), "block" (each task pads its
+            rows first) or "root" (the whole operand is padded first).
+        constant: the packed operand is a weight: it is packed outside the nest, once before all calls if they are known to share it.
+        threads: the outermost loops are parallel.
+    """
+
+    columns_first: bool
+    rows: str
+    constant: bool
+    threads: bool
+
+    @property
+    def name(self) -> str:
+        """A readable, unique name."""
+        parts = ["amx", "columns-rows" if self.columns_first else "rows-columns", f"rows({self.rows})"]
+        return " ".join([*parts, *(["const"] if self.constant else []), *([] if self.threads else ["serial"])])
+
+
+@dataclass(slots=True)
+class _Tiling:
+    """The loops of a nest.
+
+    Attributes:
+        levels: the spatial loops by level; the last level is the register tile.
+        columns: the loops over columns by level.
+        factors: the extents of the register tile, in tiles.
+        reduction: the loops over the reduction, in order.
+        instruction: the loops of the instruction.
+    """
+
+    levels: list[list[LoopRV]]
+    columns: list[LoopRV] = field(default_factory=list)
+    factors: list[IntRV] = field(default_factory=list)
+    reduction: list[LoopRV] = field(default_factory=list)
+    instruction: list[LoopRV] = field(default_factory=list)
+
+
+def sketches(func: PrimFunc, target: Target) -> list[Named]:
+    """Named schedules for a function with exactly one contraction that an instruction of the target computes; none for others."""
+    found = candidate(func, target) if target.base == "llvm" else None
+    tiles = None if found is None else tile_product_of(found.main, target)
+    if found is None or tiles is None:
+        return []
+    return [(p.name, lambda s, p=p: schedule(s, found, tiles, p, target)) for p in plans(func, found, tiles, target)]  # type: ignore[misc]
+
+
+def plans(func: PrimFunc, found: Candidate, tiles: TileProduct, target: Target) -> list[Plan]:
+    """The structural choices."""
+    left = tiles.left.buffer
+    computed = [w.buffer for b in blocks_under(func.body) if b.name in found.pads for w in writes(b)]
+    rows = ["block", "root"] if tiles.is_padded or left in computed else ["place"]
+    if rows_layout(tiles, found.main, left.name) is not None:
+        rows = ["tiles", *rows]
+    constant = tiles.packed.buffer.name in func.constants
+    threading = (True, False) if worth_serial(func, target) else (True,)
+    return [Plan(first, r, constant, threads) for first, r, threads in itertools.product((False, True), rows, threading)]
+
+
+def schedule(s: Schedule, found: Candidate, tiles: TileProduct, plan: Plan, target: Target) -> None:
+    """Build the nest of `plan`."""
+    main, pads = found.main.name, list(found.pads)
+    for b in [b.name for b in s.blocks() if is_pointwise(b) and b.name not in pads and b.name != main and not is_output(s.func, b)]:
+        s.compute_inline(s.get_block(b))
+    block = s.get_block(main)
+    operands = {"left": tiles.left.buffer.name, "packed": tiles.packed.buffer.name}
+    makers = {operand: [c for c in pads if writes(s.block(s.get_block(c)))[0].buffer.name == name] for operand, name in operands.items()}
+    if tiles.is_padded:
+        for copy in s.pad_einsum(block, list(tiles.padding)):
+            made, read = writes(s.block(copy))[0].buffer.name, {a.buffer.name for a in reads(s.block(copy))}
+            for operand, name in operands.items():
+                if name in read:
+                    for c in makers[operand]:
+                        s.compute_inline(s.get_block(c))
+                    operands[operand], makers[operand] = made, [s.block(copy).name]
+        for reader in consumers(s.func, s.block(block)):
+            if not is_output(s.func, reader):
+                s.compute_inline(s.get_block(reader.name))
+    readers = [c.name for c in consumers(s.func, s.block(block))]
+    _nest(s, block, readers, operands, makers, tiles, plan, target)
+
+
+def _nest(
+    s: Schedule,
+    block: BlockRV,
+    readers: Sequence[str],
+    operands: Mapping[str, str],
+    makers: Mapping[str, Sequence[str]],
+    tiles: TileProduct,
+    plan: Plan,
+    target: Target,
+) -> None:
+    """Build the nest of a contraction of whole tiles.
+
+    Args:
+        s: the schedule.
+        block: the contraction.
+        readers: the epilogue, which reads the sums; empty if they are written as they are.
+        operands: the names of the buffers `left` and `packed`.
+        makers: the blocks that write these buffers.
+        tiles: the instruction.
+        plan: the structural choices.
+        target: the machine.
+    """
+    lanes = target.vector_lanes("float32")
+    t = _tile(s, block, tiles)
+    inner = [[t.columns[n], *[x for x in level if x is not t.columns[n]]] for n, level in enumerate(t.levels)]
+    over_tiles = inner[2] if plan.columns_first else [*inner[2][1:], inner[2][0]]
+    tasks = t.levels[0]
+    s.reorder([*tasks, *inner[1], *over_tiles, *t.reduction, *inner[3][1:], inner[3][0], *t.instruction])
+    s.step = "register budget"
+    s.require("le0", product([f.expr for f in t.factors]) - SUMS, "register-budget", "the register tile does not fit the tile registers")
+    if readers:
+        s.set_scope(block, "amx.tile")
+    epilogue = s.get_block(readers[0]) if readers else s.cache_write(block, "amx.tile")
+    sums = writes(s.block(block))[0].buffer.name
+    s.reverse_compute_at(epilogue, over_tiles[-1])
+    spill = s.read_at(over_tiles[-1], epilogue, sums, "workspace")
+    scratch = writes(s.block(spill))[0].buffer.name
+    _pack(s, block, operands["packed"], makers["packed"], tiles, plan, t.columns[1])
+    _rows(s, block, operands["left"], makers["left"], tiles, plan, tasks[-1], lanes)
+    init = s.decompose_reduction(block, t.reduction[0])
+    indices = writes(s.block(block))[0].indices
+    row, column = (next(d for d, e in enumerate(indices) if e.as_var() is s.block(block).iters[n].var) for n in (tiles.rows, tiles.columns))
+    for x in [*inner[3], *s.get_loops(init)[len(s.get_loops(block)) - len(t.reduction) - len(inner[3]) - len(t.instruction) : -2]]:
+        s.unroll(x)
+    spilled = _as_tiles(s, spill, row, column)
+    _vectorize_epilogue(s, epilogue, scratch, row, column)
+    rest = [d for d in range(len(indices)) if d not in (row, column)]
+    layout: Layout = [*rest, [row, "/", ROWS], [column, "/", ROWS], [row, "%", ROWS], [column, "%", ROWS]]
+    s.transform_layout(block, sums, layout)
+    s.transform_layout(spill, scratch, layout)
+    s.tensorize(t.instruction[0], tiles.instruction)
+    s.tensorize(s.get_loops(init)[-2], f"x86.tilezero.{tiles.suffix}")
+    s.tensorize(spilled, f"x86.tilestore.{tiles.suffix}")
+    fused = s.fuse(tasks)
+    if plan.threads:
+        s.parallel(fused)
+
+
+def _tile(s: Schedule, block: BlockRV, tiles: TileProduct) -> _Tiling:
+    """Sample the tiles and split the loops."""
+    t = _Tiling([[] for _ in range(LEVELS)])
+    row: LoopRV | None = None
+    column: LoopRV | None = None
+    group: list[LoopRV] = []
+    for n, (it, loop) in enumerate(zip(s.block(block).iters, s.get_loops(block), strict=True)):
+        extent = it.extent.const or 1
+        if n == tiles.reduced:
+            over, *group = s.split(loop, [None, ROWS, tiles.group])
+            t.reduction.append(over)
+        elif it.kind == "R":
+            t.reduction.append(loop)
+        elif n in (tiles.rows, tiles.columns):
+            count = -(-extent // ROWS)
+            inner = tuple([x for x in TILES if x <= count])
+            domains = [outer_tiles(count), middle_tiles(count, inner), inner, (ROWS,)]
+            *factors, _ = s.sample_tile(loop, LEVELS + 1, loop.var.name, domains, slack=ROWS)
+            # The sides of a tile are literals: packed operands are addressed by tiles.
+            *parts, last = s.split(loop, [None, *factors, ROWS])
+            t.factors.append(factors[-1])
+            for level, x in zip(t.levels, parts, strict=True):
+                level.append(x)
+            if n == tiles.rows:
+                row = last
+            else:
+                column, t.columns = last, parts
+        elif extent == 1:
+            t.levels[0].append(loop)
+        else:
+            inner = tuple([x for x in TILES if x <= extent])
+            factors = s.sample_tile(loop, LEVELS, loop.var.name, [outer_tiles(extent), middle_tiles(extent, inner), inner])
+            t.factors.append(factors[-1])
+            for level, x in zip(t.levels, s.split(loop, [None, *factors]), strict=True):
+                level.append(x)
+    assert row is not None and column is not None
+    t.instruction = [row, column, *group]
+    return t
+
+
+def _pack(s: Schedule, block: BlockRV, name: str, makers: Sequence[str], tiles: TileProduct, plan: Plan, at: LoopRV) -> None:
+    """Pack the operand with columns into tiles, in the order in which they are read."""
+    copy = s.cache_read(block, name, "global" if plan.constant else "workspace", packed_layout(tiles, s.block(block), name))
+    for maker in makers:
+        s.compute_inline(s.get_block(maker))
+    if not plan.constant:
+        s.compute_at(copy, at)
+    s.vectorize(s.get_loops(copy)[-2])
+    s.unroll(s.get_loops(copy)[-1])
+    if plan.constant:
+        s.annotate(copy, "pack_constant", tiles.packed.buffer.name)
+        if plan.threads:
+            s.parallel(s.get_loops(copy)[0])
+        s.annotate(at, "prefetch_operand", writes(s.block(copy))[0].buffer.name)
+        s.annotate(at, "prefetch_ahead", s.sample_categorical((0, 1), "prefetch"))
+
+
+def _rows(s: Schedule, block: BlockRV, name: str, makers: Sequence[str], tiles: TileProduct, plan: Plan, at: LoopRV, lanes: int) -> None:
+    """Copy the operand with rows into tiles, or pad it."""
+    if plan.rows == "tiles":
+        copy = s.cache_read(block, name, "workspace", rows_layout(tiles, s.block(block), name))
+        for maker in makers:
+            s.compute_inline(s.get_block(maker))
+        s.compute_at(copy, at)
+        s.vectorize(s.get_loops(copy)[-1])
+        return
+    for maker in makers:
+        pad(s, s.get_block(maker), at if plan.rows == "block" else None, lanes, plan.threads)
+
+
+def _as_tiles(s: Schedule, spill: BlockRV, row: int, column: int) -> LoopRV:
+    """Split the loops of the block that copies the sums to scratch memory into tiles; returns the outer loop of a tile."""
+    rank = len(s.block(spill).iters)
+    loops = s.get_loops(spill)[-rank:]
+    rows, columns = (s.split(loops[d], [None, ROWS]) for d in (row, column))
+    outer = [x for d, x in enumerate(loops) if d not in (row, column)] + [rows[0], columns[0]]
+    s.reorder([*outer, rows[1], columns[1]])
+    for x in outer:
+        s.unroll(x)
+    return rows[1]
+
+
+def _vectorize_epilogue(s: Schedule, epilogue: BlockRV, scratch: str, row: int, column: int) -> None:
+    """Vectorize the epilogue along the columns; the rows of a tile are a loop."""
+    b = s.block(epilogue)
+    tile = next(a for a in accesses(b) if a.buffer.name == scratch)
+    spatial = [i for i, it in enumerate(b.iters) if it.kind == "S"]
+    loops = dict(zip(spatial, s.get_loops(epilogue)[-len(spatial) :], strict=True))
+    places = [plain_iter(e, b) for e in tile.indices]
+    vector, rows = (loops.pop(p) for p in (places[column], places[row]) if p is not None)
+    over, inside = s.split(rows, [None, ROWS])
+    s.reorder([*loops.values(), over, inside, vector])
+    s.vectorize(vector)
+    for x in (*loops.values(), over):
+        s.unroll(x)

@@ -1,0 +1,22 @@
+"""Ask Linux for permission to use the tile registers of AMX, which a process needs once.
+
+Without it the first access of a tile register ends the process by SIGILL.  The permission holds for all threads, also those that exist
+already, and for forked processes, not for programs that are executed afterwards (Linux, Documentation/arch/x86/xstate.rst).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import sys
+from functools import cache
+
+_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA = 158, 0x1023, 18
+
+
+@cache
+def tiles_permitted() -> bool:
+    """Whether this process may use tile registers; asks for the permission on the first call."""
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        return False
+    return int(ctypes.CDLL(None).syscall(_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA)) == 0
