@@ -1,9 +1,9 @@
 """Build plain torch models with seeded weights for tests of importing, compiling and tuning whole networks.
 
 ResNet (He et al. 2016, with the stride on the 3x3 convolution), MobileNet-V2 (Sandler et al. 2018), U-Net (Ronneberger et al. 2015),
-BERT (Devlin et al. 2019) and a small GPT (pre-norm, tied head) in three modes: a whole prompt, one token with a fixed-size cache
-written at `pos`, and one token with a cache that grows by concatenation.  Batch norms have non-trivial statistics and scales, so
-that errors in folding them are detected.
+BERT (Devlin et al. 2019), ViT (Dosovitskiy et al. 2021), GPT-2 (Radford et al. 2019) for a prompt, and a small GPT (pre-norm, tied
+head) in three modes: a whole prompt, one token with a fixed-size cache written at `pos`, and one token with a cache that grows by
+concatenation.  Batch norms have non-trivial statistics and scales, so that errors in folding them are detected.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ except ImportError as error:
 
 Tensor = Any
 CONVOLUTIONAL = ("resnet18", "resnet50", "mobilenet_v2", "unet")
-NAMES = (*CONVOLUTIONAL, "bert_base", "gpt_prefill", "gpt_decode", "gpt_decode_cat")
+NAMES = (*CONVOLUTIONAL, "bert_base", "vit_b16", "gpt2_prefill", "gpt_prefill", "gpt_decode", "gpt_decode_cat")
 
 
 def _norm_conv(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1) -> list[nn.Module]:
@@ -198,7 +198,7 @@ class Bert(nn.Module):
 
 
 class GptLayer(nn.Module):
-    """GPT layer with norms before attention and network; `mode` as in Gpt."""
+    """GPT layer with norms before attention and network; `mode` as in Gpt, or "encoder" without a mask and with the exact gelu."""
 
     def __init__(self, width: int, heads: int, mode: str) -> None:
         super().__init__()
@@ -217,7 +217,37 @@ class GptLayer(nn.Module):
             key, value = torch.cat([keys, key], 2), torch.cat([values, value], 2)
         made = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=self.mode == "prefill")
         x = x + self.out(_joined(made))
-        return x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh")), key, value
+        approximate = "none" if self.mode == "encoder" else "tanh"
+        return x + self.down(F.gelu(self.up(self.norm2(x)), approximate=approximate)), key, value
+
+
+class Vit(nn.Module):
+    """Vision transformer for classification by its first token.
+
+    Args:
+        layers: number of layers.
+        width: hidden size.
+        heads: number of attention heads.
+        patch: height and width of the patches.
+        pixels: height and width of images.
+        classes: number of classes.
+    """
+
+    def __init__(self, layers: int, width: int, heads: int, patch: int, pixels: int, classes: int) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, patch, patch)
+        self.token = nn.Parameter(torch.randn(1, 1, width) * 0.02)
+        self.positions = nn.Parameter(torch.randn(1, 1 + (pixels // patch) ** 2, width) * 0.02)
+        self.layers = nn.ModuleList([GptLayer(width, heads, "encoder") for _ in range(layers)])
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[n, 3, pixels, pixels] -> [n, classes]."""
+        x = self.patches(x).flatten(2).transpose(1, 2)
+        x = torch.cat([self.token.expand(x.shape[0], -1, -1), x], 1) + self.positions
+        for layer in self.layers:
+            x, _, _ = layer(x, None, None, None)
+        return self.head(self.norm(x[:, 0]))
 
 
 class Gpt(nn.Module):
@@ -262,6 +292,11 @@ class _Gpt:
 
 
 _GPT = {"full": _Gpt(4, 512, 8, 8192, 256, 128), "small": _Gpt(2, 16, 2, 50, 12, 7)}
+_GPT2 = {"full": _Gpt(12, 768, 12, 50257, 1024, 128), "small": _GPT["small"]}
+
+
+def _gpt_sizes(name: str, size: str) -> _Gpt:
+    return (_GPT2 if name.startswith("gpt2") else _GPT)[size]
 
 
 def get(name: str, size: str = "small", seed: int = 0) -> tuple[Any, tuple[Any, ...]]:
@@ -284,20 +319,27 @@ def get(name: str, size: str = "small", seed: int = 0) -> tuple[Any, tuple[Any, 
     return model.eval().requires_grad_(False), _inputs(name, size, generator)
 
 
+def example_inputs(name: str, size: str, seed: int) -> tuple[Any, ...]:
+    """Inputs like those of `get`, as for calibration; different ones for each seed, and from those of `get`."""
+    return _inputs(name, size, torch.Generator().manual_seed(seed))
+
+
 _MAKE: dict[str, Callable[[bool], Any]] = {
     "resnet18": lambda full: ResNet((2, 2, 2, 2), False) if full else ResNet((1, 2), False, 4, 10),
     "resnet50": lambda full: ResNet((3, 4, 6, 3), True) if full else ResNet((1, 2), True, 4, 10),
     "mobilenet_v2": lambda full: MobileNetV2(_MOBILE_STAGES) if full else MobileNetV2(((1, 4, 1, 1), (3, 6, 2, 2)), 4, 8, 10),
     "unet": lambda full: UNet() if full else UNet(4, 2),
     "bert_base": lambda full: Bert(12, 768, 12, 30522) if full else Bert(2, 24, 3, 40, 16),
-    "gpt_prefill": lambda full: _gpt("prefill", full),
-    "gpt_decode": lambda full: _gpt("static", full),
-    "gpt_decode_cat": lambda full: _gpt("cat", full),
+    "vit_b16": lambda full: Vit(12, 768, 12, 16, 224, 1000) if full else Vit(2, 24, 3, 8, 32, 10),
+    "gpt2_prefill": lambda full: _gpt("prefill", "gpt2", full),
+    "gpt_prefill": lambda full: _gpt("prefill", "gpt", full),
+    "gpt_decode": lambda full: _gpt("static", "gpt", full),
+    "gpt_decode_cat": lambda full: _gpt("cat", "gpt", full),
 }
 
 
-def _gpt(mode: str, full: bool) -> Gpt:
-    s = _GPT["full" if full else "small"]
+def _gpt(mode: str, name: str, full: bool) -> Gpt:
+    s = _gpt_sizes(name, "full" if full else "small")
     return Gpt(mode, s.layers, s.width, s.heads, s.vocabulary, s.context)
 
 
@@ -307,7 +349,7 @@ def _inputs(name: str, size: str, generator: Any) -> tuple[Any, ...]:
     def tokens(below: int, *shape: int) -> Tensor:
         return torch.randint(0, below, shape, generator=generator)
 
-    if name in CONVOLUTIONAL:
+    if name in (*CONVOLUTIONAL, "vit_b16"):
         pixels = (128 if name == "unet" else 224) if full else 32
         return (torch.randn(1, 3, pixels, pixels, generator=generator),)
     if name == "bert_base":
@@ -315,8 +357,8 @@ def _inputs(name: str, size: str, generator: Any) -> tuple[Any, ...]:
         mask = torch.ones(1, length, dtype=torch.int64)
         mask[:, length - length // 8 :] = 0
         return tokens(30522 if full else 40, 1, length), tokens(2, 1, length), mask
-    gpt = _GPT[size]
-    if name == "gpt_prefill":
+    gpt = _gpt_sizes(name, size)
+    if name in ("gpt_prefill", "gpt2_prefill"):
         return tokens(gpt.vocabulary, 1, gpt.past), torch.arange(gpt.past)
     held = gpt.context if name == "gpt_decode" else gpt.past
     shape = (1, gpt.heads, held, gpt.width // gpt.heads)
