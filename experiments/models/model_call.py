@@ -1,4 +1,4 @@
-"""Define the call of a prepared model: the timed part, its results as arrays, and its compute precision."""
+"""Define what systems are prepared from, and the call of a prepared model: its timed part, results as arrays, and compute precision."""
 
 from __future__ import annotations
 
@@ -10,13 +10,30 @@ import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
+class Files:
+    """Files of a model.
+
+    Attributes:
+        library: our exported model.
+        precision: its precision.
+        qdq: the quantised ONNX file; empty without one.
+        quantized: the exported model that `tunesmith.quantize` made; empty without one.
+    """
+
+    library: str
+    precision: str
+    qdq: str = ""
+    quantized: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ModelCall:
     """A model with bound inputs.
 
     Attributes:
         run: the timed part: computes all results.
         results: runs, and returns a tensor or array, or several.
-        precision: the compute precision, as `tunesmith.measure.precision` spells it.
+        precision: the compute precision, as `tunesmith.measure.precision` spells it; `int8` if contractions have operands of bytes.
     """
 
     run: Callable[[], Any]

@@ -18,7 +18,7 @@ from tunesmith.measure.baselines.ncnn import configure
 from tunesmith.support.errors import RunError
 
 
-def converted(model: Any, inputs: Sequence[Any], threads: int, own: object) -> ModelCall:
+def converted(model: Any, inputs: Sequence[Any], threads: int, files: object) -> ModelCall:
     """The net, whose inputs are bound once.
 
     Raises:

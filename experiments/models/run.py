@@ -4,6 +4,8 @@ A model is imported from torch, its tasks are tuned up to a number of trials (in
 Each system runs it in a separate process, in turns.  Outputs are compared with those of the torch model in float64 first; a system whose
 error its compute precision does not explain is skipped.  Prints medians over rounds with precision and error, the ratio to the fastest
 baseline of our precision, and our profile.
+
+With `--precision int8`, onnxruntime quantises the model once, into a file beside the log that all systems read, ours included.
 """
 
 from __future__ import annotations
@@ -16,16 +18,20 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import tunesmith
-from tunesmith.experiments.models.systems import PREPARE, Own
+from tunesmith.experiments.models.model_call import Files
+from tunesmith.experiments.models.systems import INT8, PREPARE
 from tunesmith.experiments.models.torch_systems import float64_outputs
+from tunesmith.graph.importers.onnx.importer import from_onnx
 from tunesmith.graph.importers.torch.importer import from_torch
 from tunesmith.graph.passes.to_mixed_precision import POLICIES
+from tunesmith.ir.function import IRModule
 from tunesmith.measure.evaluator.correctness import relative_error
 from tunesmith.measure.precision import EPS
 from tunesmith.runtime.threads import pin_threads
@@ -34,10 +40,26 @@ from tunesmith.support.worker_pool import WorkerPool
 from tunesmith.testing.torch_models import get
 
 BASELINES = ("torch", "torch_compile", "onnxruntime", "openvino", "openvino_default", "ncnn")
-PEERS = {"f32": "f32", "bf16": "bf16", "bf16x3": "f32"}
-"""Our policy -> the precision of the baselines that it is compared with."""
+INT8_BASELINES = ("onnxruntime_int8", "openvino_int8", "openvino_int8_default")
+QUANTIZED = {"int8": "f32", "int8+bf16": "bf16"}
+"""Precision of a quantised model -> the policy of the contractions that are not quantised."""
+PEERS = {"f32": "f32", "bf16": "bf16", "bf16x3": "f32", "int8": "int8", "int8+bf16": "int8+bf16"}
+"""Our precision -> that of the baselines that it is compared with."""
 LIMIT = 1e-4
 """Largest error of a correct result in float32, relative to its largest element; narrower precisions have 8 eps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Expected results.
+
+    Attributes:
+        exact: those of torch in float64.
+        qdq: those of the quantised ONNX file, computed in float32; empty for models that are not quantised.
+    """
+
+    exact: Sequence[np.ndarray]
+    qdq: Sequence[np.ndarray] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +70,13 @@ class Timed:
         precision: the compute precision.
         error: the largest difference from torch in float64, relative to the largest element of the result, over all results.
         seconds: median seconds of each round.
+        qdq_error: the largest difference from the quantised ONNX file in float32; None without such a file.
     """
 
     precision: str
     error: float
     seconds: list[float] = field(default_factory=list)
+    qdq_error: float | None = None
 
     @property
     def median(self) -> float:
@@ -66,25 +90,90 @@ def main() -> None:
     arguments.add_argument("models", nargs="+")
     arguments.add_argument("--log", type=Path, required=True)
     arguments.add_argument("--trials", type=int, default=0, help="total trials of all tasks of a model; 0 only compiles")
-    arguments.add_argument("--against", default=",".join(BASELINES), help=f"of {', '.join(PREPARE)}")
-    arguments.add_argument("--precision", default="f32", choices=POLICIES, help="of our contractions")
+    arguments.add_argument("--against", help=f"of {', '.join(PREPARE)}")
+    arguments.add_argument("--precision", default="f32", choices=(*POLICIES, *QUANTIZED), help="of our contractions")
     arguments.add_argument("--size", default="full", choices=("full", "small"))
     arguments.add_argument("--rounds", type=int, default=7)
     arguments.add_argument("--threads", type=int, default=os.cpu_count())
     arguments.add_argument("--json", type=Path)
     given = arguments.parse_args()
-    found = {name: compare(name, given) for name in given.models}
+    systems = chosen_systems(given.against, given.precision)
+    found = {name: compare(name, systems, given) for name in given.models}
     if given.json:
         given.json.write_text(json.dumps(found, indent=1))
 
 
-def compare(name: str, given: argparse.Namespace) -> dict[str, object]:
-    """Tune, compile and time one model, and print the results."""
-    systems = ["ours", *given.against.split(",")]
+def chosen_systems(against: str | None, precision: str) -> list[str]:
+    """Ours and the baselines: those given, or those of the precision.
+
+    Raises:
+        UserError: a system is unknown, needs another precision, or onnxruntime, which quantises models, is not installed.
+    """
+    baselines = against.split(",") if against else INT8_BASELINES if precision in QUANTIZED else BASELINES
+    systems = list(dict.fromkeys(["ours", *baselines]))
     if unknown := [system for system in systems if system not in PREPARE]:
         raise UserError(f"--against: unknown system {', '.join(unknown)}. Known systems: {', '.join(PREPARE)}")
+    if precision not in QUANTIZED and (quantized := [system for system in systems if system in INT8]):
+        raise UserError(f"--against: {', '.join(quantized)} runs quantised models: give --precision {' or '.join(QUANTIZED)}")
+    if precision in QUANTIZED and (missing := [package for package in ("onnx", "onnxruntime") if find_spec(package) is None]):
+        raise UserError(
+            f"--precision {precision}: onnxruntime quantises the models, and {' and '.join(missing)} is not installed. "
+            "Install both with:  pip install 'tunesmith[onnx,baselines]'"
+        )
+    return systems
+
+
+def compare(name: str, systems: Sequence[str], given: argparse.Namespace) -> dict[str, object]:
+    """Tune, compile and time one model, and print the results."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            compiled, files, reference, facts = (int8_models if given.precision in QUANTIZED else float_model)(name, systems, given, folder)
+        except RunError as error:
+            print(f"{name}: skipped: {error}", flush=True)
+            return {"skipped": str(error)}
+        times = timed(name, given.size, files, systems, reference, given.rounds, given.threads)
+    for system, t in times.items():
+        print(line(system, t))
+    print(compared(times), flush=True)
+    print(compiled.profile(*[x.numpy() for x in get(name, size=given.size)[1]], repeats=20))
+    return {**facts, **columns(times)}
+
+
+def float_model(
+    name: str, systems: Sequence[str], given: argparse.Namespace, folder: str
+) -> tuple[Any, Files, Reference, dict[str, object]]:
+    """Our model, compiled and exported to the folder, and the reference."""
     model, inputs = get(name, size=given.size)
-    module = tunesmith.with_precision(from_torch(model, inputs), given.precision)
+    compiled, facts = made(name, from_torch(model, inputs), given)
+    files = Files(str(compiled.export_library(Path(folder, "model.so"))), given.precision)
+    return compiled, files, Reference(float64_outputs(model, inputs)), facts
+
+
+def int8_models(
+    name: str, systems: Sequence[str], given: argparse.Namespace, folder: str
+) -> tuple[Any, Files, Reference, dict[str, object]]:
+    """Our model of the quantised ONNX file, and of `tunesmith.quantize` if it is among the systems.
+
+    Raises:
+        RunError: the model cannot be exported or quantised.
+    """
+    from tunesmith.experiments.models.onnxruntime_qdq import calibration_batches, qdq_file, qdq_outputs
+
+    model, inputs = get(name, size=given.size)
+    path = qdq_file(name, given.size, given.log.parent)
+    reference = Reference(float64_outputs(model, inputs), qdq_outputs(path, inputs))
+    print(f"{name}: {path}: error in float32 {largest_error(reference.qdq, reference.exact):.1e}", flush=True)
+    compiled, facts = made(name, from_onnx(path), given)
+    library, own = str(compiled.export_library(Path(folder, "model.so"))), ""
+    if "ours_quantize" in systems:
+        module = tunesmith.quantize(from_torch(model, inputs), calibration_batches(name, given.size))
+        own = str(made(f"{name} by tunesmith.quantize", module, given)[0].export_library(Path(folder, "quantized.so")))
+    return compiled, Files(library, given.precision, str(path), own), reference, facts
+
+
+def made(name: str, module: IRModule, given: argparse.Namespace) -> tuple[Any, dict[str, object]]:
+    """Our model, tuned and compiled with the log, and what the JSON says of it."""
+    module = tunesmith.with_precision(module, QUANTIZED.get(given.precision, given.precision))
     if given.trials:
         tunesmith.tune(module, log=given.log, budget=tunesmith.Budget(total_trials=given.trials), search=tunesmith.Search(batch=16))
     start = time.perf_counter()
@@ -92,44 +181,41 @@ def compare(name: str, given: argparse.Namespace) -> dict[str, object]:
     seconds = time.perf_counter() - start
     covered = sum(c.status == "used" for c in compiled.coverage)
     print(f"{name}: compiled in {seconds:.1f} s, {covered} of {len(compiled.coverage)} functions from records", flush=True)
-    with tempfile.TemporaryDirectory() as folder:
-        library = compiled.export_library(Path(folder, "model.so"))
-        ours = Own(str(library), given.precision)
-        times = timed(name, given.size, ours, systems, float64_outputs(model, inputs), given.rounds, given.threads)
-    for system, t in times.items():
-        spread = f"{min(t.seconds) * 1e3:.3f} .. {max(t.seconds) * 1e3:.3f}"
-        print(f"  {system:20s} {t.median * 1e3:8.3f} ms   {spread:20s} {t.precision:5s} error {t.error:.1e}")
-    print(compared(times), flush=True)
-    print(compiled.profile(*[x.numpy() for x in inputs], repeats=20))
-    return {"compile_s": seconds, "covered": covered, "functions": len(compiled.coverage), **columns(times)}
+    return compiled, {"compile_s": seconds, "covered": covered, "functions": len(compiled.coverage)}
+
+
+def line(system: str, t: Timed) -> str:
+    """The printed results of a system."""
+    spread = f"{min(t.seconds) * 1e3:.3f} .. {max(t.seconds) * 1e3:.3f}"
+    difference = "" if t.qdq_error is None else f", {t.qdq_error:.1e} from the quantised model in float32"
+    return f"  {system:21s} {t.median * 1e3:8.3f} ms   {spread:20s} {t.precision:9s} error {t.error:.1e}{difference}"
 
 
 def columns(times: dict[str, Timed]) -> dict[str, dict[str, object]]:
-    """Seconds of the rounds, precision and error by system, as written to the JSON."""
-    return {name: {system: getattr(t, name) for system, t in times.items()} for name in ("seconds", "precision", "error")}
+    """Seconds of the rounds, precision and errors by system, as written to the JSON."""
+    return {name: {system: getattr(t, name) for system, t in times.items()} for name in ("seconds", "precision", "error", "qdq_error")}
 
 
 def compared(times: dict[str, Timed]) -> str:
     """The ratio of the fastest baseline of our precision to ours; a sentence if one of the two is missing."""
     ours = times.get("ours")
-    equal = [] if ours is None else [system for system, t in times.items() if system != "ours" and t.precision == PEERS[ours.precision]]
+    baselines = [system for system in times if not system.startswith("ours")]
+    equal = [] if ours is None else [system for system in baselines if times[system].precision == PEERS[ours.precision]]
     if ours is None or not equal:
         return "  no ratio: ours or a baseline of its precision was skipped"
     best = min(equal, key=lambda system: times[system].median)
     return f"  {best} / ours = {times[best].median / ours.median:.3f} ({ours.precision})"
 
 
-def timed(
-    name: str, size: str, own: Own, systems: Sequence[str], reference: Sequence[np.ndarray], rounds: int, threads: int
-) -> dict[str, Timed]:
+def timed(name: str, size: str, files: Files, systems: Sequence[str], reference: Reference, rounds: int, threads: int) -> dict[str, Timed]:
     """Time each system that can be prepared and is correct, in turns.
 
     Args:
         name: the model.
         size: its size, small or full.
-        own: our model.
+        files: the files of the model.
         systems: names of `PREPARE`.
-        reference: the results in float64.
+        reference: the expected results.
         rounds: windows of each system.
         threads: number of threads.
     """
@@ -137,11 +223,11 @@ def timed(
     found: dict[str, Timed] = {}
     try:
         for system in systems:
-            env = pin_threads(threads) if system == "ours" else {"OMP_NUM_THREADS": str(threads)}
-            arguments = (system, name, size, own, threads)
+            env = pin_threads(threads) if system.startswith("ours") else {"OMP_NUM_THREADS": str(threads)}
+            arguments = (system, name, size, files, threads)
             pools[system] = WorkerPool("tunesmith.experiments.models.systems:System", 1, arguments, env=env, start_timeout=600)
             try:
-                found[system] = checked(pools[system], reference)
+                found[system] = checked(pools[system], reference, from_file=system != "ours_quantize")
             except TunesmithError as error:
                 reason = str(error).strip().splitlines()[-1].removeprefix("tunesmith.support.errors.RunError: ")  # without the traceback
                 print(f"  {system}: skipped: {reason}", flush=True)
@@ -155,21 +241,41 @@ def timed(
             pool.close()
 
 
-def checked(pool: WorkerPool, reference: Sequence[np.ndarray]) -> Timed:
-    """Precision and error of a system; results without a batch axis are taken as those of a batch of one.
+def checked(pool: WorkerPool, reference: Reference, from_file: bool = True) -> Timed:
+    """Precision and errors of a system; results without a batch axis are taken as those of a batch of one.
 
+    A quantised model may have twice the error of the quantised ONNX file in float32, and a system that runs the file may differ as much
+    from the results of the file: sums in another order are rounded to other bytes, and OpenVINO moves scales through operators.
+
+    Args:
+        pool: the process of the system.
+        reference: the expected results.
+        from_file: whether the system runs the quantised ONNX file, if it runs a quantised model.
     Raises:
         RunError: the system cannot be prepared, or a result has another size or an error that its precision does not explain.
     """
     outputs, precision = request(pool, "outputs"), request(pool, "precision")
-    if [output.size for output in outputs] != [expected.size for expected in reference]:
-        shapes = [[array.shape for array in arrays] for arrays in (outputs, reference)]
+    if [output.size for output in outputs] != [expected.size for expected in reference.exact]:
+        shapes = [[array.shape for array in arrays] for arrays in (outputs, reference.exact)]
         raise RunError(f"wrong result: the shapes are {shapes[0]}, expected {shapes[1]}")
-    error = max([relative_error(output.reshape(expected.shape), expected) for output, expected in zip(outputs, reference, strict=True)])
-    limit = max(LIMIT, 8 * EPS.get(precision, 0.0))
+    error, difference = largest_error(outputs, reference.exact), None
+    is_quantized, limit = precision.startswith("int8"), max(LIMIT, 8 * EPS.get(precision.removeprefix("int8+"), 0.0))
+    if reference.qdq:
+        difference = largest_error(outputs, reference.qdq)
+        limit += 2 * largest_error(reference.qdq, reference.exact) * is_quantized
     if not error <= limit:
         raise RunError(f"wrong result: the error is {error:.1e} of the largest element, more than {limit:.1e} for {precision}")
-    return Timed(precision, error)
+    if is_quantized and from_file and difference is not None and not difference <= limit:
+        raise RunError(
+            f"wrong result: the difference from the quantised model in float32 is {difference:.1e} of the largest element, "
+            f"more than {limit:.1e} for {precision}"
+        )
+    return Timed(precision, error, qdq_error=difference)
+
+
+def largest_error(outputs: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
+    """The largest difference relative to the largest element, over all results; NaN if a result has one."""
+    return float(np.max([relative_error(output.reshape(e.shape), e) for output, e in zip(outputs, expected, strict=True)]))
 
 
 def request(pool: WorkerPool, job: str) -> Any:

@@ -6,10 +6,9 @@ import importlib
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-from tunesmith.experiments.models.model_call import ModelCall
+from tunesmith.experiments.models.model_call import Files, ModelCall
 from tunesmith.runtime.module import load_module
 from tunesmith.testing.torch_models import get
 
@@ -18,6 +17,7 @@ WAKE_S = 0.05
 
 PREPARE = {
     "ours": "systems:ours",
+    "ours_quantize": "systems:ours_quantize",
     "torch": "torch_systems:eager",
     "torch_channels_last": "torch_systems:channels_last",
     "torch_compile": "torch_systems:compiled",
@@ -26,22 +26,14 @@ PREPARE = {
     "onnxruntime": "torch_onnxruntime_system:exported",
     "openvino": "openvino_system:in_float32",
     "openvino_default": "openvino_system:by_default",
+    "onnxruntime_int8": "torch_onnxruntime_system:quantized",
+    "openvino_int8": "openvino_system:quantized",
+    "openvino_int8_default": "openvino_system:quantized_by_default",
     "ncnn": "ncnn_system:converted",
 }
-"""System -> module of this folder, and its function of a torch model, inputs, number of threads and `Own`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Own:
-    """Our model.
-
-    Attributes:
-        path: of the exported model.
-        precision: its precision policy.
-    """
-
-    path: str
-    precision: str
+"""System -> module of this folder, and its function of a torch model, inputs, number of threads and `Files`."""
+INT8 = ("ours_quantize", "onnxruntime_int8", "openvino_int8", "openvino_int8_default")
+"""Systems that need a quantised model."""
 
 
 class System:
@@ -51,15 +43,15 @@ class System:
         system: a name of `PREPARE`.
         model: a name of `tunesmith.testing.torch_models`.
         size: its size there.
-        own: our model.
+        files: its files.
         threads: number of threads.
     """
 
-    def __init__(self, system: str, model: str, size: str, own: Own, threads: int) -> None:
+    def __init__(self, system: str, model: str, size: str, files: Files, threads: int) -> None:
         module, _, function = PREPARE[system].partition(":")
         prepare: Callable[..., ModelCall] = getattr(importlib.import_module(f"tunesmith.experiments.models.{module}"), function)
         self.model, self.inputs = get(model, size=size)  # kept: libraries share the memory of weights and inputs
-        self.call = prepare(self.model, self.inputs, threads, own)
+        self.call = prepare(self.model, self.inputs, threads, files)
 
     def __call__(self, job: str) -> Any:
         """Run a job: `outputs`, the results of one call; `precision`; or `time`, the median seconds of a window."""
@@ -79,9 +71,18 @@ class System:
         return statistics.median(samples)
 
 
-def ours(model: Any, inputs: Any, threads: int, own: Own) -> ModelCall:
+def ours(model: Any, inputs: Any, threads: int, files: Files) -> ModelCall:
     """The exported model, with the threads of the process."""
-    executor: Any = load_module(own.path)
+    return _loaded(files.library, inputs, files.precision)
+
+
+def ours_quantize(model: Any, inputs: Any, threads: int, files: Files) -> ModelCall:
+    """The exported model that `tunesmith.quantize` made of the float model."""
+    return _loaded(files.quantized, inputs, files.precision)
+
+
+def _loaded(library: str, inputs: Any, precision: str) -> ModelCall:
+    executor: Any = load_module(library)
     for i, x in enumerate(inputs):
         executor.set_input(i, x.numpy())
-    return ModelCall(executor.run, lambda: executor(*[x.numpy() for x in inputs]), own.precision)
+    return ModelCall(executor.run, lambda: executor(*[x.numpy() for x in inputs]), precision)

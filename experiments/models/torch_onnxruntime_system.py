@@ -1,4 +1,4 @@
-"""Prepare models with onnxruntime, from the ONNX file that torch exports."""
+"""Prepare models with onnxruntime: from the ONNX file that torch exports, and from a quantised one."""
 
 from __future__ import annotations
 
@@ -8,22 +8,32 @@ from pathlib import Path
 from typing import Any
 
 import onnxruntime
-import torch
 
-from tunesmith.experiments.models.model_call import ModelCall
+from tunesmith.experiments.models.model_call import Files, ModelCall
+from tunesmith.experiments.models.torch_onnx_export import export_onnx
 
 
-def exported(model: Any, inputs: Sequence[Any], threads: int, own: object) -> ModelCall:
-    """A session of the CPU provider."""
+def exported(model: Any, inputs: Sequence[Any], threads: int, files: Files) -> ModelCall:
+    """The model in float32."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "model.onnx")
-        torch.onnx.export(model, tuple(inputs), path, dynamo=True, external_data=False)
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        session = onnxruntime.InferenceSession(path.read_bytes(), options, providers=["CPUExecutionProvider"])
+        export_onnx(model, inputs, path)
+        return _session(path, inputs, threads, "f32")
+
+
+def quantized(model: Any, inputs: Sequence[Any], threads: int, files: Files) -> ModelCall:
+    """The QDQ file, whose contractions onnxruntime fuses into those of bytes; the rest is float32."""
+    return _session(Path(files.qdq), inputs, threads, "int8")
+
+
+def _session(path: Path, inputs: Sequence[Any], threads: int, precision: str) -> ModelCall:
+    """A session of the CPU provider."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(path.read_bytes(), options, providers=["CPUExecutionProvider"])
     feed = {i.name: x.numpy() for i, x in zip(session.get_inputs(), inputs, strict=True)}
 
     def run() -> Any:
         return session.run(None, feed)
 
-    return ModelCall(run, run)
+    return ModelCall(run, run, precision)

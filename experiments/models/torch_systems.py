@@ -13,7 +13,7 @@ import torch._inductor.config
 from tunesmith.experiments.models.model_call import ModelCall, arrays
 
 
-def eager(model: Any, inputs: Sequence[Any], threads: int, own: object) -> ModelCall:
+def eager(model: Any, inputs: Sequence[Any], threads: int, files: object) -> ModelCall:
     """The model as it is."""
     torch.set_num_threads(threads)
 
@@ -24,30 +24,30 @@ def eager(model: Any, inputs: Sequence[Any], threads: int, own: object) -> Model
     return ModelCall(run, run)
 
 
-def channels_last(model: Any, inputs: Sequence[Any], threads: int, own: object) -> ModelCall:
+def channels_last(model: Any, inputs: Sequence[Any], threads: int, files: object) -> ModelCall:
     """Weights and images in channels-last memory."""
     last = torch.channels_last
     moved = [x.to(memory_format=last) if x.ndim == 4 else x for x in inputs]
-    return eager(model.to(memory_format=last), moved, threads, own)
+    return eager(model.to(memory_format=last), moved, threads, files)
 
 
-def compiled(model: Any, inputs: Sequence[Any], threads: int, own: object) -> ModelCall:
+def compiled(model: Any, inputs: Sequence[Any], threads: int, files: object) -> ModelCall:
     """Inductor's code with frozen weights."""
-    return _compiled(eager, model, inputs, threads, own)
+    return _compiled(eager, model, inputs, threads, files)
 
 
-def _compiled(prepare: Callable[..., ModelCall], model: Any, inputs: Sequence[Any], threads: int, own: object) -> ModelCall:
+def _compiled(prepare: Callable[..., ModelCall], model: Any, inputs: Sequence[Any], threads: int, files: object) -> ModelCall:
     """The compiled model, run three times."""
     torch._inductor.config.freezing = True
-    call = prepare(torch.compile(model), inputs, threads, own)
+    call = prepare(torch.compile(model), inputs, threads, files)
     for _ in range(3):
         call.run()
     return call
 
 
-def eager_bf16(model: Any, inputs: Sequence[Any], threads: int, own: object) -> ModelCall:
+def eager_bf16(model: Any, inputs: Sequence[Any], threads: int, files: object) -> ModelCall:
     """torch's automatic mixed precision: products in bfloat16, reductions and norms in float32."""
-    call = eager(model, inputs, threads, own)
+    call = eager(model, inputs, threads, files)
 
     def run() -> Any:
         with torch.autocast("cpu", torch.bfloat16):
@@ -60,9 +60,9 @@ def eager_bf16(model: Any, inputs: Sequence[Any], threads: int, own: object) -> 
     return ModelCall(run, results, "bf16")
 
 
-def compiled_bf16(model: Any, inputs: Sequence[Any], threads: int, own: object) -> ModelCall:
+def compiled_bf16(model: Any, inputs: Sequence[Any], threads: int, files: object) -> ModelCall:
     """Inductor's code of the model in automatic mixed precision."""
-    return _compiled(eager_bf16, model, inputs, threads, own)
+    return _compiled(eager_bf16, model, inputs, threads, files)
 
 
 def float64_outputs(model: Any, inputs: Sequence[Any]) -> list[np.ndarray]:

@@ -11,7 +11,8 @@ import pytest
 pytest.importorskip("torch")
 
 from tunesmith.experiments.models import run
-from tunesmith.experiments.models.run import Timed, checked, columns, compared, timed
+from tunesmith.experiments.models.model_call import Files
+from tunesmith.experiments.models.run import Reference, Timed, checked, chosen_systems, columns, compared, line, timed
 from tunesmith.experiments.models.torch_systems import float64_outputs
 from tunesmith.support.errors import RunError, UserError
 from tunesmith.support.worker_pool import JobResult
@@ -20,29 +21,32 @@ from tunesmith.testing.torch_models import get
 NEEDED = {"torch": "torch", "openvino": "openvino", "openvino_default": "openvino", "ncnn": "pnnx"}
 
 
-def reference(name: str) -> list[np.ndarray]:
-    return float64_outputs(*get(name))
+FILES = Files("", "f32")
+
+
+def reference(name: str) -> Reference:
+    return Reference(float64_outputs(*get(name)))
 
 
 @pytest.mark.parametrize("system", NEEDED)
 def test_a_system_is_timed_with_its_precision_and_error(system: str) -> None:
     if importlib.util.find_spec(NEEDED[system]) is None:
         pytest.skip(f"{NEEDED[system]} is not installed")
-    found = timed("resnet18", "small", "", [system], reference("resnet18"), 1, 1)[system]
+    found = timed("resnet18", "small", FILES, [system], reference("resnet18"), 1, 1)[system]
     assert found.precision == "f32" or system == "openvino_default"
     assert (0 < found.error < 1e-5) if found.precision == "f32" else (1e-5 < found.error < 8 * 2.0**-7)
     assert len(found.seconds) == 1 and found.median > 0
 
 
 def test_a_model_with_integers_and_a_mask_has_a_float64_reference() -> None:
-    found = timed("bert_base", "small", "", ["torch"], reference("bert_base"), 0, 1)
+    found = timed("bert_base", "small", FILES, ["torch"], reference("bert_base"), 0, 1)
     assert found["torch"].error < 1e-5
 
 
 def test_a_system_without_a_layer_is_skipped(capsys: pytest.CaptureFixture[str]) -> None:
     if importlib.util.find_spec("pnnx") is None:
         pytest.skip("pnnx is not installed")
-    assert timed("bert_base", "small", "", ["ncnn"], reference("bert_base"), 1, 1) == {}
+    assert timed("bert_base", "small", FILES, ["ncnn"], reference("bert_base"), 1, 1) == {}
     assert "ncnn: skipped: ncnn does not load the model that pnnx converted" in capsys.readouterr().out
 
 
@@ -56,9 +60,9 @@ class Pool:
         return [JobResult(0, self.answers[jobs[0]], None, "", "", "", 0.0)]
 
 
-def check(outputs: list[np.ndarray], precision: str) -> Timed:
+def check(outputs: list[np.ndarray], precision: str, qdq: list[np.ndarray] | None = None, from_file: bool = True) -> Timed:
     pool: Any = Pool(outputs, precision)
-    return checked(pool, [np.array([[1.0, 4.0]])])
+    return checked(pool, Reference([np.array([[1.0, 4.0]])], qdq or ()), from_file)
 
 
 def test_an_error_that_the_precision_does_not_explain_is_refused() -> None:
@@ -71,6 +75,22 @@ def test_an_error_that_the_precision_does_not_explain_is_refused() -> None:
         check([np.zeros(3)], "f32")
 
 
+def test_the_error_of_a_quantised_model_is_compared_with_that_of_the_file() -> None:
+    qdq = [np.array([[1.0, 4.1]])]
+    found = check([np.array([1.0, 4.15])], "int8", qdq)
+    assert (found.error, found.qdq_error) == (pytest.approx(0.0375), pytest.approx(0.05 / 4.1))
+    assert line("ours", Timed("int8", 0.039, [1.0], 0.012)).endswith("error 3.9e-02, 1.2e-02 from the quantised model in float32")
+    assert check([np.array([1.0, 3.85])], "int8", qdq, from_file=False).qdq_error == pytest.approx(0.25 / 4.1)
+    assert check([np.array([1.0, 4.0])], "f32", qdq).qdq_error == pytest.approx(0.1 / 4.1)
+    assert check([np.array([1.0, 4.25])], "int8+bf16", qdq).error == pytest.approx(0.0625)  # the rest of the model is in bfloat16
+    with pytest.raises(RunError, match=r"wrong result: the error is 6.2e-02 of the largest element, more than 5.0e-02 for int8"):
+        check([np.array([1.0, 4.25])], "int8", qdq)
+    with pytest.raises(RunError, match=r"the difference from the quantised model in float32 is 6.1e-02 of the largest element, more than"):
+        check([np.array([1.0, 3.85])], "int8", qdq)
+    with pytest.raises(RunError, match="the error is nan"):
+        check([np.array([1.0, np.nan])], "int8", qdq)
+
+
 def test_the_ratio_compares_equal_precisions() -> None:
     times = {"ours": Timed("f32", 1e-6, [2.0]), "a": Timed("f32", 1e-6, [5.0, 3.0]), "b": Timed("bf16", 1e-3, [1.0])}
     assert compared(times) == "  a / ours = 2.000 (f32)"
@@ -81,5 +101,17 @@ def test_the_ratio_compares_equal_precisions() -> None:
 
 def test_an_unknown_system_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["run.py", "resnet18", "--log", "none.jsonl", "--against", "torhc"])
-    with pytest.raises(UserError, match="--against: unknown system torhc. Known systems: ours, torch,"):
+    with pytest.raises(UserError, match="--against: unknown system torhc. Known systems: ours, ours_quantize, torch,"):
         run.main()
+
+
+def test_quantised_systems_need_the_precision_int8_and_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match=r"--against: openvino_int8 runs quantised models: give --precision int8 or int8\+bf16"):
+        chosen_systems("openvino,openvino_int8", "bf16")
+    monkeypatch.setattr(run, "find_spec", lambda name: name if name == "onnx" else None)
+    with pytest.raises(UserError, match="--precision int8: onnxruntime quantises the models, and onnxruntime is not installed"):
+        chosen_systems(None, "int8")
+    monkeypatch.setattr(run, "find_spec", lambda name: name)
+    assert chosen_systems(None, "int8") == ["ours", "onnxruntime_int8", "openvino_int8", "openvino_int8_default"]
+    assert chosen_systems("ours_quantize,torch", "int8+bf16") == ["ours", "ours_quantize", "torch"]
+    assert chosen_systems(None, "bf16") == ["ours", *run.BASELINES]
