@@ -4,8 +4,8 @@
         ->  cast(clip(round(relu(cast(sums) * (s / r) + (b / r - z * t / r) + cast(q) * (t / r)) + y)))
 
 A division for each element disappears, and a relu whose zeros the clamp makes.  Where bytes are only dequantised again, the clamped numbers
-are used, without a conversion to bytes and back.  Scales of one element become vectors over the channels: a number would be a literal of
-the program, and layers that differ only in their scales would be different programs to tune.
+are used, without a conversion to bytes and back.  Scales and zero points of one element become vectors over the channels: a number would be
+a literal of the program, and layers that differ only in it would be different programs to tune.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class _Fold(Rewriter):
             x = last.args[0]
         made = build.round(self._scaled(x, 1.0 / unit, channels, build, _LONGEST))
         if shift:
-            made = build.add(made, Constant("zero", np.float32(shift)))  # type: ignore[arg-type]  # a scalar becomes an array
+            made = build.add(made, _vector(shift, channels))
         return [build.cast(build.clip(made, min=low, max=high), dtype=zero.type.dtype)]
 
     def _dequantized(self, call: Call, build: RegionBuilder) -> Sequence[Operand] | None:

@@ -222,12 +222,12 @@ def test_a_dynamic_batch() -> None:
     assert differences(module(lambda b, x: bytes_of(b, b.add(b.relu(x), b.input("y", (n, 8)))), (n, 8))).max() == 0
 
 
-def test_layers_that_differ_in_scales_are_one_program() -> None:
-    """Scales are vectors of constants, not literals."""
+def test_layers_that_differ_in_scales_and_zero_points_are_one_program() -> None:
+    """Both are vectors of constants, not literals."""
     b = GraphBuilder("main")
     x = b.input("x", (4, 8), "uint8")
-    for unit in (0.5, 0.25):
-        s, z = b.constant(np.float32(unit)), b.constant(np.uint8(3))
+    for unit, zero in ((0.5, 3), (0.25, 5)):
+        s, z = b.constant(np.float32(unit)), b.constant(np.uint8(zero))
         w = b.dequantize(b.constant(np.arange(64, dtype=np.int8).reshape(8, 8)), s, b.constant(np.int8(0)))
         d = b.dequantize(x, s, z)
         x = b.quantize(b.relu(b.add(b.matmul(d, w), d)), b.constant(np.float32(unit * 3)), z)
