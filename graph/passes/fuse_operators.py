@@ -12,7 +12,7 @@ Every group has one last call, and only the results of this call are used outsid
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.ir.node import PRIMITIVE, Binding, Call, Constant, Operand, Region, TensorType, with_branches
@@ -28,6 +28,7 @@ MAX_CALLS = 64
 _POINTWISE = (ELEMENTWISE, BROADCAST)
 _MAPS = (ELEMENTWISE, BROADCAST, INJECTIVE)
 _ANCHORS = (FUSABLE, REDUCTION)
+_QUANTIZED = ("quantize", "dequantize")
 
 
 def fuse_operators(mod: IRModule, *, most: int = MAX_CALLS) -> IRModule:
@@ -63,7 +64,7 @@ def _region(region: Region, made: Outlined, most: int) -> Region:
         elif i in groups.members:
             members = [region.bindings[j] for j in groups.members[i]]
             is_view = len(members) == 1 and GRAPH_OPERATORS.get(op.operator).view
-            out.append(b if is_view else made.call(members, _name(members), (PRIMITIVE, "1"), is_literal))
+            out.append(b if is_view else made.call(members, _name(members), (PRIMITIVE, "1"), _literals(members)))
     return Region(tuple(out), region.results) if tuple(out) != region.bindings else region
 
 
@@ -77,6 +78,13 @@ def _name(bindings: Iterable[Binding]) -> str:
 def is_literal(o: Operand) -> bool:
     """Whether an operand is a constant of one element, which programs contain as a number."""
     return isinstance(o, Constant) and o.data.size == 1
+
+
+def _literals(members: Iterable[Binding]) -> Callable[[Operand], bool]:
+    """Which operands of a group programs contain as numbers: not scales and zero points, so that quantised layers share a program."""
+    calls = [b.operation for b in members if isinstance(b.operation, Call)]
+    scales = {o for call in calls if call.operator in _QUANTIZED for o in call.args[1:] if isinstance(o, Constant) and o.data.any()}
+    return lambda o: is_literal(o) and o not in scales
 
 
 class Groups:

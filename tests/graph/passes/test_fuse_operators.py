@@ -8,12 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tunesmith.driver.compile_model import compile_model
 from tunesmith.graph.ir.builder import GraphBuilder, RegionBuilder
 from tunesmith.graph.ir.function import GraphFunc
+from tunesmith.graph.ir.interpret import run
 from tunesmith.graph.ir.node import PRIMITIVE, CallFunction, If, Operand, all_bindings
 from tunesmith.graph.passes.fuse_operators import MAX_CALLS, fuse_operators
 from tunesmith.ir.function import IRModule
 from tunesmith.ir.poly import Var, poly
+from tunesmith.ir.target.target import Target
+from tunesmith.lower.fallback.default_schedule import default_schedule
 from tunesmith.support.seeds import stream
 
 Passed = Callable[..., Any]
@@ -218,3 +222,23 @@ def test_expressions_of_groups_are_bounded() -> None:
     mod = fuse_operators(IRModule({"main": graph(chain)}))
     counts = [len(f.body.bindings) for name, f in mod.items() if name != "main"]
     assert 1 < max(counts) < 12
+
+
+def test_scales_and_zero_points_of_one_element_are_arguments() -> None:
+    """Quantised layers that differ in them share a function; a zero point of 0 is a number of the program."""
+    b = GraphBuilder("main")
+    results = []
+    for i, (unit, zero) in enumerate([(0.5, 3), (0.25, 131), (0.5, 0)]):
+        scale, shift = b.constant(np.float32(unit)), b.constant(np.uint8(zero))
+        x = b.quantize(b.relu(b.input(f"x{i}", (2, 4))), scale, shift)
+        results.append(b.multiply(b.dequantize(x, scale, shift), b.constant(np.float32(2.0))))
+    mod = IRModule({"main": b.finish(*results)})
+    done = fuse_operators(mod)
+    calls = [o.operation for o in all_bindings(done["main"].body) if isinstance(o.operation, CallFunction)]
+    assert len(calls) == 3 and calls[0].function == calls[1].function != calls[2].function
+    assert [len(c.args) for c in calls] == [3, 3, 2]
+    arrays = [data(2, 4) for _ in range(3)]
+    expected = run(mod["main"], arrays, mod)
+    for got in (run(done["main"], arrays, done), compile_model(mod, Target("llvm"), untuned=default_schedule)(*arrays)):
+        for g, e in zip(got, expected, strict=True):
+            np.testing.assert_array_equal(g, e)
