@@ -122,12 +122,16 @@ def _multiple(g: Poly, index: Poly, sizes: frozenset[Var]) -> tuple[Fraction, Po
 
 
 def _implies(h: Poly, g: Poly, s: Simplifier) -> bool:
-    """Whether h < 0 implies g < 0, because a multiple of g is at most h."""
+    """Whether h < 0 implies g < 0, because a multiple of g is at most h, or g exceeds f * h by less than f, and f * h is at most -f."""
     if g == h:
         return True
-    terms = dict(h.terms)
-    factors = {terms[m] // c for m, c in split_constant(g)[0].terms if terms.get(m, 0) % c == 0 and terms.get(m, 0) // c > 0}
-    return any(s.bounds(scale(g, f) - h)[1] <= 0 for f in factors)
+    return any(s.bounds(scale(g, f) - h)[1] <= 0 for f in _ratios(h, g)) or any(s.bounds(g - scale(h, f))[1] < f for f in _ratios(g, h))
+
+
+def _ratios(p: Poly, q: Poly) -> set[int]:
+    """The positive integers by which coefficients of `q` are multiplied in `p`."""
+    terms = dict(p.terms)
+    return {terms[m] // c for m, c in split_constant(q)[0].terms if terms.get(m, 0) % c == 0 and terms.get(m, 0) // c > 0}
 
 
 def _undivided(g: Poly, s: Simplifier) -> Poly:

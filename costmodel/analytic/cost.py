@@ -18,36 +18,30 @@ correlation 0.98, 0.86, 0.85 and 0.77.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
-from tunesmith.costmodel.analysis.operation_kinds import COUNTS
 from tunesmith.costmodel.analysis.program_analysis import Indices, Loop, ProgramAnalysis, Store, Use
+from tunesmith.costmodel.analytic.tile import REGISTERS, Width, slots_of, tile_loops
 from tunesmith.costmodel.formulas.expr_graph import Dag, Num
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.stmt import TENSORIZED
 from tunesmith.ir.target.target import Target
-from tunesmith.ir.tensor_intrinsics.intrinsic import TENSOR_INTRINSICS
+from tunesmith.ir.tensor_intrinsics.intrinsic import TensorIntrinsic
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import TargetError
 
-DIVISION = 16.0
-"""Slots of a vector division; multiply-adds have two pipes, division less than one."""
 LATENCY = 6.0
 """Slots between two dependent multiply-adds: 4 cycles of two pipes would be 8, but stalled code runs at a higher clock."""
 STORE = 2.0
 """Slots of a vector store: one a cycle."""
-DOT = 1.0
-"""Slots of a dot-product instruction if the target does not state its rate."""
 SCATTER = 2.0
 """Slots per element of a vector access without unit stride."""
 NEAR_STRIDE = 4.0
 """Largest stride of a vector load that is made of contiguous loads and shuffles, one of each for an element of the stride."""
 TRANSPOSED = 0.4
 """Slots per element of a tile that is transposed in registers and then stored: four shuffles, one a cycle, for each vector."""
-MASK = 0.25
-"""Slots of a select on positions: most become loop bounds, some masked loads."""
 FOLD = 24.0
 """Slots of a horizontal reduction of a vector."""
 MERGE = 4.0
@@ -65,8 +59,6 @@ FAR = 1000
 """Stride in bytes above which accesses are not a stream."""
 FAR_RUN, NEAR_RUN = 256.0, 64.0
 """Bytes of a contiguous run that are not prefetched, for larger and for smaller strides from run to run."""
-CALL = 1.2
-"""Slots of an operation inside an intrinsic: half of them are fused to multiply-adds."""
 CODE = 3000.0
 """Vector operations of straight-line code that fit in the instruction cache."""
 PAGE = 4096
@@ -163,7 +155,7 @@ class _Cost:
         tasks = d.product([x.size for x in s.loops if x.kind == "parallel"])
         # Tasks are whole tiles: the fullest thread has complete ones, while a guard may cut off the average task.  Lanes and rows that a
         # guard cuts off from a register tile are cut off from those of all tasks.
-        share = d.minimum(1.0, d.ceildiv(tasks, cores) / tasks / s.useful_tiles(len(_tile_loops(s))))
+        share = d.minimum(1.0, d.ceildiv(tasks, cores) / tasks / s.useful_tiles(len(tile_loops(s))))
         return share, d.minimum(tasks, cores)
 
     def _regions(self) -> Num:
@@ -181,20 +173,21 @@ class _Cost:
     def _compute(self, s: Store) -> tuple[Num, Num]:
         """Slots of all tiles, and slots of the loops around them."""
         d = self.d
-        tile = _tile_loops(s)
+        tile = tile_loops(s)
         width = self._width(s, tile)
         size = d.product([x.size for x in tile])
         vectors = size / width.size * width.vectors
         arithmetic = self._arithmetic(s, tile, width)
         loads, stores = d.zero, d.zero
         for u in s.uses.values():
-            if u.buffer.scope != "register":
+            if u.buffer.scope not in REGISTERS:
                 pieces = self._accesses(s, u, tile, width)
                 loads = loads + (pieces if u.reads else d.zero)
                 stores = stores + (pieces * STORE if u.writes else d.zero)
         slots = d.maximum(d.maximum(arithmetic, loads), stores) + 0.15 * d.minimum(arithmetic, loads)
         chain = d.product([x.size for x in tile if x is not width.loop and x not in width.groups and s.reduces(x)])
-        slots = d.maximum(slots, self._chained(s, tile) * chain * LATENCY)
+        latency = LATENCY if width.intrinsic is None else max(LATENCY, width.intrinsic.latency)
+        slots = d.maximum(slots, self._chained(s, tile) * chain * latency)
         if width.loop is not None and s.reduces(width.loop):
             slots = slots + (width.vectors * MERGE + (FOLD - MERGE)) * width.loop.non_trivial
         slots = slots + self._spills(s, tile, width, slots)
@@ -203,12 +196,13 @@ class _Cost:
         runs = s.executed / size * (0.5 + 0.5 * s.rounding(len(tile)))
         return slots * runs, self._loop_slots(s, tile, runs)
 
-    def _arithmetic(self, s: Store, tile: Sequence[Loop], width: _Width) -> Num:
+    def _arithmetic(self, s: Store, tile: Sequence[Loop], width: Width) -> Num:
         """Slots of the operations of a tile.  LLVM moves those that do not depend on a loop out of it."""
         d, out = self.d, self.d.zero
-        if width.groups:
-            inside = (width.loop, *width.groups)
-            return d.product([x.size for x in tile if x not in inside]) * width.vectors * self._dot_slots(width)
+        intrinsic = width.intrinsic
+        if intrinsic is not None:
+            inside = width.inside
+            return d.product([x.size for x in tile if x not in inside]) * width.vectors * self._intrinsic_slots(intrinsic, width)
         for loops, counts in s.groups.items():
             times, invariant = d.one, True
             for x in s.loops:
@@ -217,16 +211,16 @@ class _Cost:
                 else:
                     invariant = invariant and x.var not in loops
                     times = times / x.size if invariant and x.kind != "parallel" else times
-            out = out + times * _slots(counts)
+            out = out + times * slots_of(counts)
         return out
 
-    def _dot_slots(self, width: _Width) -> Num:
-        """Slots of one instruction of a tensorized tile, which has as many lanes as a multiply-add."""
-        intrinsic = TENSOR_INTRINSICS.get(width.groups[0].intrinsic)
-        rate = self.target.tensor_rate(intrinsic.instruction)
-        return self.d.const(DOT) if rate is None else self.d.product([x.size for x in width.groups]) * (self.target.peak_gflops_core / rate)
+    def _intrinsic_slots(self, intrinsic: TensorIntrinsic, width: Width) -> Num:
+        """Slots of one instruction of a tensorized tile, whose outermost loop has as many iterations as a multiply-add has lanes."""
+        d, rate = self.d, self.target.tensor_rate(intrinsic.instruction)
+        operations = d.product([x.size for x in width.groups]) * self.target.peak_gflops_core
+        return d.const(intrinsic.slots) if rate is None else operations / rate
 
-    def _width(self, s: Store, tile: Sequence[Loop]) -> _Width:
+    def _width(self, s: Store, tile: Sequence[Loop]) -> Width:
         d = self.d
         lanes = self.target.vector_lanes("float32") * 32 // max([dt.bits(u.buffer.dtype) for u in s.uses.values()], default=32)
         tensorized = [x for x in tile if x.kind == TENSORIZED]
@@ -237,13 +231,13 @@ class _Cost:
             # Accesses that are not linear have no vector form: lowering unrolls their loops into scalar statements.
             linear = d.product([s.linear(u, at, loop) for u in s.uses.values() for at in u.at])
             vectors = d.where(linear, vectors, size)
-        return _Width(loop, size, vectors, max(lanes, 1), tuple(tensorized[:-1]))
+        return Width(loop, size, vectors, max(lanes, 1), tuple(tensorized[:-1]))
 
-    def _pieces(self, s: Store, u: Use, tile: Sequence[Loop], width: _Width) -> Num:
+    def _pieces(self, s: Store, u: Use, tile: Sequence[Loop], width: Width) -> Num:
         """Loads (or stores) of a use in a tile, in slots: per distinct element of the unrolled loops a scalar, vectors, or lanes."""
         return self.d.total([self._pieces_at(s, u, at, tile, width) for at in u.at])
 
-    def _accesses(self, s: Store, u: Use, tile: Sequence[Loop], width: _Width) -> Num:
+    def _accesses(self, s: Store, u: Use, tile: Sequence[Loop], width: Width) -> Num:
         """As `_pieces`; a vector that crosses a cache line is two accesses."""
         d = self.d
         crossing = width.lanes * u.item / self.target.cache_line
@@ -256,7 +250,7 @@ class _Cost:
             out = out + pieces
         return out
 
-    def _aligned(self, s: Store, u: Use, at: Indices, width: _Width) -> Num:
+    def _aligned(self, s: Store, u: Use, at: Indices, width: Width) -> Num:
         """1 if all vectors of an access begin at multiples of their size."""
         d, lanes = self.d, float(width.lanes)
         start = s.start(u, at)
@@ -267,18 +261,19 @@ class _Cost:
                 out = out * d.maximum(1.0 - x.non_trivial, d.equal(d.ceildiv(step, lanes) * lanes, step))
         return out
 
-    def _pieces_at(self, s: Store, u: Use, at: Indices, tile: Sequence[Loop], width: _Width) -> Num:
-        """The pieces of one access."""
+    def _pieces_at(self, s: Store, u: Use, at: Indices, tile: Sequence[Loop], width: Width) -> Num:
+        """The pieces of one access; an operand of a tensor intrinsic has as many vectors as its bytes fill."""
         d, out = self.d, self.d.one
+        inside = width.inside
+        if inside:
+            nbytes = d.product([d.where(s.depends(at, x), x.size, 1.0) for x in inside]) * u.item
+            out = d.maximum(nbytes / (self.target.vector_bits / 8), 1.0)
         for x in tile:
             used = s.depends(at, x)
-            if x in width.groups:
+            if x in inside:
                 continue
             if x is not width.loop:
                 out = out * d.where(used, x.size, 1.0)
-                continue
-            if width.groups:
-                out = out * d.where(used, width.vectors, 1.0)
                 continue
             step = s.step(u, at, x)
             apart = x.size * (SCATTER if u.reads else self._across(s, u, tile, width))
@@ -288,7 +283,7 @@ class _Cost:
             out = out * d.where(used * x.non_trivial, d.where(d.equal(step, 1.0), width.vectors, apart), 1.0)
         return out
 
-    def _across(self, s: Store, u: Use, tile: Sequence[Loop], width: _Width) -> Num:
+    def _across(self, s: Store, u: Use, tile: Sequence[Loop], width: Width) -> Num:
         """Slots per element of vectors stored without unit stride."""
         d, adjacent = self.d, self.d.zero
         for x in tile:
@@ -307,7 +302,7 @@ class _Cost:
             decided = d.maximum(decided, x.non_trivial)
         return chained
 
-    def _spills(self, s: Store, tile: Sequence[Loop], width: _Width, slots: Num) -> Num:
+    def _spills(self, s: Store, tile: Sequence[Loop], width: Width, slots: Num) -> Num:
         """Extra slots of a tile whose accumulators and operands that are alive exceed the registers."""
         d = self.d
         held = [u for u in s.uses.values() if u.buffer.scope == "register" and u.writes and u.reads]
@@ -319,13 +314,13 @@ class _Cost:
         # Measured with 32 registers: one too many costs 9 slots of 28, two cost 32 of 30; with more, all values are in memory.
         return d.minimum(over * 9.0 + over * (over - 1.0) * 7.0, slots * 3.0 + LATENCY * (over > 0.0))
 
-    def _alive(self, s: Store, tile: Sequence[Loop], width: _Width) -> Num:
+    def _alive(self, s: Store, tile: Sequence[Loop], width: Width) -> Num:
         """Vectors of operands that are alive at once in the best order of the unrolled loops (see `lower.passes.order_unrolled_loops`)."""
         d = self.d
         loops = [x for x in reversed(tile) if x is not width.loop and x not in width.groups]
         inner = [x for x in loops if not s.reduces(x)][-ORDERED:]
         outer = [x for x in loops if x not in inner]
-        operands = [(u, at) for u in s.uses.values() if u.buffer.scope != "register" and not u.writes for at in u.at]
+        operands = [(u, at) for u in s.uses.values() if u.buffer.scope not in REGISTERS and not u.writes for at in u.at]
         totals = []
         for order in permutations(inner):
             total = d.zero
@@ -370,7 +365,7 @@ class _Cost:
             for s in self.a.stores if loop is None else self.a.under(loop):
                 depth = len(s.loops) if loop is None else next(i for i, x in enumerate(s.loops) if x.var is loop.var) + level
                 for u in s.uses.values():
-                    if u.buffer.scope != "register":
+                    if u.buffer.scope not in REGISTERS:
                         size = self._spread(s, u, depth)
                         largest[u.buffer] = self.d.maximum(largest[u.buffer], size) if u.buffer in largest else size
             found = self._footprints[key] = self.d.total(list(largest.values()))
@@ -401,7 +396,7 @@ class _Cost:
         fits = [self._under(s.loops[k - 1], 1) < limit if k else d.one for k in range(top)]
         total, stalled = d.zero, d.zero
         for u in s.uses.values():
-            if u.buffer.scope != "register":
+            if u.buffer.scope not in REGISTERS:
                 level = self._reuse_level(s, u)
                 # One iteration of the loop outside the reuse level; for the program, the caches of all threads hold data between runs.
                 around = self._under(s.loops[level], 0) if level < top else self._under(None, 1) / threads
@@ -424,7 +419,7 @@ class _Cost:
             return known
         d = self.d
         step, run, found = d.zero, d.one, d.zero
-        first = len(_tile_loops(s))
+        first = len(tile_loops(s))
         for i, x in enumerate(s.loops[first:]):
             hit = x.non_trivial * s.indexed(u, x)
             step = d.where(found, step, hit * s.stride(u, x) * u.item)
@@ -460,40 +455,9 @@ class _Cost:
         return moved
 
 
-def _slots(counts: Mapping[str, int]) -> float:
-    """Slots of one vector of operations; an addition and a multiplication are fused."""
-    c = dict.fromkeys(COUNTS, 0) | dict(counts)
-    simple = max(c["add"], c["mul"]) + c["max"] + c["select"] + c["cast"] + c["integer"]
-    return simple + MASK * c["mask"] + DIVISION * c["div"] + CALL * c["call"]
-
-
 def _shared(s: Store, other: Store) -> int:
     """Number of common loops of two blocks, from the outermost."""
     n = 0
     while n < min(len(s.loops), len(other.loops)) and s.loops[-1 - n].var is other.loops[-1 - n].var:
         n += 1
     return n
-
-
-@dataclass(frozen=True, slots=True)
-class _Width:
-    """The vectorised loop of a tile: its extent, its number of vectors, and their lanes.
-
-    `groups` are the loops inside an instruction that sums groups of elements in each lane.
-    """
-
-    loop: Loop | None
-    size: Num
-    vectors: Num
-    lanes: int
-    groups: tuple[Loop, ...] = ()
-
-
-def _tile_loops(s: Store) -> list[Loop]:
-    """The loops of the register tile: tensorized, vectorised and unrolled loops from the innermost outwards."""
-    out = []
-    for x in s.loops:
-        if x.kind not in ("vectorized", "unrolled", TENSORIZED):
-            break
-        out.append(x)
-    return out

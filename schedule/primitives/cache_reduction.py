@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tunesmith.ir.analysis.access_regions import accesses, plain_iter, region, writes
+from tunesmith.ir.analysis.reduction_update import reassociable_update
 from tunesmith.ir.arith.interval import interval
 from tunesmith.ir.buffer import SCOPES, BufferLoad
 from tunesmith.ir.expr import Expr, conjunction, select
@@ -28,7 +29,8 @@ def cache_reduction(s: ScheduleState, block: BlockRV, loop: LoopRV, scope: str) 
     """Accumulate in a cache inside `loop`.
 
     At the start of an iteration of `loop` a block fills the cache: with the init at the first block of the reduction, and with the
-    partial results afterwards.  At the end another block writes the cache back.
+    partial results afterwards.  At the end another block writes the cache back.  If another block has initialised the result (see
+    decompose_reduction), the cache is always filled with partial results.
 
     Returns the filling and the writing block.
 
@@ -45,10 +47,10 @@ def cache_reduction(s: ScheduleState, block: BlockRV, loop: LoopRV, scope: str) 
             C[i] = C_workspace[i]
     Requires:
         scope: the scope exists.
-        reduction: the block has an init, and its init and body are single stores to one buffer, at its own spatial iteration
-            variables, each once; it reads no other element of that buffer.
+        reduction: the body of the block, and its init if it has one, are single stores to one buffer, at its own spatial iteration
+            variables, each once; it reads that element, and no other of that buffer.
         guard: each guard of the block depends on its own extents, on outer loops, or on its reduction; the loop contains no `if`.
-        first: the reduction starts once, in the first iteration of its loops, for all values of its guards.
+        first: the reduction starts once; with an init, in the first iteration of its loops, for all values of its guards.
         loop-of-block: the loop is one of the block's loops.
         blocked: the binding of every reduction variable is a sum of a part in inner loops and a part in outer loops.
         read-after: no other block inside the loop accesses the buffer, because it is written back at the end.
@@ -64,14 +66,17 @@ def cache_reduction(s: ScheduleState, block: BlockRV, loop: LoopRV, scope: str) 
     path = s.path(block)
     b: Block = path[-1]
     target = s.loop(loop)
-    if type(b.init) is not BufferStore or type(b.body) is not BufferStore or b.init.buffer is not b.body.buffer:
-        raise s.refuse("reduction", f"block {b.name} has no init, or stores more than one element", b)
+    init = b.init
+    if type(b.body) is not BufferStore or not (init is None or (type(init) is BufferStore and init.buffer is b.body.buffer)):
+        raise s.refuse("reduction", f"block {b.name} stores more than one element", b)
+    if init is None and reassociable_update(b) is None:
+        raise s.refuse("reduction", f"block {b.name} has no init, and is not of the form C[...] = C[...] + term", b)
     positions = [p for e in b.body.indices if (p := plain_iter(e, b)) is not None and b.iters[p].kind == "S"]
-    if len(set(positions)) < len(b.body.indices) or b.init.indices != b.body.indices:
+    if len(set(positions)) < len(b.body.indices) or (init is not None and init.indices != b.body.indices):
         raise s.refuse("reduction", f"block {b.name} does not store at its own spatial iteration variables, each once", b)
     if any(a.indices != b.body.indices for a in accesses(b) if a.buffer is b.body.buffer):
         raise s.refuse("reduction", f"block {b.name} reads an element of {b.body.buffer.name} other than the one it updates", b)
-    used = {v for n in walk(b.init.value) if type(n) is Poly for v in n.vars}
+    used = {v for n in (walk(init.value) if init is not None else ()) if type(n) is Poly for v in n.vars}
     if any(it.var in used for n, it in enumerate(b.iters) if n not in positions):
         raise s.refuse("reduction", f"the init of block {b.name} depends on iteration variables that do not index its element", b)
     if target not in path:
@@ -94,14 +99,14 @@ def cache_reduction(s: ScheduleState, block: BlockRV, loop: LoopRV, scope: str) 
         raise s.refuse("blocked", f"loop {target.var.name} does not divide the reduction of block {b.name} into blocks", target)
     check_in_blocks(s, b, "in-blocks")
     check_unconditional(s, b, "guard", target)
-    check_first_step(s, b, "first")
+    if init is not None:
+        check_first_step(s, b, "first")
     if is_repeated(s, b, [f for f in path[path.index(target) :] if type(f) is For]):
         raise s.refuse(
             "first", f"loop {target.var.name} repeats the reduction of block {b.name}, which the cache would start only once", target
         )
     outer_guards = footprint_guards(s, b, ranges)
     firsts = [interval(e, ranges)[0] for e in reducing]
-    init = b.init
     fill_name, write_name = s.fresh_name(f"{b.name}_fill"), s.fresh_name(f"{b.name}_write")
 
     def make(name: str, fill: bool) -> Stmt:
@@ -110,8 +115,10 @@ def cache_reduction(s: ScheduleState, block: BlockRV, loop: LoopRV, scope: str) 
         loops = [(Var(f"ax{d}"), extent) for d, (_, extent) in enumerate(footprint)]
         at = tuple([poly(i.var) for i in spatial])
         if fill:
-            start: Expr = _value_at(init, dict(zip([e.as_var() for e in init.indices], at, strict=True)))
-            value = select(conjunction(tuple([less_than(i.var, ONE) for i in steps])), start, BufferLoad(old, at))
+            value: Expr = BufferLoad(old, at)
+            if init is not None:
+                start: Expr = _value_at(init, dict(zip([e.as_var() for e in init.indices], at, strict=True)))
+                value = select(conjunction(tuple([less_than(i.var, ONE) for i in steps])), start, value)
             body = store(new, at, value)
         else:
             body = store(old, at, BufferLoad(new, at))

@@ -127,7 +127,7 @@ def test_cache_reduction_reduction(on: On, refuse: Refuse) -> None:
     refuse(
         "cache_reduction",
         "reduction",
-        "block C has no init, or stores more than one element",
+        "block C has no init, and is not of the form C[...] = C[...] + term",
         s,
         lambda: s.cache_reduction(s.get_block("C"), loops(s, "C")[0], "workspace"),
     )

@@ -144,6 +144,24 @@ def f(A: T.Buffer((4, 4), "float32"), C: T.Buffer((4, 4), "float32")):
     refuse("pad_einsum", "einsum", message, s, lambda: s.pad_einsum(s.get_block("C"), [3, 1, 1]))
 
 
+def test_pad_einsum_einsum_3(refuse: Refuse) -> None:
+    """A padded reduction variable in a sum: elements of the operand would be multiplied by a padded 0, which may be NaN."""
+    s = Schedule(
+        parse("""
+@T.prim_func
+def f(X: T.Buffer((9,), "float32"), W: T.Buffer((3,), "float32"), C: T.Buffer((7,), "float32")):
+    for i, r in T.grid(7, 3):
+        with T.block("C"):
+            vi, vr = T.axis.remap("SR", [i, r])
+            with T.init():
+                C[vi] = 0.0
+            C[vi] = C[vi] + X[vi + vr] * W[vr]
+""")
+    )
+    message = "accesses X at an index that is neither an iteration variable nor a sum of them"
+    refuse("pad_einsum", "einsum", message, s, lambda: s.pad_einsum(s.get_block("C"), [1, 4]))
+
+
 @pytest.mark.parametrize("split", [True, False])
 def test_pad_einsum_trivial(refuse: Refuse, split: bool) -> None:
     s = contraction(SUM, where="" if split else "T.where(i < 3)")

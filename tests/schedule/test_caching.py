@@ -220,6 +220,22 @@ def test_cache_reduction_starts_from_any_init(apply: Apply) -> None:
     apply(from_bias, steps)
 
 
+@pytest.mark.parametrize("tile", [1, 3, 5, 16, 17])
+@pytest.mark.parametrize("at", ["k_0", "i"])
+def test_cache_reduction_after_another_block_initialised_the_result(apply: Apply, tile: int, at: str) -> None:
+    def steps(s: Schedule) -> None:
+        b = s.get_block("C")
+        i, k = s.get_loops(b)
+        k_0, k_1 = s.split(k, [None, *s.sample_tile(k, 2, "k", [range(1, 20)], waste=9.0)])
+        s.reorder([k_0, i, k_1])
+        s.decompose_reduction(b, k_0)
+        fill, write = s.cache_reduction(b, {"k_0": k_0, "i": i}[at], "workspace")
+        assert len(s.get_loops(fill)) == len(s.get_loops(write))
+
+    s = apply(sums, steps, [[tile]])
+    assert [b.name for b in s.blocks()] == ["C_init", "C_fill", "C", "C_write"]
+
+
 # ---- set_scope
 
 

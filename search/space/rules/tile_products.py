@@ -8,6 +8,9 @@
         scratch = sums                                whole tiles of 1 KB
         epilogue: scratch -> output                   vectors of 16 columns, without the padding
 
+A long reduction may be split into blocks, so that the rows of a register tile stay in the L1 cache.  The sums of all tiles of a task are
+then in the scratch memory from block to block, and the epilogue follows the last block.
+
 The operand with columns is packed, tile by tile, outside the nest if it is a constant.
 """
 
@@ -21,6 +24,7 @@ from tunesmith.ir.analysis.access_regions import accesses, plain_iter, reads, wr
 from tunesmith.ir.analysis.work import worth_serial
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import product
+from tunesmith.ir.stmt import Block
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.tile_products import ROWS
 from tunesmith.ir.visit import blocks_under
@@ -36,6 +40,8 @@ SUMS = 6
 """Tile registers for sums; two of the eight are left for operands."""
 TILES = (1, 2, 3, 4, 6)
 """Tiles of a register tile along an axis."""
+BLOCKS = (8, 12, 16, 24, 32)
+"""Block sizes of a long reduction, in tiles: 8 tiles of 1 KB for each row and column of the register tile fit the L1 cache."""
 LEVELS = 4
 
 
@@ -48,19 +54,22 @@ class Plan:
         rows: "place" (rows are read where they are), "tiles" (each task copies its rows into tiles first), "block" (each task pads its
             rows first) or "root" (the whole operand is padded first).
         constant: the packed operand is a weight: it is packed outside the nest, once before all calls if they are known to share it.
+        blocked: the longest reduction loop is split into blocks.
         threads: the outermost loops are parallel.
     """
 
     columns_first: bool
     rows: str
     constant: bool
+    blocked: bool
     threads: bool
 
     @property
     def name(self) -> str:
         """A readable, unique name."""
         parts = ["amx", "columns-rows" if self.columns_first else "rows-columns", f"rows({self.rows})"]
-        return " ".join([*parts, *(["const"] if self.constant else []), *([] if self.threads else ["serial"])])
+        marks = {"const": self.constant, "blocked": self.blocked, "serial": not self.threads}
+        return " ".join([*parts, *[mark for mark, there in marks.items() if there]])
 
 
 @dataclass(slots=True)
@@ -100,7 +109,15 @@ def plans(func: PrimFunc, found: Candidate, tiles: TileProduct, target: Target) 
         rows = ["tiles", *rows]
     constant = tiles.packed.buffer.name in func.constants
     threading = (True, False) if worth_serial(func, target) else (True,)
-    return [Plan(first, r, constant, threads) for first, r, threads in itertools.product((False, True), rows, threading)]
+    longest = max(_steps(found.main, tiles))
+    cuts = (False, True) if longest >= 2 * BLOCKS[0] else (False,)
+    return [Plan(first, r, constant, cut, threads) for first, r, cut, threads in itertools.product((False, True), rows, cuts, threading)]
+
+
+def _steps(main: Block, tiles: TileProduct) -> list[int]:
+    """The extents of the reduction loops, that of the instruction's in tiles."""
+    extents = {n: it.extent.const or 1 for n, it in enumerate(main.iters) if it.kind == "R"}
+    return [-(-e // (ROWS * tiles.group)) if n == tiles.reduced else e for n, e in extents.items()]
 
 
 def schedule(s: Schedule, found: Candidate, tiles: TileProduct, plan: Plan, target: Target) -> None:
@@ -148,40 +165,96 @@ def _nest(
         plan: the structural choices.
         target: the machine.
     """
-    lanes = target.vector_lanes("float32")
     t = _tile(s, block, tiles)
     inner = [[t.columns[n], *[x for x in level if x is not t.columns[n]]] for n, level in enumerate(t.levels)]
     over_tiles = inner[2] if plan.columns_first else [*inner[2][1:], inner[2][0]]
     tasks = t.levels[0]
-    s.reorder([*tasks, *inner[1], *over_tiles, *t.reduction, *inner[3][1:], inner[3][0], *t.instruction])
+    cut: list[LoopRV] = []
+    if plan.blocked:
+        longest = max(t.reduction, key=lambda x: s.loop(x).extent.const or 0)
+        count = s.loop(longest).extent.const or 1
+        length = s.sample_tile(longest, 2, "block", [tuple(n for n in BLOCKS if n < count)])
+        over, inside = s.split(longest, [None, *length])
+        t.reduction[t.reduction.index(longest)] = inside
+        cut = [over]
+    s.reorder([*tasks, *cut, *inner[1], *over_tiles, *t.reduction, *inner[3][1:], inner[3][0], *t.instruction])
     s.step = "register budget"
     s.require("le0", product([f.expr for f in t.factors]) - SUMS, "register-budget", "the register tile does not fit the tile registers")
-    if readers:
-        s.set_scope(block, "amx.tile")
-    epilogue = s.get_block(readers[0]) if readers else s.cache_write(block, "amx.tile")
-    sums = writes(s.block(block))[0].buffer.name
-    s.reverse_compute_at(epilogue, over_tiles[-1])
-    spill = s.read_at(over_tiles[-1], epilogue, sums, "workspace")
-    scratch = writes(s.block(spill))[0].buffer.name
     _pack(s, block, operands["packed"], makers["packed"], tiles, plan, t.columns[1])
-    _rows(s, block, operands["left"], makers["left"], tiles, plan, tasks[-1], lanes)
-    init = s.decompose_reduction(block, t.reduction[0])
-    indices = writes(s.block(block))[0].indices
-    row, column = (next(d for d, e in enumerate(indices) if e.as_var() is s.block(block).iters[n].var) for n in (tiles.rows, tiles.columns))
-    for x in [*inner[3], *s.get_loops(init)[len(s.get_loops(block)) - len(t.reduction) - len(inner[3]) - len(t.instruction) : -2]]:
+    _rows(s, block, operands["left"], makers["left"], tiles, plan, tasks[-1], target.vector_lanes("float32"))
+    register_tile = [*inner[3][1:], inner[3][0]]
+    if plan.blocked:
+        _blocked_sums(s, block, readers, tiles, tasks[-1], cut[0], over_tiles[-1])
+    else:
+        _sums(s, block, readers, tiles, over_tiles[-1], t.reduction[0], len(register_tile))
+    for x in register_tile:
         s.unroll(x)
-    spilled = _as_tiles(s, spill, row, column)
-    _vectorize_epilogue(s, epilogue, scratch, row, column)
-    rest = [d for d in range(len(indices)) if d not in (row, column)]
-    layout: Layout = [*rest, [row, "/", ROWS], [column, "/", ROWS], [row, "%", ROWS], [column, "%", ROWS]]
-    s.transform_layout(block, sums, layout)
-    s.transform_layout(spill, scratch, layout)
     s.tensorize(t.instruction[0], tiles.instruction)
-    s.tensorize(s.get_loops(init)[-2], f"x86.tilezero.{tiles.suffix}")
-    s.tensorize(spilled, f"x86.tilestore.{tiles.suffix}")
     fused = s.fuse(tasks)
     if plan.threads:
         s.parallel(fused)
+
+
+def _sums(
+    s: Schedule, block: BlockRV, readers: Sequence[str], tiles: TileProduct, at: LoopRV, reduction: LoopRV, register_loops: int
+) -> None:
+    """Keep the sums of a register tile in tile registers; clear them before, and store them to scratch memory after the reduction."""
+    epilogue = _epilogue(s, block, readers, "amx.tile")
+    row, column = _axes(s, block, tiles)
+    sums = writes(s.block(block))[0].buffer.name
+    s.reverse_compute_at(epilogue, at)
+    spill = s.read_at(at, epilogue, sums, "workspace")
+    scratch = writes(s.block(spill))[0].buffer.name
+    init = s.decompose_reduction(block, reduction)
+    for x in s.get_loops(init)[-2 - register_loops : -2]:
+        s.unroll(x)
+    spilled = _as_tiles(s, spill, row, column)
+    _vectorize_epilogue(s, epilogue, scratch, row, column, unrolled=True)
+    layout = _layout(len(s.block(spill).iters), row, column)
+    s.transform_layout(block, sums, layout)
+    s.transform_layout(spill, scratch, layout)
+    s.tensorize(s.get_loops(init)[-2], f"x86.tilezero.{tiles.suffix}")
+    s.tensorize(spilled, f"x86.tilestore.{tiles.suffix}")
+
+
+def _blocked_sums(s: Schedule, block: BlockRV, readers: Sequence[str], tiles: TileProduct, task: LoopRV, cut: LoopRV, at: LoopRV) -> None:
+    """Keep the sums of a task in scratch memory, and those of a register tile in tile registers during a block of the reduction."""
+    epilogue = _epilogue(s, block, readers, "workspace")
+    row, column = _axes(s, block, tiles)
+    scratch = writes(s.block(block))[0].buffer.name
+    s.reverse_compute_at(epilogue, task)
+    init = s.decompose_reduction(block, cut)
+    fill, spill = s.cache_reduction(block, at, "amx.tile")
+    sums = writes(s.block(block))[0].buffer.name
+    s.vectorize(s.get_loops(init)[-1])
+    nests = [_as_tiles(s, b, row, column) for b in (fill, spill)]
+    _vectorize_epilogue(s, epilogue, scratch, row, column, unrolled=False)
+    layout = _layout(len(writes(s.block(block))[0].indices), row, column)
+    s.transform_layout(block, sums, layout)
+    s.transform_layout(spill, scratch, layout)
+    for nest, name in zip(nests, ("tileload", "tilestore"), strict=True):
+        s.tensorize(nest, f"x86.{name}.{tiles.suffix}")
+
+
+def _epilogue(s: Schedule, block: BlockRV, readers: Sequence[str], scope: str) -> BlockRV:
+    """Move the sums to a scope; returns the block that reads them."""
+    if not readers:
+        return s.cache_write(block, scope)
+    s.set_scope(block, scope)
+    return s.get_block(readers[0])
+
+
+def _axes(s: Schedule, block: BlockRV, tiles: TileProduct) -> tuple[int, int]:
+    """The dimensions of the result with the rows and with the columns of tiles."""
+    b = s.block(block)
+    indices = [e.as_var() for e in writes(b)[0].indices]
+    return indices.index(b.iters[tiles.rows].var), indices.index(b.iters[tiles.columns].var)
+
+
+def _layout(rank: int, row: int, column: int) -> Layout:
+    """Tile by tile: [other dimensions, tiles of rows, tiles of columns, rows, columns]."""
+    rest = [d for d in range(rank) if d not in (row, column)]
+    return [*rest, [row, "/", ROWS], [column, "/", ROWS], [row, "%", ROWS], [column, "%", ROWS]]
 
 
 def _tile(s: Schedule, block: BlockRV, tiles: TileProduct) -> _Tiling:
@@ -256,7 +329,7 @@ def _rows(s: Schedule, block: BlockRV, name: str, makers: Sequence[str], tiles: 
 
 def _as_tiles(s: Schedule, spill: BlockRV, row: int, column: int) -> LoopRV:
     """Split the loops of the block that copies the sums to scratch memory into tiles; returns the outer loop of a tile."""
-    rank = len(s.block(spill).iters)
+    rank = len(writes(s.block(spill))[0].indices)
     loops = s.get_loops(spill)[-rank:]
     rows, columns = (s.split(loops[d], [None, ROWS]) for d in (row, column))
     outer = [x for d, x in enumerate(loops) if d not in (row, column)] + [rows[0], columns[0]]
@@ -266,8 +339,8 @@ def _as_tiles(s: Schedule, spill: BlockRV, row: int, column: int) -> LoopRV:
     return rows[1]
 
 
-def _vectorize_epilogue(s: Schedule, epilogue: BlockRV, scratch: str, row: int, column: int) -> None:
-    """Vectorize the epilogue along the columns; the rows of a tile are a loop."""
+def _vectorize_epilogue(s: Schedule, epilogue: BlockRV, scratch: str, row: int, column: int, unrolled: bool) -> None:
+    """Vectorize the epilogue along the columns; the rows of a tile are a loop, and those around it may be unrolled."""
     b = s.block(epilogue)
     tile = next(a for a in accesses(b) if a.buffer.name == scratch)
     spatial = [i for i, it in enumerate(b.iters) if it.kind == "S"]
@@ -275,7 +348,8 @@ def _vectorize_epilogue(s: Schedule, epilogue: BlockRV, scratch: str, row: int, 
     places = [plain_iter(e, b) for e in tile.indices]
     vector, rows = (loops.pop(p) for p in (places[column], places[row]) if p is not None)
     over, inside = s.split(rows, [None, ROWS])
-    s.reorder([*loops.values(), over, inside, vector])
-    s.vectorize(vector)
-    for x in (*loops.values(), over):
+    inner = [vector] if unrolled else s.split(vector, [None, ROWS])
+    s.reorder([*loops.values(), over, inside, *inner])
+    s.vectorize(inner[-1])
+    for x in (*loops.values(), over) if unrolled else ():
         s.unroll(x)
