@@ -26,7 +26,7 @@ def tensorize_loops(func: PrimFunc, target: Target) -> PrimFunc:
 
     Guards that do not depend on the nest move out of it.  Guards that leading iterations of the outermost loop pass become masks, if the
     instruction has them.  A nest with another guard, or from which a loop of a single iteration is gone, is a partial tile, which loops
-    execute.
+    execute, as they do a nest whose indices were simplified by its guards, `C[0]` for `C[j]` where j < 1.
 
     Raises:
         BuildError: the target has no such instruction, or a nest without guards does not match the description.
@@ -40,20 +40,25 @@ def tensorize_loops(func: PrimFunc, target: Target) -> PrimFunc:
         intrinsic = _intrinsic(n, func, target)
         made.setdefault(intrinsic.name, 0)
         found = _guards(n)
-        partial = found.others or (found.counts and not intrinsic.masked)
+        partial = found.others or (found.counts and (not intrinsic.masked or n.extent == 1))
         if partial or _counted(found.nest) < len(described_nest(intrinsic)[0].loops):
             return _as_loops(n)
-        active = minimum(*found.counts) if found.counts else None
-        guards = found.uniform
         try:
-            replaced = intrinsic.implementation(match(nest_of(found.nest), intrinsic).operands, active)
+            operands = match(nest_of(found.nest), intrinsic).operands
         except Mismatch as error:
+            if found.counts:
+                return _as_loops(n)
             raise BuildError(
                 f"{func.name}: the nest of loop {n.var.name} no longer matches the tensor intrinsic {intrinsic.name}: {error}. "
-                "Steps after tensorize must not change the layout of its operands"
+                "Steps after tensorize must not change its statement or the layout of its operands. Lowering compacts intermediate buffers "
+                "and pads their rows: a size in the shape of the description's operand matches any distance between rows"
             ) from None
-        if active is not None and active.const is None:
-            guards = [*guards, IsNegative(-active)]  # operands that all lanes share are in range only if a lane is active
+        passing = minimum(*found.counts) if found.counts else None
+        guards = found.uniform
+        if passing is not None and passing.const is None:
+            guards = [*guards, IsNegative(-passing)]  # operands that all lanes share are in range only if a lane is active
+        # More iterations than the loop has may pass a guard.
+        replaced = intrinsic.implementation(operands, None if passing is None else minimum(passing, n.extent))
         made[intrinsic.name] += 1
         return _wrapped(guards, replaced)
 

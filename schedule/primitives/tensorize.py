@@ -5,6 +5,7 @@ from __future__ import annotations
 from tunesmith.ir.stmt import TENSORIZED, For
 from tunesmith.ir.tensor_intrinsics.intrinsic import TENSOR_INTRINSICS
 from tunesmith.ir.tensor_intrinsics.match import Mismatch, match, nest_of
+from tunesmith.ir.visit import blocks_under
 from tunesmith.schedule.handles import LoopRV
 from tunesmith.schedule.primitive import primitive
 from tunesmith.schedule.state import ScheduleState
@@ -53,6 +54,10 @@ def tensorize(s: ScheduleState, loop: LoopRV, intrinsic: str) -> None:
     for f in nest.loops:
         if f.kind != "serial" or f.annotations:
             raise s.refuse("serial", f"loop {f.var.name} is {f.kind} or annotated; tensorize before marking loops", f)
+    block = blocks_under(target)[0].name
+    outer = next((f for f in s.loops_of(block) if f.kind == "vectorized"), None)
+    if outer is not None:
+        raise s.refuse("serial", f"loop {outer.var.name} around loop {target.var.name} is vectorized", outer)
     try:
         made = match(nest, found)
     except Mismatch as error:

@@ -21,6 +21,13 @@ def f(A: T.Buffer((4,), "uint8"), B: T.Buffer((16, 4), "int8"), C: T.Buffer((16,
             {UPDATE}
 """
 NAME = "x86.vpdpbusd.512"
+VECTORS = 'vi, vj, vk = T.axis.remap("SSR", [i, j, k])'
+ROWS = [
+    ("A: T.Buffer((4,)", "A: T.Buffer((8, 4)"),
+    ("C: T.Buffer((16,)", "C: T.Buffer((8, 16)"),
+    ("C[vj] = C[vj]", "C[vi, vj] = C[vi, vj]"),
+    ("A[vk]", "A[vi, vk]"),
+]
 
 
 def changed(*pairs: tuple[str, str]) -> Schedule:
@@ -48,6 +55,10 @@ def test_tensorize_serial(refuse: Refuse) -> None:
     s = changed()
     s.tensorize(first(s), NAME)
     refuse("tensorize", "serial", "loop j is tensorized or annotated", s, lambda: s.tensorize(first(s), NAME))
+    s = changed(("for j, k in T.grid(16, 4)", "for i, j, k in T.grid(8, 16, 4)"), ('vj, vk = T.axis.remap("SR", [j, k])', VECTORS), *ROWS)
+    i, j, _ = s.get_loops(s.get_block("C"))
+    s.vectorize(i)
+    refuse("tensorize", "serial", "loop i around loop j is vectorized", s, lambda: s.tensorize(j, NAME))
 
 
 def test_tensorize_nest(refuse: Refuse) -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import pytest
 
 from tunesmith import build
 from tunesmith.codegen.llvm.build import assembly
+from tunesmith.ir.buffer import BufferLoad
+from tunesmith.ir.expr import Binary
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.interpreter.interpret import run
+from tunesmith.ir.poly import Poly, Var, poly
 from tunesmith.ir.script.parser import parse
+from tunesmith.ir.stmt import BufferStore, For
 from tunesmith.ir.target.target import Target
+from tunesmith.ir.tensor_intrinsics.intrinsic import TENSOR_INTRINSICS, Operand, TensorIntrinsic
 from tunesmith.lower.pipelines import CPU
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.support.errors import BuildError
@@ -167,3 +172,63 @@ def test_operands_of_a_product_in_either_order() -> None:
     s = Schedule(parse(HALVES))
     s.tensorize(s.get_loops(s.get_block("C"))[0], "x86.vdpbf16ps.512")
     assert "vdpbf16ps" in assembly(s.func, ZEN5)
+
+
+def _added(operands: Mapping[str, Operand], active: Poly | None) -> For:
+    """C[j] += A[j] for as many iterations as given."""
+    a, c, j = operands["A"], operands["C"], Var("t")
+    total = Binary("add", BufferLoad(c.buffer, (c.index + j,)), BufferLoad(a.buffer, (a.index + j,)))
+    return For(j, poly(4) if active is None else active, BufferStore(c.buffer, (c.index + j,), total))
+
+
+ADDITION = TensorIntrinsic(
+    "test.add",
+    """
+@T.prim_func
+def add(A: T.Buffer((4,), "int32"), C: T.Buffer((4,), "int32")):
+    for j in T.serial(4):
+        with T.block("C"):
+            vj = T.axis.spatial(4, j)
+            C[vj] = C[vj] + A[vj]
+""",
+    _added,
+    (frozenset(),),
+    masked=True,
+)
+if "test.add" not in TENSOR_INTRINSICS:
+    TENSOR_INTRINSICS.register("test.add", ADDITION)
+
+
+def accumulated(n: int, rows: int) -> tuple[Schedule, np.ndarray]:
+    s = Schedule(
+        parse(f"""
+@T.prim_func
+def accumulated(A: T.Buffer(({rows}, {n}), "int32"), C: T.Buffer(({rows}, {n}), "int32")):
+    for i, j in T.grid({rows}, {n}):
+        with T.block("C"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            C[vi, vj] = C[vi, vj] + A[vi, vj]
+""")
+    )
+    return s, np.arange(rows * n, dtype="int32").reshape(rows, n)
+
+
+def test_no_more_iterations_are_active_than_the_nest_has() -> None:
+    """The unrolled loop over tiles is inside another one, so that whole and partial tiles keep one guard."""
+    s, a = accumulated(9, 3)
+    i, j = s.get_loops(s.get_block("C"))
+    j0, j1, j2 = s.split(j, [None, 2, 4])
+    s.reorder([j1, i, j0, j2])
+    s.unroll(j0)
+    s.tensorize(j2, "test.add")
+    c = np.zeros_like(a)
+    build(s)["accumulated"](a, c)
+    np.testing.assert_array_equal(c, a)
+
+
+def test_indices_that_guards_simplify_are_partial_tiles() -> None:
+    """One column: the guard j < 1 makes every index that of the first lane."""
+    s, _ = accumulated(1, 5)
+    s.tensorize(s.split(s.get_loops(s.get_block("C"))[1], [None, 4])[1], "test.add")
+    with pytest.raises(BuildError, match=r"every tile of the tensor intrinsic test.add is partial.*pad_einsum"):
+        build(s)
