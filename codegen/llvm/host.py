@@ -27,7 +27,9 @@ class LlvmOptions:
 
 def llvm_options(target: Target) -> LlvmOptions:
     """LLVM options of a target; independent of the machine, because `native` was resolved when the target was made."""
-    return LlvmOptions(target.mtriple, target.mcpu, target.mattr)
+    # LLVM applies flags one after the other: a flag that adds a feature after its implied features are removed would add these again.
+    flags = sorted(filter(None, target.mattr.split(",")), key=lambda flag: flag[0] == "-")
+    return LlvmOptions(target.mtriple, target.mcpu, ",".join(flags))
 
 
 def generic_options() -> LlvmOptions:

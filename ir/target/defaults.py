@@ -157,8 +157,8 @@ def _triple_arch(triple: str, where: str) -> str:
 
 
 def _with_mattr(features: frozenset[str], mattr: str) -> frozenset[str]:
-    """The features after the flags, as LLVM applies them: first those that are added, with the features that they imply, then those that
-    are removed, with the features that imply them."""
+    """The features after the flags: first those that are added, with the features that they imply, then those that are removed, with the
+    features that imply them.  LLVM gets the flags in this order."""
     flags = [flag for flag in mattr.split(",") if flag]
     added = {flag[1:] for flag in flags if flag[0] == "+"}
     removed = {flag[1:] for flag in flags if flag[0] == "-"}

@@ -5,7 +5,10 @@ from __future__ import annotations
 import llvmlite.binding as llvm
 import pytest
 
+from tunesmith.codegen.llvm.build import assembly
 from tunesmith.codegen.llvm.host import LlvmOptions, check_runs_here, host_cpu_name, host_features, llvm_options, missing_features
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.script.parser import parse
 from tunesmith.ir.target.cpus import CPUS
 from tunesmith.ir.target.detect import detect_host
 from tunesmith.ir.target.target import Target
@@ -15,6 +18,24 @@ from tunesmith.support.errors import BuildError
 def test_options_depend_only_on_the_target() -> None:
     target = Target("llvm -mcpu=znver5 -num-cores=2 -mattr=-avx512f")
     assert llvm_options(target) == LlvmOptions("x86_64-unknown-linux-gnu", "znver5", "-avx512f")
+
+
+def test_features_are_removed_after_others_are_added() -> None:
+    """In the order of their names, +avx512vnni would bring back AVX2 and all of AVX-512."""
+    target = Target("llvm -mcpu=x86-64-v3 -num-cores=2 -mattr=+avx512vnni,-avx2")
+    assert target.mattr == "-avx2,+avx512vnni"
+    assert llvm_options(target).features == "+avx512vnni,-avx2"
+    made = parse("""
+@T.prim_func
+def f(A: T.Buffer((64,), "float32"), C: T.Buffer((64,), "float32")):
+    for i in T.vectorized(64):
+        with T.block("C"):
+            vi = T.axis.spatial(64, i)
+            C[vi] = A[vi] + A[vi]
+""")
+    assert isinstance(made, PrimFunc)
+    text = assembly(made, target)
+    assert "ymm" in text and "zmm" not in text
 
 
 def test_this_machine_runs_its_own_target() -> None:
