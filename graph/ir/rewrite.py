@@ -28,6 +28,12 @@ class Rewriter:
     def __init__(self) -> None:
         self._new: dict[Operand, Operand] = {}
         self._made: dict[Operand, Call] = {}
+        self._branches = 0
+
+    @property
+    def in_branch(self) -> bool:
+        """Whether the visited operation is in a region of an `if`, whose values cannot be used outside."""
+        return self._branches > 0
 
     def made_by(self, o: Operand) -> Call | None:
         """The call of the new function that computes `o`; None if it is no result of a call."""
@@ -54,7 +60,7 @@ class Rewriter:
         """
         if func.codegen is not None:
             return func
-        self._new, self._made = {}, {}
+        self._new, self._made, self._branches = {}, {}, 0
         body = self._region(func.body)
         return func if body is func.body else func.with_(body=body)
 
@@ -94,7 +100,9 @@ class Rewriter:
         """The operation with replaced operands; `old` itself if none changed."""
         args = self._operands(old.args)
         if isinstance(old, If):
+            self._branches += 1
             then, otherwise = self._region(old.then), self._region(old.otherwise)
+            self._branches -= 1
             same = args is old.args or args[0] is old.condition
             return old if same and then is old.then and otherwise is old.otherwise else If(args[0], then, otherwise)
         if args is old.args:

@@ -14,7 +14,7 @@ from tunesmith.driver.quantize import OutputError
 from tunesmith.graph.ir.builder import GraphBuilder
 from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.ir.interpret import run
-from tunesmith.graph.ir.node import Call, Constant, all_bindings
+from tunesmith.graph.ir.node import Call, Constant, If, all_bindings
 from tunesmith.graph.ir.script_printer import large_constants
 from tunesmith.graph.ir.verify import verify
 from tunesmith.graph.passes.pipelines import GRAPH
@@ -271,6 +271,22 @@ def test_branches_stay_float32_and_their_models_run_in_the_virtual_machine() -> 
         np.testing.assert_allclose(model(*args), run(main_of(made), list(args))[0], rtol=1e-4, atol=1e-4)
 
 
+def test_an_activation_that_a_branch_uses_is_quantised_outside_of_it() -> None:
+    """A branch before the contraction must not define the bytes that follow it use."""
+    b = GraphBuilder("main")
+    x, flag = b.input("x", (4, 16)), b.input("flag", (), "bool")
+    w = b.constant(data(16, 16), "w")
+    y = b.branch(flag, lambda r: r.matmul(x, w), lambda r: r.neg(x))
+    mod = IRModule({"main": b.finish(b.add(y, b.matmul(x, w)))})
+    given = [(x, np.asarray(bool(i % 2))) for i, (x,) in enumerate(batches(4, 16))]
+    for made in (tunesmith.quantize(mod, given), tunesmith.quantize(mod)):
+        verify(main_of(made))
+        branch = next(b.operation for b in main_of(made).body.bindings if isinstance(b.operation, If))
+        assert [b.operation.operator for b in branch.then.bindings if isinstance(b.operation, Call)] == ["matmul"]
+        (error,) = tunesmith.output_errors(mod, made, given)
+        assert error.rms < 0.02
+
+
 def test_executors_agree() -> None:
     given = batches(8, 16)
     made = tunesmith.quantize(network(), given)
@@ -294,6 +310,24 @@ def test_errors_of_equal_and_of_different_models() -> None:
     (double,) = tunesmith.output_errors(network(bias=False), network(bias=False, gain=2.0), given)
     assert (double.largest, double.rms, double.cosine, double.agreement) == (*[pytest.approx(1.0, rel=1e-5)] * 3, 1.0)
     assert "same class" not in str(OutputError("y", 0.0, 0.0, 1.0, None))
+
+
+def test_elements_that_are_not_finite_are_no_errors() -> None:
+    b = GraphBuilder("main")
+    x = b.input("x", (2, 3))
+    mod = IRModule({"main": b.finish(x)})
+    given = np.array([[1.0, np.inf, np.nan], [2.0, -np.inf, 0.5]], np.float32)
+    (error,) = tunesmith.output_errors(mod, mod, [(given,)])
+    assert (error.largest, error.rms, error.cosine) == (0.0, 0.0, pytest.approx(1.0))
+
+
+def test_batches_without_rows() -> None:
+    mod, empty, given = network(Var("n")), (data(0, 16),), batches(8, 16)
+    assert str(tunesmith.quantize(mod, [empty, *given])) == str(tunesmith.quantize(mod, given))
+    for percentile in (100.0, 99.0):
+        with pytest.raises(UserError, match="no calibration batch was given, or all are empty"):
+            tunesmith.quantize(mod, [empty], percentile=percentile)
+    assert tunesmith.output_errors(mod, mod, [empty]) == [OutputError("matmul", 0.0, 0.0, 0.0, None)]
 
 
 def unquantisable(make: Callable[[GraphBuilder], Any]) -> IRModule:
@@ -320,8 +354,8 @@ def test_models_without_a_contraction_to_quantise(mod: IRModule) -> None:
         tunesmith.quantize(mod, batches(8, 16))
 
 
-@pytest.mark.parametrize("percentile", [50.0, 0.0, 100.5, float("nan")])
-def test_percentiles_out_of_range(percentile: float) -> None:
+@pytest.mark.parametrize("percentile", [50.0, 0.0, 100.5, float("nan"), "99", None])
+def test_percentiles_out_of_range(percentile: Any) -> None:
     with pytest.raises(UserError, match=r"percentile=.*: expected a number above 50 and up to 100"):
         tunesmith.quantize(network(), batches(8, 16), percentile=percentile)
 
@@ -341,9 +375,24 @@ def test_refusals() -> None:
         tunesmith.quantize(IRModule({"main": func}), [])
     with pytest.raises(UserError, match="quantize takes a model"):
         tunesmith.quantize(IRModule({}), [])
+    model: Any = tunesmith.build(func, TARGET)
+    with pytest.raises(UserError, match="quantize takes a model, an IRModule of an importer or a builder, not a CompiledCpuModule"):
+        tunesmith.quantize(model, [])
+    with pytest.raises(UserError, match="output_errors takes two models, an IRModule .* not a CompiledCpuModule"):
+        tunesmith.output_errors(network(), model, [])
+    for batch in (data(8, 16), None, {"x": data(8, 16)}, "x"):
+        with pytest.raises(UserError, match="a batch is a list of the arguments of a call, such as \\[x\\], not a"):
+            tunesmith.quantize(network(), [batch])  # type: ignore[list-item]
+    for skip in (3, None, [3]):
+        with pytest.raises(UserError, match=r"skip=.*: expected patterns of the names of weights"):
+            tunesmith.quantize(network(), batches(8, 16), skip=skip)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"the result matmul has the shape \(8, 10\) in the reference, and \(8, 4\) in the other model"):
+        tunesmith.output_errors(
+            network(), unquantisable(lambda b: b.matmul(b.input("x", (8, 16)), b.constant(data(16, 4)))), batches(8, 16)
+        )
     with pytest.raises(UserError, match="no batch was given: pass a list of the arguments of calls"):
         tunesmith.output_errors(network(), network(), [])
-    with pytest.raises(UserError, match="a module has no graph function `main`"):
+    with pytest.raises(UserError, match="output_errors takes two models: this module has no graph function `main`"):
         tunesmith.output_errors(network(), IRModule({}), batches(8, 16))
     two = unquantisable(lambda b: b.relu(b.input("x", (8, 16))))
     both = two["main"].with_(body=two["main"].body.__class__(two["main"].body.bindings, two["main"].results * 2))  # type: ignore[union-attr]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,8 @@ class OutputError:
         rms: root mean square of the differences, relative to that of the reference.
         cosine: cosine of the angle between both results as vectors.
         agreement: share of the rows whose largest element is at the same position, for results of two dimensions; else None.
+
+    Elements that are not finite in the reference are left out of the errors and the cosine.
     """
 
     name: str
@@ -78,14 +81,15 @@ def quantize(
     Returns:
         The quantised model, for `tune` and `compile`.
     Raises:
-        UserError: no batch, a percentile out of range, no contraction to quantise, or an activation that is not finite.
+        UserError: no model, no batch, a percentile out of range, no contraction to quantise, or an activation that is not finite.
     """
-    if not 50.0 < percentile <= 100.0:
+    if not isinstance(percentile, Real) or not 50.0 < percentile <= 100.0:
         raise UserError(f"percentile={percentile!r}: expected a number above 50 and up to 100")
+    if not isinstance(skip, (str, list, tuple)) or not all(isinstance(pattern, str) for pattern in skip):
+        raise UserError(f"skip={skip!r}: expected patterns of the names of weights, such as ['fc.*']")
+    _main(model, "quantize takes a model")
     prepared = fold_scale_axis(fold_constants(simplify_inference(model)))
-    main = prepared.get("main")
-    if not isinstance(main, GraphFunc):
-        raise UserError("quantize takes a model: this module has no graph function `main`")
+    main = _main(prepared, "quantize takes a model")
     patterns = [skip] if isinstance(skip, str) else list(skip)
     found = [c for b in main.body.bindings if isinstance(c := b.operation, Call) and _is_quantizable(c, patterns)]
     if not found:
@@ -107,22 +111,38 @@ def output_errors(reference: IRModule, model: IRModule, batches: Iterable[Batch]
         batches: arguments of calls.
         target: target of both; by default this machine.
     Raises:
-        UserError: no batch, or a module without a graph function `main`, or different numbers of results.
+        UserError: no batch, or a module without a graph function `main`, or different numbers or shapes of results.
     """
-    main, other = reference.get("main"), model.get("main")
-    if not isinstance(main, GraphFunc) or not isinstance(other, GraphFunc):
-        raise UserError("output_errors takes two models: a module has no graph function `main`")
+    main, other = (_main(m, "output_errors takes two models") for m in (reference, model))
     if len(main.results) != len(other.results):
         raise UserError(f"the models have {len(main.results)} and {len(other.results)} results, which cannot be compared")
     runs = [compile(m, target) for m in (reference, model)]
     pairs: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in main.results]
     for batch in batches:
-        expected, actual = (_results(run(*batch)) for run in runs)
-        for pair, a, b in zip(pairs, actual, expected, strict=True):
+        expected, actual = (_results(run(*_arguments(batch))) for run in runs)
+        for pair, a, b, result in zip(pairs, actual, expected, main.results, strict=True):
+            if a.shape != b.shape:
+                raise UserError(f"the result {result.name} has the shape {b.shape} in the reference, and {a.shape} in the other model")
             pair.append((a, b))
     if not pairs or not pairs[0]:
         raise UserError("no batch was given: pass a list of the arguments of calls")
     return [_output_error(o.name, *map(_joined, zip(*p, strict=True))) for o, p in zip(main.results, pairs, strict=True)]
+
+
+def _main(mod: IRModule, what: str) -> GraphFunc:
+    """The graph function `main`.  UserError, which begins with `what`, if there is none."""
+    if not isinstance(mod, IRModule):
+        raise UserError(f"{what}, an IRModule of an importer or a builder, not a {type(mod).__name__}")
+    main = mod.get("main")
+    if not isinstance(main, GraphFunc):
+        raise UserError(f"{what}: this module has no graph function `main`")
+    return main
+
+
+def _arguments(batch: Batch) -> Batch:
+    if not isinstance(batch, Sequence) or isinstance(batch, str):
+        raise UserError(f"a batch is a list of the arguments of a call, such as [x], not a {type(batch).__name__}")
+    return batch
 
 
 def _joined(results: Sequence[np.ndarray]) -> np.ndarray:
@@ -132,10 +152,11 @@ def _joined(results: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _output_error(name: str, actual: np.ndarray, expected: np.ndarray) -> OutputError:
-    a, b = actual.astype(np.float64), expected.astype(np.float64)
+    agreement = float(np.mean(actual.argmax(-1) == expected.argmax(-1))) if actual.ndim == 2 and actual.size else None
+    finite = np.isfinite(expected)
+    a, b = actual[finite].astype(np.float64), expected[finite].astype(np.float64)
     norm = np.sqrt(np.sum(a * a) * np.sum(b * b)) or 1.0
-    rms = np.sqrt(np.mean((a - b) ** 2)) / (np.sqrt(np.mean(b * b)) or 1.0)
-    agreement = float(np.mean(a.argmax(-1) == b.argmax(-1))) if a.ndim == 2 else None
+    rms = np.sqrt(np.sum((a - b) ** 2)) / (np.sqrt(np.sum(b * b)) or 1.0)
     return OutputError(name, relative_error(actual, expected), float(rms), float(np.sum(a * b) / norm), agreement)
 
 
@@ -160,13 +181,15 @@ def _ranges(
     run = compile(mod.update({"main": tapped}), target)
     low, high = np.full(len(observed), np.inf), np.full(len(observed), -np.inf)
     for batch in batches:
-        for i, values in enumerate(_results(run(*batch))[len(main.body.results) :]):
+        for i, values in enumerate(_results(run(*_arguments(batch)))[len(main.body.results) :]):
+            if not values.size:
+                continue
             if not np.isfinite(values).all():
                 raise UserError(f"calibration: the activation {observed[i].name} has elements that are not finite")
             bounds = np.percentile(values, (100.0 - percentile, percentile)) if percentile < 100.0 else (values.min(), values.max())
             low[i], high[i] = min(low[i], bounds[0]), max(high[i], bounds[1])
     if not np.isfinite(low).all():
-        raise UserError("no calibration batch was given: pass a list of the arguments of typical calls")
+        raise UserError("no calibration batch was given, or all are empty: pass a list of the arguments of typical calls")
     return [(float(a), float(b)) for a, b in zip(low, high, strict=True)]
 
 
@@ -189,7 +212,7 @@ class _Quantize(Rewriter):
 
     def visit(self, operation: Operation, build: RegionBuilder) -> Sequence[Operand] | None:
         """See `Rewriter.visit`."""
-        if not isinstance(operation, Call) or not _is_quantizable(operation, self._skip):
+        if self.in_branch or not isinstance(operation, Call) or not _is_quantizable(operation, self._skip):
             return None
         x, w = operation.args
         assert isinstance(w, Constant)
