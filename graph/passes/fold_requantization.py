@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +25,12 @@ from tunesmith.ir.function import IRModule
 
 _LONGEST = 32
 """Most calls before a `quantize` into which its scale is folded, one after the other."""
+_LARGEST = 2.0**96
+"""Limit on constants, so that their products with int32 are finite: a sum of two infinities would be NaN."""
+
+
+class _TooLarge(Exception):
+    """Raised where a folded constant exceeds the limit."""
 
 
 def fold_requantization(mod: IRModule) -> IRModule:
@@ -44,13 +51,19 @@ class _Fold(Rewriter):
 
     def visit(self, operation: Operation, build: RegionBuilder) -> Sequence[Operand] | None:
         """See `Rewriter.visit`."""
-        if not isinstance(operation, Call):
+        if not isinstance(operation, Call) or operation.operator not in ("quantize", "dequantize"):
             return None
-        if operation.operator == "dequantize":
-            return self._dequantized(operation, build)
-        if operation.operator != "quantize":
+        attempt = RegionBuilder()
+        try:
+            made = self._dequantized(operation, attempt) if operation.operator == "dequantize" else self._quantized(operation, attempt)
+        except _TooLarge:
             return None
-        x, scale, zero = operation.args
+        build.bindings += attempt.bindings
+        return made
+
+    def _quantized(self, call: Call, build: RegionBuilder) -> Sequence[Operand] | None:
+        """The clamped numbers, as bytes."""
+        x, scale, zero = call.args
         if not isinstance(scale, Constant) or not isinstance(zero, Constant) or not _is_number(scale, x) or not _is_number(zero, x):
             return None
         channels = self._channels(x)
@@ -86,7 +99,7 @@ class _Fold(Rewriter):
         if channels is None:
             return None
         unit, shift = (float(a.data.reshape(())) for a in (scale, zero) if isinstance(a, Constant))
-        made = build.multiply(cast.args[0], _vector(unit, channels))
+        made = build.multiply(cast.args[0], _vector(_checked(unit), channels))
         return [build.add(made, _vector(-shift * unit, channels)) if shift else made]
 
     def _channels(self, o: Operand) -> tuple[int, ...] | None:
@@ -110,12 +123,12 @@ class _Fold(Rewriter):
     def _scaled(self, o: Operand, factor: float, channels: tuple[int, ...], build: RegionBuilder, far: int) -> Operand:
         """`o` times a positive factor."""
         if isinstance(o, Constant):
-            return Constant(o.name, (o.data * np.float64(factor)).astype(np.float32))
+            return Constant(o.name, _checked(o.data * np.float64(factor)).astype(np.float32))
         call = self.made_by(o) if self._uses[o] == 1 and far else None
         if call is not None and call.operator == "relu":
             return build.relu(self._scaled(call.args[0], factor, channels, build, far - 1))
         if call is not None and call.operator == "clip":
-            low, high = (None if v is None else v * factor for v in (call.attr("min"), call.attr("max")))
+            low, high = (None if v is None else float(_checked(v * factor)) for v in (call.attr("min"), call.attr("max")))
             return build.clip(self._scaled(call.args[0], factor, channels, build, far - 1), min=low, max=high)
         if call is not None and call.operator == "add":
             return build.add(*[self._scaled(a, factor, channels, build, far - 1) for a in call.args])
@@ -123,9 +136,16 @@ class _Fold(Rewriter):
             return build.multiply(call.args[0], self._scaled(call.args[1], factor, channels, build, far - 1))
         if call is not None and call.operator == "dequantize" and all(_is_number(a, call.args[0]) for a in call.args[1:]):
             unit, shift = (float(a.data.reshape(())) for a in call.args[1:] if isinstance(a, Constant))
-            product = build.multiply(build.cast(call.args[0], dtype="float32"), _vector(unit * factor, channels))
+            product = build.multiply(build.cast(call.args[0], dtype="float32"), _vector(_checked(unit * factor), channels))
             return build.add(product, _vector(-shift * unit * factor, channels)) if shift else product
         return build.multiply(o, _vector(factor, channels))
+
+
+def _checked(value: Any) -> Any:
+    """A number or an array.  _TooLarge if it exceeds the limit, or is NaN."""
+    if not np.all(np.abs(value) < _LARGEST):
+        raise _TooLarge
+    return value
 
 
 def _is_number(o: Operand, x: Operand) -> bool:

@@ -28,7 +28,7 @@ def integer_contractions(mod: IRModule) -> IRModule:
 
     - a contraction of a dequantised activation, which has one scale, with dequantised constant weights, which have one scale or one for
       each output channel, is computed in integers.  Weights must be int8 after their zero point is subtracted, the padding of images
-      must be 0, and no sum may exceed int32;
+      must be 0, the products of scales finite, and no sum may exceed int32;
     - a `matmul` of a float32 activation with dequantised constant weights multiplies the bytes, and scales the result;
     - `quantize` to int8 before it becomes one to uint8, with a zero point larger by 128, as instructions multiply uint8 with int8.
     """
@@ -67,6 +67,10 @@ class _Integers(Rewriter):
         if np.abs(w.astype(np.int64)).sum(others).max(initial=0) * 255 >= 2**31:  # sums may exceed int32
             return None
         q, scale, zero = activation
+        with np.errstate(over="ignore"):
+            product = np.float32(scale) * factors.astype(np.float32)
+        if not np.isfinite(product).all():
+            return None
         unsigned = self._unsigned(q, build)
         if unsigned is not None:
             q, zero = unsigned, zero + (128 if unsigned is not q else 0)
@@ -77,8 +81,8 @@ class _Integers(Rewriter):
         shape = (-1,) if last else (-1, 1, 1)
         if zero:
             total = build.add(total, Constant("correction", (-zero * w.sum(others, dtype=np.int64)).astype(np.int32).reshape(shape)))
-        product = np.broadcast_to((np.float32(scale) * factors.astype(np.float32)).reshape(-1), channels).reshape(shape)
-        return [build.multiply(build.cast(total, dtype="float32"), Constant("scale", product))]
+        scales = np.broadcast_to(product.reshape(-1), channels).reshape(shape)
+        return [build.multiply(build.cast(total, dtype="float32"), Constant("scale", scales))]
 
     def _weights_only(self, call: Call, w: np.ndarray, factors: np.ndarray, build: RegionBuilder) -> Sequence[Operand] | None:
         """The product with bytes, scaled afterwards: memory holds a quarter of the weights of float32."""

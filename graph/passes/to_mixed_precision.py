@@ -63,7 +63,8 @@ def with_precision(mod: IRModule, precision: Precision) -> IRModule:
 def to_mixed_precision(mod: IRModule) -> IRModule:
     """Round or split the float32 operands of contractions according to the attribute `precision` of their graph function.
 
-    Grouped and transposed convolutions stay float32.  Constants are rounded at compile time, a value with several uses once.
+    Grouped and transposed convolutions stay float32, and those in bf16x3 whose padding is not 0.  Constants are rounded at compile time, a
+    value with several uses once.
 
     Raises:
         UserError: the attribute names an unknown policy.
@@ -108,6 +109,8 @@ class _Cast(Rewriter):
         axes = _REDUCED[operation.operator](operation)
         if policy == "f32" or axes is None or not x.type.dtype == w.type.dtype == "float32":
             return None
+        if policy == "bf16x3" and operation.keywords.get("padding_value"):
+            return None  # each part would be padded with the whole value
         parts = SPLIT if policy == "bf16x3" else ("", "")
         args = [self._operand(o, axis, part, build) for o, axis, part in zip((x, w), axes, parts, strict=True)]
         return [build.call(operation.operator, *args, **{**operation.keywords, "out_dtype": "float32"})]

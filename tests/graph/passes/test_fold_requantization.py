@@ -148,8 +148,8 @@ FOLDED: dict[str, Callable[[GraphBuilder, Operand], Any]] = {
 }
 
 
-def pair(b: GraphBuilder) -> tuple[Operand, Operand]:
-    return scale_of(b, 0.25), b.constant(np.uint8(3))
+def pair(b: GraphBuilder, unit: float = 0.25) -> tuple[Operand, Operand]:
+    return scale_of(b, unit), b.constant(np.uint8(3))
 
 
 @pytest.mark.parametrize("name", FOLDED)
@@ -168,6 +168,10 @@ KEPT: dict[str, Callable[[GraphBuilder, Operand], Any]] = {
     "a scale that adds a dimension": lambda b, x: bytes_of(b, x, [[[0.5]]]),
     "a zero point that adds a dimension": lambda b, x: bytes_of(b, x, 0.5, [[[1]]]),
     "an inverse that is no float32": lambda b, x: bytes_of(b, x, 1e-42),
+    "a bias divided by a small scale": lambda b, x: bytes_of(b, b.add(x, scale_of(b, [1e5] * 8)), 1.2e-38),
+    "a scale divided by a small scale": lambda b, x: bytes_of(b, x, 1e-33),
+    "a bound divided by a small scale": lambda b, x: bytes_of(b, b.add(x, b.clip(b.tanh(x), min=None, max=6.0)), 1e-30),
+    "a residual with a large scale": lambda b, x: bytes_of(b, b.add(x, b.dequantize(b.input("q", (4, 8), "uint8"), *pair(b, 3e38)))),
     "a negative scale": lambda b, x: bytes_of(b, x, -0.5),
     "another operator between": lambda b, x: bytes_of(b, b.tanh(x)),
     "products of two values": lambda b, x: bytes_of(b, b.multiply(x, b.input("y", (4, 8)))),
@@ -177,6 +181,12 @@ KEPT: dict[str, Callable[[GraphBuilder, Operand], Any]] = {
 @pytest.mark.parametrize("name", KEPT)
 def test_kept(name: str, unchanged: Passed) -> None:
     unchanged(fold_requantization, module(KEPT[name])["main"])
+
+
+def test_bytes_with_a_large_scale_are_dequantised() -> None:
+    """Otherwise q * scale - zero * scale would be the difference of two infinities."""
+    mod = module(lambda b, x: b.dequantize(bytes_of(b, x), *pair(b, 3e38)))
+    assert "G.dequantize" in str(fold_requantization(mod)["main"]) and "G.quantize" not in str(fold_requantization(mod)["main"])
 
 
 def test_chains_of_sums_take_linear_time() -> None:

@@ -291,6 +291,8 @@ def operands(**changed: Any) -> GraphFunc:
         {"unit": lambda b: b.constant(np.float32([[[0.5]]])), "w": lambda b: b.constant(weights(6, 5))},
         {"q": lambda b: b.input("q", (3, 6), "int16"), "zero": lambda b: b.constant(np.int16(7))},
         {"q": lambda b: b.constant(weights(3, 6, low=0, dtype="uint8"))},
+        {"scale": lambda b: b.constant(np.float32(3e38)), "unit": lambda b: b.constant(np.float32(3e38))},  # the product is infinite
+        {"scale": lambda b: b.constant(np.float32(np.nan))},
         {"scale": lambda b: b.constant(np.asarray(0.5)), "unit": lambda b: b.constant(np.asarray(0.5))},  # float64
         {"scale": lambda b: b.constant(np.float16(0.5)), "unit": lambda b: b.constant(np.float16(0.5))},
     ],

@@ -114,6 +114,12 @@ def test_grouped_depthwise_and_transposed_convolutions_stay_float32() -> None:
     ]
 
 
+def test_images_with_padding_that_is_not_zero_are_not_split() -> None:
+    """Each part would be padded with the whole value."""
+    text = CONVOLUTIONS.replace("padding=(1, 1, 1, 1)", "padding=(1, 1, 1, 1), padding_value=1.5")
+    assert calls(mixed(text, "bf16x3"))[0] == "conv2d float32 float32" and "conv2d bfloat16 bfloat16" in calls(mixed(text, "bf16"))
+
+
 @pytest.mark.parametrize(("policy", "least", "most"), [("f32", 0.0, 1e-6), ("bf16", 1e-4, 1e-2), ("bf16x3", 1e-7, 3e-5)])
 def test_the_error_of_each_policy(policy: str, least: float, most: float) -> None:
     for text, shapes in ((BLOCK, ((6, 16), (16, 6))), (CONVOLUTIONS, ((1, 4, 6, 5), (8, 4, 3, 3), (8, 2, 1, 1), (4, 3, 3), (4, 3, 2, 2)))):
