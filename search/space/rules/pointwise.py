@@ -19,6 +19,7 @@ from tunesmith.schedule.schedule import Schedule
 from tunesmith.search.space.derive.contiguity import contiguous_suffix
 from tunesmith.search.space.rules.block_classes import has_own_nests, is_output, is_pointwise
 from tunesmith.search.space.rules.tile_domains import outer_tiles
+from tunesmith.support.errors import ScheduleError
 
 Named = tuple[str, Callable[[Schedule], None]]
 
@@ -41,7 +42,10 @@ def sketches(func: PrimFunc, target: Target) -> list[Named]:
 def _transposes(func: PrimFunc) -> bool:
     """Whether an output, with its producers inlined, reads along another axis than its last one."""
     s = Schedule(func)
-    _inline(s)
+    try:
+        _inline(s)
+    except ScheduleError:  # an intermediate buffer with two writers, for which this rule has no sketch
+        return False
     return any(axis_across(b) is not None for b in s.blocks())
 
 

@@ -11,6 +11,7 @@ from tunesmith import te
 from tunesmith.codegen.llvm.build import build, emit_text
 from tunesmith.ir import structural
 from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.script.parser import parse
 from tunesmith.ir.target.target import Target
 from tunesmith.runtime.module import Module
 from tunesmith.schedule.schedule import Schedule, replay
@@ -93,3 +94,26 @@ def test_tiles_are_transposed_in_registers() -> None:
     whole = next(r for r in rows if all(32 % n == 0 for n in r))
     text, _ = emit_text(sketch.concretize(whole), TARGET)
     assert "scatter" not in text and "store float " not in text and "shufflevector" in text
+
+
+def test_an_intermediate_with_two_writers_has_no_tiles_across() -> None:
+    made = parse("""
+@T.prim_func
+def f(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
+    B = T.alloc_buffer((8,), "float32")
+    for i in T.serial(8):
+        with T.block("zero"):
+            vi = T.axis.spatial(8, i)
+            B[vi] = 1.0
+    for i in T.serial(8):
+        with T.block("B"):
+            vi = T.axis.spatial(8, i)
+            B[vi] = A[vi]
+    for i in T.serial(8):
+        with T.block("C"):
+            vi = T.axis.spatial(8, i)
+            C[vi] = B[vi] * 2.0
+""")
+    assert isinstance(made, PrimFunc)
+    assert names(made) == ["pointwise", "pointwise serial"]
+    assert generate(made, TARGET).sketches
