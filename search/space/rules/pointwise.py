@@ -44,7 +44,7 @@ def _transposes(func: PrimFunc) -> bool:
     s = Schedule(func)
     try:
         _inline(s)
-    except ScheduleError:  # an intermediate buffer with two writers, for which this rule has no sketch
+    except ScheduleError:  # an intermediate that several blocks write, or that none reads
         return False
     return any(axis_across(b) is not None for b in s.blocks())
 
