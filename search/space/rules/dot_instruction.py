@@ -59,6 +59,8 @@ def dot_of(b: Block, target: Target) -> Dot | None:
     update, vector = reassociable_update(b), vector_axis(b)
     if update is None or vector is None or update.op != "add" or not isinstance(update.term, Binary) or update.term.op != "mul":
         return None
+    if b.iters[vector].extent == ONE:  # no tile would be whole
+        return None
     out = update.store.buffer.dtype
     for left, right in ((update.term.a, update.term.b), (update.term.b, update.term.a)):
         if not all(isinstance(x, Cast) and x.dtype == out and isinstance(x.a, BufferLoad) for x in (left, right)):

@@ -76,6 +76,12 @@ def test_the_widest_instruction_that_the_target_has() -> None:
     assert intrinsic(convolution(8, 32)) == "x86.vpdpbusd.512"
 
 
+def test_a_result_of_one_element_has_no_instruction() -> None:
+    """Its tiles would all be partial, and no program of the sketch could be built."""
+    found = [intrinsic(product(m, n, 16, "int8", "int8")) for m, n in ((1, 1), (1, 2), (2, 1))]
+    assert found == [None, "x86.vpdpbusd_s8s8.512", "x86.vpdpbusd_s8s8.512"]
+
+
 def test_other_products_have_no_instruction() -> None:
     assert intrinsic(product(8, 32, 16, "int8", "uint8")) is None, "the packed operand is signed"
     assert intrinsic(product(8, 32, 16, "uint8", "uint8")) is None
