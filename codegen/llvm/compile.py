@@ -22,8 +22,16 @@ def _start() -> None:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     llvm.set_option("tunesmith", "-disable-lsr")
-    # After register allocation LLVM may rename registers that seem to be dead.  It does not know that tile registers, whose numbers this
-    # compiler chooses, live in the next iteration of a loop.  Processors rename registers themselves.
+    keep_registers()
+
+
+@cache
+def keep_registers() -> None:
+    """Forbid LLVM to rename registers after their allocation, in this process.
+
+    It renames registers that seem to be dead, and does not know that tile registers, whose numbers the text chooses, live in the next
+    iteration of a loop.  Processors rename registers themselves.
+    """
     llvm.set_option("tunesmith", "-break-anti-dependencies=none")
 
 

@@ -12,13 +12,17 @@ from dataclasses import dataclass
 
 import llvmlite.binding as llvm
 
+from tunesmith.codegen.llvm.compile import keep_registers
 from tunesmith.codegen.llvm.host import check_runs_here, llvm_options
 from tunesmith.codegen.llvm.kernel.dot_product import declared
+from tunesmith.codegen.llvm.kernel.tile_registers import CONFIGURATION, OPERANDS, REGISTERS, ROW_BYTES, configuration_text
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.tensor_intrinsics.intrinsic import TENSOR_INTRINSICS
+from tunesmith.ir.tile_products import ROWS
 from tunesmith.runtime.object_loader import LoadedObject, load_object
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import UserError
+from tunesmith.support.tile_permission import tiles_permitted
 
 OUT_BYTES = 4096
 """Bytes of `out` that one thread may write."""
@@ -81,13 +85,20 @@ end:
 """
 
 
+_TILES = """
+declare void @llvm.x86.ldtilecfg(ptr)
+declare void @llvm.x86.tilezero(i8)
+declare void @llvm.x86.tilestored64(i8, ptr, i64)
+declare void @llvm.x86.tilerelease()"""
+
+
 @dataclass(frozen=True, slots=True)
 class ProbeKernels:
     """Loaded probe kernels.  `rounds` and `threads` are at least 1; addresses are multiples of 64.
 
     Attributes:
         flops_per_round: floating-point operations of one round of `multiply_add` on one thread.
-        dot_operations: operations of one round of `dot_product` on one thread, by instruction.
+        dot_operations: operations of one round of `dot_product` on one thread, by instruction: dot products and products of tiles.
         step_bytes: slices of `read` and `fill` must be multiples of this.
     """
 
@@ -107,7 +118,7 @@ class ProbeKernels:
         self._team("multiply_add", out, 0, rounds, out, threads)
 
     def dot_product(self, instruction: str, rounds: int, out: int, threads: int) -> None:
-        """Run independent chains of a dot-product instruction in registers; arguments are those of `multiply_add`."""
+        """Run independent chains of an instruction of `dot_operations` in registers; arguments are those of `multiply_add`."""
         self._team(instruction, out, 0, rounds, out, threads)
 
     def read(self, data: int, nbytes: int, rounds: int, out: int, threads: int) -> None:
@@ -145,6 +156,8 @@ def load_probe(target: Target) -> ProbeKernels:
     chains = target.vector_registers - 4
     lanes = target.vector_lanes("float32")
     operations = {name: 8 // dt.nbytes(dtype) * chains * lanes for name, dtype in instructions(target).items()}
+    for name, dtype in tile_instructions(target).items():
+        operations[name] = (REGISTERS - OPERANDS) * ROWS * ROWS * ROW_BYTES // dt.nbytes(dtype) * 2
     return ProbeKernels(2 * chains * lanes, operations, _STREAMS * lanes * 4, load_object(_object_code(probe_text(target), target)))
 
 
@@ -158,6 +171,13 @@ def instructions(target: Target) -> dict[str, str]:
     return found
 
 
+def tile_instructions(target: Target) -> dict[str, str]:
+    """Products of tiles of the target that this process may execute, with the types of their operands."""
+    named = {"tdpbf16ps": "bfloat16", "tdpbssd": "int8", "tdpbusd": "int8"}
+    found = {name: dtype for name, dtype in named.items() if TENSOR_INTRINSICS.get(f"x86.{name}").is_available(target.features)}
+    return found if found and tiles_permitted() else {}
+
+
 def probe_text(target: Target) -> str:
     """LLVM IR of the module of probe kernels."""
     lanes = target.vector_lanes("float32")
@@ -165,6 +185,8 @@ def probe_text(target: Target) -> str:
     fused = "fma" in target.features or "neon" in target.features
     chains = target.vector_registers - 4
     kernels = [_multiply_add(lanes, chains, fused), *[_dot_product(name, lanes, chains) for name in instructions(target)]]
+    if tiles := tile_instructions(target):
+        kernels += [_TILES, configuration_text(), *[_tile_product(name) for name in tiles]]
     kernels += [_read(lanes), _fill(lanes)]
     return "\n".join([*kernels, _TEAM])
 
@@ -172,6 +194,7 @@ def probe_text(target: Target) -> str:
 def _object_code(text: str, target: Target) -> bytes:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
+    keep_registers()
     options = llvm_options(target)
     machine = llvm.Target.from_triple(options.triple).create_target_machine(cpu=options.cpu, features=options.features, opt=2, reloc="pic")
     return bytes(machine.emit_object(llvm.parse_assembly(text)))
@@ -223,6 +246,25 @@ def _dot_product(instruction: str, lanes: int, chains: int) -> str:
         "  br i1 %more, label %loop, label %end\nend:",
         *[f"  %p{c} = getelementptr {total}, ptr %out, i64 {c}\n  store {total} %b{c}, ptr %p{c}, align 4" for c in range(chains)],
         "  ret void\n}",
+    ]
+    return "\n".join(lines)
+
+
+def _tile_product(instruction: str) -> str:
+    """As `_multiply_add`, with a product of tiles: a chain in each register that the operands do not need."""
+    *sums, a, b = range(REGISTERS)
+    lines = [
+        f"declare void @llvm.x86.{instruction}(i8, i8, i8)",
+        f"define void @{instruction}{_KERNEL} {{\nentry:",
+        f"  call void @llvm.x86.ldtilecfg(ptr @{CONFIGURATION})",
+        *[f"  call void @llvm.x86.tilezero(i8 {t})" for t in range(REGISTERS)],
+        "  br label %loop\nloop:",
+        "  %i = phi i64 [0, %entry], [%next, %loop]",
+        *[f"  call void @llvm.x86.{instruction}(i8 {t}, i8 {a}, i8 {b})" for t in sums],
+        "  %next = add i64 %i, 1\n  %more = icmp ult i64 %next, %rounds",
+        "  br i1 %more, label %loop, label %end\nend:",
+        *[f"  call void @llvm.x86.tilestored64(i8 {t}, ptr %out, i64 {ROW_BYTES})" for t in sums],
+        "  call void @llvm.x86.tilerelease()\n  ret void\n}",
     ]
     return "\n".join(lines)
 

@@ -25,7 +25,7 @@ from tunesmith.measure.calibration.worker import measure_in_worker, print_progre
 from tunesmith.runtime.threads import pin_threads
 from tunesmith.support.errors import RecordError, TargetError, UserError
 
-PROBE_VERSION = 2
+PROBE_VERSION = 3
 """Version of the probes; incremented when they change, to invalidate cached rates."""
 
 _CHUNK_S = 0.004

@@ -13,16 +13,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tunesmith.codegen.llvm.arena import PRIVATE, PRIVATE_BYTES, SHARED, SHARED_BYTES, STATIC_BYTES, WORKSPACE, Arena
-from tunesmith.codegen.llvm.kernel.expr import ExprEmitter
 from tunesmith.codegen.llvm.kernel.loop_uses import LoopUses
-from tunesmith.codegen.llvm.kernel.masks import active_lanes, inactive_lanes_are_unused
-from tunesmith.codegen.llvm.kernel.tile_registers import SCOPE, TileRegisters, configuration_text, has_parallel_loop, uses_tiles
-from tunesmith.codegen.llvm.kernel.transpose import Tile, find_tiles, transpose
-from tunesmith.codegen.llvm.text import literal, llvm_type, suffix
+from tunesmith.codegen.llvm.kernel.masks import inactive_lanes_are_unused
+from tunesmith.codegen.llvm.kernel.store import StoreEmitter
+from tunesmith.codegen.llvm.kernel.store_groups import Interleaved, Tile, grouped_stores
+from tunesmith.codegen.llvm.kernel.tile_registers import SCOPE, configuration_text, has_parallel_loop, uses_tiles
+from tunesmith.codegen.llvm.text import literal, llvm_type
 from tunesmith.ir.analysis.size_ranges import symbol_ranges
 from tunesmith.ir.arith.interval import bounds
 from tunesmith.ir.arith.linear import linear
-from tunesmith.ir.buffer import Buffer, BufferLoad
+from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.expr import Call, Expr
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.intrinsics import PREFETCHES
@@ -150,33 +150,32 @@ class _Kernel:
         ]
 
 
-class _Function(ExprEmitter):
+class _Function(StoreEmitter):
     """One LLVM function: a kernel or the body of a parallel loop."""
 
     def __init__(self, kernel: _Kernel, base: dict[Buffer, str], parallel: bool = False) -> None:
-        super().__init__(kernel.module.declares, kernel.module.target.has_feature("avx512f"))
+        module = kernel.module
+        super().__init__(kernel.func.name, module.declares, module.target.has_feature("avx512f"), module.units)
         self.kernel = kernel
         self.base = dict(base)
         self.parallel = parallel
         self.allocas: list[str] = []
-        self.whole: set[Buffer] = set()
         self.stack = 0
         self.workspace = WORKSPACE
         self._uses = LoopUses(parallel)
         self.block = "entry"
-        self.tiles = TileRegisters(kernel.func.name, self.address, self.index, self._call_void, kernel.module.units)
 
     def statement(self, n: Stmt) -> None:
         """Emit one statement."""
         t = type(n)
         if isinstance(n, Seq):
-            for k in find_tiles(n.stmts):
-                if isinstance(k, Tile):
-                    self._store_tile(k)
+            for k in grouped_stores(n.stmts):
+                if isinstance(k, (Tile, Interleaved)):
+                    self.store_group(k)
                 else:
                     self.statement(k)
         elif isinstance(n, BufferStore):
-            self._store(n)
+            self.store(n)
             if len(self.lines) > EMITTED:
                 raise BuildError(
                     f"{self.kernel.func.name}: [code-size] a part that is compiled as one LLVM function has more than {EMITTED} "
@@ -243,78 +242,6 @@ class _Function(ExprEmitter):
         self.statement(n.body)
         self.stack += (self.slots[b] - count) * dt.nbytes(b.dtype)
         self.allocas[place] = f"  {slot} = alloca [{self.slots[b]} x {llvm_type(b.dtype)}], align 64"
-
-    def _call_void(self, name: str, args: list[tuple[str, str]]) -> None:
-        self.call("void", name, args)
-
-    def forget(self, buffer: Buffer) -> None:
-        super().forget(buffer)
-        self.tiles.forget(buffer)
-
-    def enter(self) -> None:
-        super().enter()
-        self.tiles.forget_operands()
-
-    def leave(self) -> None:
-        super().leave()
-        self.tiles.forget_operands()
-
-    def _store(self, n: BufferStore) -> None:
-        if n.buffer.scope == SCOPE:
-            self.tiles.store(n)
-            return
-        if isinstance(n.value, BufferLoad) and n.value.buffer.scope == SCOPE:
-            self.tiles.spill(n)
-            self.forget(n.buffer)
-            return
-        lanes = dt.lanes(n.value.dtype)
-        mask = active_lanes(n.mask, lanes)
-        if mask is not None and mask.const == 0:
-            return
-        v = self.value(n.value)
-        size = dt.nbytes(n.buffer.dtype)
-        ty = llvm_type(n.value.dtype)
-        at = self.address(n.buffer, n.indices[0])
-        if lanes == 1:
-            self.do(f"store {ty} {v}, ptr {at}, align {size}")
-        elif n.stride is None or n.stride == ONE:
-            if mask is None:
-                self.do(f"store {ty} {v}, ptr {at}, align {self.alignment(n.buffer, n.indices[0], lanes)}")
-            elif self.is_whole(n.buffer, n.indices[0], lanes, mask):
-                # A masked store would keep the register buffer in memory; a blend becomes SSA values after sroa.
-                align = self.alignment(n.buffer, n.indices[0], lanes)
-                if n.buffer not in self.whole:
-                    old = self.op(f"load {ty}, ptr {at}, align {align}")
-                    v = self.op(f"select <{lanes} x i1> {self.mask(mask, lanes)}, {ty} {v}, {ty} {old}")
-                self.do(f"store {ty} {v}, ptr {at}, align {align}")
-            elif mask.const == 1:
-                # For a masked store of one lane of a truncated vector, LLVM stores the element before truncation, which is too wide.
-                first = self.op(f"extractelement {ty} {v}, i64 0")
-                self.do(f"store {llvm_type(n.buffer.dtype)} {first}, ptr {at}, align {size}")
-            else:
-                m = self.mask(mask, lanes)
-                args = [(ty, v), ("ptr", at), ("i32", str(size)), (f"<{lanes} x i1>", m)]
-                self.call("void", f"llvm.masked.store.{suffix(n.value.dtype)}.p0", args)
-        else:
-            m = self.mask(mask if mask is not None else ONE * lanes, lanes)
-            args = [(ty, v), (f"<{lanes} x ptr>", self.strided(n, at)), ("i32", str(size)), (f"<{lanes} x i1>", m)]
-            self.call("void", f"llvm.masked.scatter.{suffix(n.value.dtype)}.v{lanes}p0", args)
-        self.forget(n.buffer)
-
-    def _store_tile(self, tile: Tile) -> None:
-        """Store a tile lane by lane: one lane of all its vectors at a time."""
-        element, lanes = dt.split(tile.stores[0].value.dtype)
-        ty, size = llvm_type(tile.stores[0].value.dtype), dt.nbytes(element)
-        rows = transpose([self.value(s.value) for s in tile.stores], ty, lanes, self.op)
-        wide = len(tile.stores)
-        for lane in range(tile.lanes):
-            at = self.address(tile.buffer, tile.stores[0].indices[0] + tile.stride * lane)
-            if wide == lanes:
-                self.do(f"store {ty} {rows[lane]}, ptr {at}, align {size}")
-            else:
-                args = [(ty, rows[lane]), ("ptr", at), ("i32", str(size)), (f"<{lanes} x i1>", self.mask(ONE * wide, lanes))]
-                self.call("void", f"llvm.masked.store.{suffix(tile.stores[0].value.dtype)}.p0", args)
-        self.forget(tile.buffer)
 
     def _bind_index(self, n: BindIndex) -> None:
         """Emit the body with a fresh variable: addresses are memoised by index, and copies of a statement share its variable."""

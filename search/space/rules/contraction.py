@@ -37,7 +37,7 @@ from tunesmith.search.space.rules.block_classes import (
     vector_axis,
 )
 from tunesmith.search.space.rules.code_budget import bound_code, epilogue_size
-from tunesmith.search.space.rules.dot_instruction import Dot, packed_layout
+from tunesmith.search.space.rules.dot_instruction import Dot, packed_layout, vectorize_groups
 from tunesmith.search.space.rules.tile_domains import ROWS, VECTORS, middle_tiles, outer_tiles, vector_tiles
 
 WINDOW = 8
@@ -400,7 +400,10 @@ def _pack(s: Schedule, block: BlockRV, plan: Plan, levels: _Levels, at: LoopRV) 
         s.compute_inline(s.get_block(name))
     if not plan.constant and not whole:
         s.compute_at(copy, at)
-    s.vectorize(s.get_loops(copy)[-1])
+    if plan.dot:
+        vectorize_groups(s, copy)
+    else:
+        s.vectorize(s.get_loops(copy)[-1])
     if plan.constant:
         s.annotate(copy, "pack_constant", plan.pack)
     if (plan.constant or whole) and plan.threads:

@@ -18,8 +18,10 @@ from tunesmith.ir.poly import ONE
 from tunesmith.ir.stmt import Block
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.tensor_intrinsics.intrinsic import TENSOR_INTRINSICS
+from tunesmith.schedule.handles import BlockRV
 from tunesmith.schedule.layout import Layout
-from tunesmith.search.space.rules.block_classes import vector_axis
+from tunesmith.schedule.schedule import Schedule
+from tunesmith.search.space.rules.block_classes import last_index, vector_axis
 
 INSTRUCTIONS = {
     ("uint8", "int8", "int32"): ("vpdpbusd", 4),
@@ -87,6 +89,22 @@ def dot_of(b: Block, target: Target) -> Dot | None:
                     if bits <= target.vector_bits and TENSOR_INTRINSICS.get(name).is_available(target.features):
                         return Dot(name, bits // 32, found[1], vector, n, p, held, tail)
     return None
+
+
+def vectorize_groups(s: Schedule, copy: BlockRV) -> None:
+    """Vectorize a block that packs groups, whose last loops are over columns and over the elements of a group.
+
+    If neighbouring columns are neighbours in the source, vectors of them are interleaved; otherwise the elements of a group are copied.
+    """
+    b = s.block(copy)
+    source = last_index(reads(b)[0])
+    if source is not None and step_of(source, b.iters[-2].var) == ONE:
+        column, element = s.get_loops(copy)[-2:]
+        s.reorder([element, column])
+        s.vectorize(column)
+        s.unroll(element)
+    else:
+        s.vectorize(s.get_loops(copy)[-1])
 
 
 def packed_layout(dot: Dot, b: Block, name: str) -> Layout:

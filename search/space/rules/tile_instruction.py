@@ -1,4 +1,4 @@
-"""Find the product of tiles that computes a contraction: AMX.
+"""Find the product of tiles that computes a contraction: AMX.  Its rows, columns and reduction have constant extents.
 
 The instruction multiplies 16 rows of one operand, in memory at equal distances, by a packed tile of 16 columns of the other, along 16
 groups of the reduction.  All three axes are padded to whole tiles.
@@ -66,7 +66,7 @@ def tile_product_of(b: Block, target: Target) -> TileProduct | None:
     update, columns = reassociable_update(b), vector_axis(b)
     if update is None or columns is None or update.op != "add" or not isinstance(update.term, Binary) or update.term.op != "mul":
         return None
-    if any(e.as_var() is None for e in update.store.indices):
+    if any(e.as_var() is None for e in update.store.indices) or b.iters[columns].extent.const is None:
         return None
     out = update.store.buffer.dtype
     for x, y in ((update.term.a, update.term.b), (update.term.b, update.term.a)):

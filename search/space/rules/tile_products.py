@@ -33,6 +33,7 @@ from tunesmith.schedule.layout import Layout
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.search.space.rules.block_classes import consumers, is_output, is_pointwise
 from tunesmith.search.space.rules.contraction import Candidate, Named, candidate, pad
+from tunesmith.search.space.rules.dot_instruction import vectorize_groups
 from tunesmith.search.space.rules.tile_domains import middle_tiles, outer_tiles
 from tunesmith.search.space.rules.tile_instruction import TileProduct, packed_layout, rows_layout, tile_product_of
 
@@ -304,8 +305,7 @@ def _pack(s: Schedule, block: BlockRV, name: str, makers: Sequence[str], tiles: 
         s.compute_inline(s.get_block(maker))
     if not plan.constant:
         s.compute_at(copy, at)
-    s.vectorize(s.get_loops(copy)[-2])
-    s.unroll(s.get_loops(copy)[-1])
+    vectorize_groups(s, copy)
     if plan.constant:
         s.annotate(copy, "pack_constant", tiles.packed.buffer.name)
         if plan.threads:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tunesmith.codegen.llvm.build import build, emit_text
-from tunesmith.codegen.llvm.kernel.transpose import Tile, find_tiles
+from tunesmith.codegen.llvm.kernel.store_groups import Tile, grouped_stores
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Var, poly
@@ -185,14 +185,14 @@ def placed(offset: int, stride: int = 16, mask: int | None = None) -> BufferStor
 def test_blocks_of_channels_become_separate_tiles() -> None:
     """Stores alternate between two disjoint blocks of four channels: two tiles."""
     stores = [placed(w + first) for w in range(4) for first in (0, 64)]
-    tiles = find_tiles(stores)
+    tiles = grouped_stores(stores)
     assert [(type(t), [s.indices[0].as_int() for s in t.stores]) for t in tiles if type(t) is Tile] == [
         (Tile, [0, 1, 2, 3]),
         (Tile, [64, 65, 66, 67]),
     ]
     # Of the first five of eight channels the second vector holds one: it does not write other channels.
     stores = [placed(w + first, mask=mask) for w in range(4) for first, mask in ((0, 4), (64, 1))]
-    assert [len(t.stores) for t in find_tiles(stores) if type(t) is Tile] == [4, 4]
+    assert [len(t.stores) for t in grouped_stores(stores) if type(t) is Tile] == [4, 4]
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_blocks_of_channels_become_separate_tiles() -> None:
     ],
 )
 def test_stores_that_may_overlap_keep_their_order(stores: list[BufferStore]) -> None:
-    flat = [s for t in find_tiles(stores) for s in (t.stores if type(t) is Tile else (t,))]
+    flat = [s for t in grouped_stores(stores) for s in (t.stores if type(t) is Tile else (t,))]
     assert flat == stores
 
 
