@@ -1,8 +1,9 @@
 """Random tensor intrinsics, described by random nests, on random programs and schedules.
 
-A description has one to three loops around an update, and its buffers have the distances of the program's accesses, sometimes other ones,
-and sometimes a size in place of a distance.  The implementation is the nest itself, unrolled, from the operands that matching found.  Either
-a step is refused, or the interpreter, the replayed trace, the parsed script and the compiled code agree with the unscheduled program.
+A description has one to three loops around an update, and its buffers have the distances of the program's accesses, sometimes other
+ones, and sometimes a size in place of a distance.  The implementation is the nest itself, unrolled, from the operands that matching found.
+Either a step is refused, or the interpreter, the replayed trace, the parsed script and the compiled code agree with the unscheduled
+program.
 """
 
 from __future__ import annotations
