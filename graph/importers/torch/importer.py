@@ -24,6 +24,7 @@ from tunesmith.graph.importers.torch import indexing as _indexing
 from tunesmith.graph.importers.torch import nn as _nn
 from tunesmith.graph.importers.torch import ordering as _ordering
 from tunesmith.graph.importers.torch import pooling as _pooling
+from tunesmith.graph.importers.torch import quantized as _quantized
 from tunesmith.graph.importers.torch import reductions as _reductions
 from tunesmith.graph.importers.torch import shapes as _shapes
 from tunesmith.graph.importers.torch.call import TORCH_OPERATORS, SizeNumber, TorchCall, import_torch
@@ -42,7 +43,7 @@ from tunesmith.support.errors import ModelImportError, UserError
 
 __all__ = ["TORCH_OPERATORS", "from_torch"]
 
-CONVERTERS = (_creation, _elementwise, _images, _indexing, _nn, _ordering, _pooling, _reductions, _shapes)
+CONVERTERS = (_creation, _elementwise, _images, _indexing, _nn, _ordering, _pooling, _quantized, _reductions, _shapes)
 """Modules that register converters in TORCH_OPERATORS when they are imported."""
 
 DECOMPOSED = ("addmv",)
