@@ -4,8 +4,9 @@
         ->  cast(clip(round(relu(cast(sums) * (s / r) + (b / r - z * t / r) + cast(q) * (t / r)) + y)))
 
 A division for each element disappears, and a relu whose zeros the clamp makes.  Where bytes are only dequantised again, the clamped numbers
-are used, without a conversion to bytes and back.  Scales and zero points of one element become vectors over the channels: a number would be
-a literal of the program, and layers that differ only in it would be different programs to tune.
+are used, without a conversion to bytes and back, except by depthwise convolutions, which read bytes.  Scales and zero points of one element
+become vectors over the channels: a number would be a literal of the program, and layers that differ only in it would be different programs
+to tune.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.ir.node import Call, Constant, Operand, Operation, all_bindings, used
 from tunesmith.graph.ir.rewrite import Rewriter
 from tunesmith.graph.operators.element_types import float_range
+from tunesmith.graph.passes.depthwise import image_of_depthwise
 from tunesmith.ir.function import IRModule
 
 _LONGEST = 32
@@ -47,7 +49,12 @@ class _Fold(Rewriter):
 
     def __init__(self, func: GraphFunc) -> None:
         super().__init__()
-        self._uses = Counter([o for b in all_bindings(func.body) for o in used(b.operation)] + list(func.results))
+        bindings = list(all_bindings(func.body))
+        self._uses = Counter([o for b in bindings for o in used(b.operation)] + list(func.results))
+        images = {image_of_depthwise(b.operation) for b in bindings if isinstance(b.operation, Call)}
+        read = [b for b in bindings if b.results and b.results[0] in images and self._uses[b.results[0]] == 1]
+        self._bytes = {b.operation.args[0] for b in read if isinstance(b.operation, Call) and b.operation.operator == "dequantize"}
+        """Bytes that are dequantised for depthwise convolutions only."""
 
     def visit(self, operation: Operation, build: RegionBuilder) -> Sequence[Operand] | None:
         """See `Rewriter.visit`."""
@@ -83,7 +90,9 @@ class _Fold(Rewriter):
         """The scaled numbers that were clamped before they were converted to the bytes; None for bytes of other calls."""
         q, scale, zero = call.args
         before = next((old for old, new in self._new.items() if new is q), q)
-        cast = self.made_by(q) if self._uses[before] == 1 else None  # otherwise the numbers would be stored besides the bytes
+        if self._uses[before] > 1 or before in self._bytes:
+            return None  # otherwise the numbers would be stored besides the bytes
+        cast = self.made_by(q)
         clip = None if cast is None or cast.operator != "cast" else self.made_by(cast.args[0])
         if cast is None or clip is None or clip.operator != "clip" or not _is_number(scale, q) or not _is_number(zero, q):
             return None

@@ -4,6 +4,7 @@ A group is extended from a call to its immediate post-dominator if the kinds of 
 
     elementwise, broadcast, injective   are fused into an elementwise, broadcast or injective call, or a reduction
     reduction, fusable                  take subsequent elementwise and broadcast calls on results of the same shape
+    dequantize                          is fused into a depthwise convolution of its result, which then reads bytes
     opaque                              are never fused
 
 A group has at most MAX_CALLS calls, and none of its expressions becomes too large by inlining (`fused_size`).
@@ -18,6 +19,7 @@ from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.ir.node import PRIMITIVE, Binding, Call, Constant, Operand, Region, TensorType, with_branches
 from tunesmith.graph.ir.operator import BROADCAST, ELEMENTWISE, FUSABLE, GRAPH_OPERATORS, INJECTIVE, OPAQUE, REDUCTION, GraphOperator
 from tunesmith.graph.ir.outline import Outlined, users_of
+from tunesmith.graph.passes.depthwise import image_of_depthwise
 from tunesmith.graph.passes.fused_size import FusedSize
 from tunesmith.ir.function import IRModule
 from tunesmith.support.arguments import as_count
@@ -130,12 +132,14 @@ class Groups:
         if OPAQUE in kinds or kinds.isdisjoint(_ANCHORS) == anchors:
             return
         between = self._between(i, goal)
+        if any(self._converts_input(j) for j in (*between, goal)):
+            return
         if anchors:
             epilogue = (*between, goal)
             allowed = all(self._kind(j) in _POINTWISE and self._type(j).shape == self._type(i).shape for j in epilogue)
             allowed = allowed and not any(self._anchored(j) for j in epilogue)
         else:
-            allowed = all(self._kind(j) in _MAPS for j in between) and self._takes(goal, kinds)
+            allowed = all(self._kind(j) in _MAPS for j in between) and (self._takes(goal, kinds) or self._is_converted(i))
         if allowed:
             self._join({self._last[j] for j in (i, goal, *between)})
 
@@ -150,6 +154,19 @@ class Groups:
         if self._kind(goal) in _MAPS:
             return not self._anchored(goal) or (self._kind(goal) in _POINTWISE and kinds <= set(_POINTWISE))
         return self._kind(goal) == REDUCTION
+
+    def _converts_input(self, i: int) -> bool:
+        """Whether the call dequantises the image of a depthwise convolution, and nothing else reads it: the convolution then reads bytes,
+        a fourth of the memory, and converts them where it pads the image."""
+        op = self._operators[i]
+        if op is None or op.name != "dequantize" or len(self._users[i]) != 1 or self._users[i][0] == len(self.bindings):
+            return False
+        user = self.bindings[self._users[i][0]].operation
+        return isinstance(user, Call) and image_of_depthwise(user) is self.bindings[i].results[0]
+
+    def _is_converted(self, i: int) -> bool:
+        """Whether the group that ends with `i` is such a call alone."""
+        return self.members[i] == [i] and self._converts_input(i)
 
     def _between(self, i: int, goal: int) -> set[int]:
         """The positions on all paths from `i` to `goal`, exclusive."""
