@@ -16,7 +16,7 @@ from tunesmith.codegen.llvm.arena import PRIVATE, PRIVATE_BYTES, SHARED, SHARED_
 from tunesmith.codegen.llvm.kernel.loop_uses import LoopUses
 from tunesmith.codegen.llvm.kernel.masks import inactive_lanes_are_unused
 from tunesmith.codegen.llvm.kernel.store import StoreEmitter
-from tunesmith.codegen.llvm.kernel.store_groups import Interleaved, Tile, grouped_stores
+from tunesmith.codegen.llvm.kernel.store_groups import Interleaved, Products, Tile, grouped_stores
 from tunesmith.codegen.llvm.kernel.tile_registers import SCOPE, configuration_text, has_parallel_loop, uses_tiles
 from tunesmith.codegen.llvm.text import literal, llvm_type
 from tunesmith.ir.analysis.size_ranges import symbol_ranges
@@ -170,7 +170,7 @@ class _Function(StoreEmitter):
         t = type(n)
         if isinstance(n, Seq):
             for k in grouped_stores(n.stmts):
-                if isinstance(k, (Tile, Interleaved)):
+                if isinstance(k, (Tile, Interleaved, Products)):
                     self.store_group(k)
                 else:
                     self.statement(k)

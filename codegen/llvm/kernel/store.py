@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tunesmith.codegen.llvm.kernel.expr import ExprEmitter
 from tunesmith.codegen.llvm.kernel.masks import active_lanes
-from tunesmith.codegen.llvm.kernel.store_groups import Interleaved, Tile
+from tunesmith.codegen.llvm.kernel.store_groups import Interleaved, Products, Tile
 from tunesmith.codegen.llvm.kernel.tile_registers import SCOPE, TileRegisters
 from tunesmith.codegen.llvm.kernel.transpose import interleave, transpose
 from tunesmith.codegen.llvm.text import llvm_type, suffix
@@ -91,8 +91,11 @@ class StoreEmitter(ExprEmitter):
             self.call("void", f"llvm.masked.scatter.{suffix(n.value.dtype)}.v{lanes}p0", args)
         self.forget(n.buffer)
 
-    def store_group(self, group: Tile | Interleaved) -> None:
+    def store_group(self, group: Tile | Interleaved | Products) -> None:
         """Emit stores that are rearranged in registers."""
+        if isinstance(group, Products):
+            self.tiles.products(group.stores)
+            return
         element, lanes = dt.split(group.stores[0].value.dtype)
         size, values = dt.nbytes(element), [self.value(s.value) for s in group.stores]
         if isinstance(group, Interleaved):

@@ -2,7 +2,8 @@
 
 The tile of a convolution in NCHW has its channels in lanes and its pixels in different vectors.  Storing such a vector needs a scatter,
 one element at a time; after a transposition in registers, each vector holds the pixels of one channel and is stored whole.  Vectors that
-fill the gaps of each other, as in a packed operand of a dot product, are interleaved and stored at once.
+fill the gaps of each other, as in a packed operand of a dot product, are interleaved and stored at once.  Products of tiles are grouped to
+be ordered.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from dataclasses import dataclass
 
 from tunesmith.codegen.llvm.kernel.masks import active_lanes
 from tunesmith.ir.buffer import Buffer, BufferLoad
+from tunesmith.ir.expr import Call
+from tunesmith.ir.intrinsics import TILE_PRODUCTS
 from tunesmith.ir.poly import ONE, Poly, split_constant
 from tunesmith.ir.stmt import BufferStore, Stmt
 from tunesmith.ir.visit import walk_objects
@@ -56,14 +59,25 @@ class Interleaved:
         return self.stores[0].buffer
 
 
-Grouped = Stmt | Tile | Interleaved
+@dataclass(frozen=True, slots=True)
+class Products:
+    """Products of tiles that are added to different sums, and read no sums besides their own."""
+
+    stores: tuple[BufferStore, ...]
+
+
+Grouped = Stmt | Tile | Interleaved | Products
 
 
 def grouped_stores(stmts: Sequence[Stmt]) -> list[Grouped]:
-    """The statements in order, with strided stores grouped."""
+    """The statements in order, with strided stores and products of tiles grouped."""
     out: list[Grouped] = []
     at = 0
     while at < len(stmts):
+        if products := _products(stmts[at:]):
+            out.append(Products(tuple(products)))
+            at += len(products)
+            continue
         end = at
         while end < len(stmts) and _is_strided(stmts[end]):
             end += 1
@@ -74,6 +88,21 @@ def grouped_stores(stmts: Sequence[Stmt]) -> list[Grouped]:
             out.extend(_tiles_of([s for s in stmts[at:end] if type(s) is BufferStore]))
         at = end
     return out
+
+
+def _products(stmts: Sequence[Stmt]) -> list[BufferStore]:
+    """The products at the beginning, if there are several."""
+    out: list[BufferStore] = []
+    sums: set[tuple[Buffer, Poly]] = set()
+    for s in stmts:
+        if type(s) is not BufferStore or type(s.value) is not Call or s.value.name not in TILE_PRODUCTS:
+            break
+        place = s.buffer, s.indices[0]
+        if place in sums:
+            break
+        sums.add(place)
+        out.append(s)
+    return out if len(out) > 1 else []
 
 
 def _is_strided(s: Stmt) -> bool:

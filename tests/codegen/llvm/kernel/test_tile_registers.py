@@ -149,6 +149,31 @@ def test_a_loop_loads_each_operand_once() -> None:
         assert re.findall(r"tilestored\s+%tmm(\d)", text) == ["0", "1", "2", "3"]
 
 
+@pytest.mark.parametrize(("rows", "columns", "loads"), [(2, 2, 4), (3, 2, 7), (2, 3, 7), (4, 1, 5), (1, 6, 7), (6, 1, 7)])
+def test_products_are_ordered_so_that_they_share_operands(rows: int, columns: int, loads: int) -> None:
+    func = scheduled(product(16 * rows, 16 * columns, 64, "uint8", "int8", "int32"), lambda s: tiled(s, rows, columns, "tdpbusd"))
+    text, _ = emit_text(func, AMX)
+    assert text.count("call void @llvm.x86.tileloadd64") == loads
+    assert text.count("call void @llvm.x86.tdpbusd") == rows * columns
+
+
+def test_a_tile_times_itself_takes_two_registers() -> None:
+    """An instruction with two equal operands is illegal."""
+    func = parse("""
+@T.prim_func
+def f(A: T.Buffer((1024,), "int8"), D: T.Buffer((256,), "int32")):
+    for n in T.serial(1):
+        C = T.allocate((256,), "int32", scope="amx.tile")
+        C.vstore([0], T.Broadcast(T.int32(0), 256), stride=1)
+        C.vstore([0], T.tdpbssd(C.vload([0], 256, stride=1), A.vload([0], 1024, stride=1), A.vload([0], 1024, stride=1)), stride=1)
+        C.vstore([0], T.tdpbssd(C.vload([0], 256, stride=1), A.vload([0], 1024, stride=1), A.vload([0], 1024, stride=1)), stride=1)
+        D.vstore([0], C.vload([0], 256, stride=1), stride=1)
+""")
+    assert isinstance(func, PrimFunc)
+    text, _ = emit_text(func, AMX)
+    assert len(re.findall(r"tdpbssd\(i8 0, i8 (\d), i8 (?!\1)\d\)", text)) == 2
+
+
 def test_an_operand_is_loaded_again_after_a_store() -> None:
     """The second product reads what was stored after the first one."""
     text, _ = emit_text(
