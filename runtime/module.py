@@ -196,7 +196,6 @@ class Module(Compiled):
         from tunesmith.runtime.object_loader import load_object  # imports llvmlite, which is optional at run time
 
         loaded = load_object(data)
-        check_processor(loaded.symbols.defined, "the object")
         functions = {}
         for name in _entries(loaded.symbols.defined, "the object"):
             address = loaded.address(_PREFIX + name)

@@ -18,6 +18,7 @@ import llvmlite.binding as llvm
 from tunesmith.runtime.checker.argument_checker import CHECKERS, checker_text
 from tunesmith.runtime.elf_symbols import OBJECT, ElfSymbols, read_symbols
 from tunesmith.runtime.ffi import tvm_ffi
+from tunesmith.runtime.processor import check_processor
 from tunesmith.runtime.thread_support import STARTED, STATE, SUPPORT, support_text
 from tunesmith.runtime.threads import add_support, is_openmp_symbol, openmp_address
 from tunesmith.support.errors import RunError
@@ -61,7 +62,7 @@ def load_object(data: bytes) -> LoadedObject:
     libraries loaded by the process.  Takes about a millisecond.
 
     Raises:
-        RunError: the bytes are not an object for this machine, or need an undefined symbol.
+        RunError: the bytes are not an object for this machine, need an undefined symbol, or instructions that this processor lacks.
     """
     symbols = read_symbols(data)
     if symbols.kind != OBJECT or symbols.machine != platform.machine():
@@ -69,6 +70,7 @@ def load_object(data: bytes) -> LoadedObject:
         raise RunError(
             f"cannot load: it is {kind} for {symbols.machine}, and this is {platform.machine()}. Build an object for this machine"
         )
+    check_processor(symbols.defined, "the object")
     if not symbols.movable:
         raise RunError('cannot load: the object is not position-independent. Compile it with reloc="pic"')
     _bind(symbols.needed)

@@ -11,7 +11,8 @@ import platform
 import sys
 from functools import cache
 
-_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA = 158, 0x1023, 18
+ARCH_PRCTL, REQUEST_PERMISSION, TILE_DATA = 158, 0x1023, 18
+"""The system call of x86-64, and its arguments: ARCH_REQ_XCOMP_PERM and XFEATURE_XTILEDATA."""
 
 
 @cache
@@ -19,4 +20,4 @@ def tiles_permitted() -> bool:
     """Whether this process may use tile registers; asks for the permission on the first call."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return False
-    return int(ctypes.CDLL(None).syscall(_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA)) == 0
+    return int(ctypes.CDLL(None).syscall(ARCH_PRCTL, REQUEST_PERMISSION, TILE_DATA)) == 0

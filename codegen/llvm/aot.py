@@ -5,8 +5,9 @@ The object defines, for a model called `m`:
     int32_t  m_run_with(const void *parameters, const void *const *inputs, void *const *outputs, void *workspace)
     uint64_t m_signature(void)       size_t m_workspace_bytes(void)       uint32_t m_num_inputs(void), m_num_outputs(void)
 
-and needs at most libc, libm and libgomp.  Kernels and their data have internal linkage, so that objects of several models link.  Only
-outputs, workspace and the kernels' scratch memory are written, and concurrent calls share none of them: the model is reentrant.
+and a weak symbol that names its instruction sets; it needs at most libc, libm and libgomp.  Kernels and their data have internal linkage,
+so that objects of several models link.  Only outputs, workspace and the kernels' scratch memory are written, and concurrent calls share
+none of them: the model is reentrant.
 
 A library adds a *front*, once the location of the parameters is decided: `m_run`, which is `m_run_with` on the parameters inside the
 library; or `m_parameters`, which recognises the parameter file beside it.  `codegen.llvm.c_header` documents the functions for callers.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 from tunesmith.codegen.artifact import Artifact, Pack
 from tunesmith.codegen.llvm.compile import compile_assembly, compile_object
@@ -16,14 +16,12 @@ from tunesmith.codegen.params import check_scope, param_spec, param_specs, writt
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.poly import Param, Var
-from tunesmith.ir.target.cpus import cpuinfo_flag
 from tunesmith.ir.target.target import Target
 from tunesmith.lower.hoist_constant_packing import hoist_constant_packing
 from tunesmith.lower.pass_infra import Pipeline
 from tunesmith.lower.passes.check_bounds import sites_of
 from tunesmith.lower.pipelines import CPU
 from tunesmith.lower.size_versions import lower_versions, takes_empty, versions_of
-from tunesmith.runtime.processor import needs_symbol
 from tunesmith.support.errors import BuildError
 
 PACKING = ("call", "ahead", "both")
@@ -102,20 +100,7 @@ def emit_text(funcs: Functions, target: Target, pipeline: Pipeline = CPU) -> tup
             kernel = emit_kernel(lowered, module)
             refusal = kernel.detail if kernel.refuses else None
             entries.append(emit_entry(f.name, kernel.name, specs, declared, sites_of(lowered), refusal))
-    return "\n".join([module.text(), *entries, _needs(target, module.units)]) + "\n", [f.name for f in listed]
-
-
-_CHECKED = frozenset(
-    "sse3 ssse3 sse4.1 sse4.2 avx avx2 fma f16c bmi bmi2 avxvnni avx512f avx512bw avx512dq avx512vl avx512cd avx512vnni avx512bf16 "
-    "avx512fp16".split()
-)
-"""Instruction sets that code may use without a check of its own."""
-
-
-def _needs(target: Target, units: Collection[str]) -> str:
-    """The definition of the symbol that lists the instruction sets of x86 that the code may use, and the units that it does use."""
-    flags = [cpuinfo_flag(f) for f in (target.features & _CHECKED).union(units)]
-    return f'@"{needs_symbol(flags)}" = weak_odr constant i8 0' if flags else ""
+    return "\n".join([module.text(), *entries]) + "\n", [f.name for f in listed]
 
 
 def _sizes(func: PrimFunc) -> list[Var]:

@@ -10,6 +10,8 @@ import pytest
 import tunesmith
 from tunesmith.codegen.llvm.build import build, emit_text
 from tunesmith.codegen.llvm.export import export_library
+from tunesmith.graph.ir.builder import GraphBuilder
+from tunesmith.ir.function import IRModule
 from tunesmith.ir.target.cpus import CPUS, cpuinfo_flag, llvm_feature
 from tunesmith.ir.target.target import Target
 from tunesmith.ops.workload import workload
@@ -85,3 +87,18 @@ def test_code_with_tile_registers_needs_the_permission_of_the_kernel(monkeypatch
     monkeypatch.setattr(processor, "EMULATED", set())
     monkeypatch.setattr(processor, "tiles_permitted", lambda: True)
     check_processor([needs_symbol(["amx_tile"])], "code")
+
+
+@pytest.mark.parametrize("executor", ["graph", "vm", "aot"])
+def test_models_of_every_executor_are_refused(executor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those that are one object with its own entry point."""
+    b = GraphBuilder("main")
+    mod = IRModule({"main": b.finish(b.relu(b.input("x", (4, 64))))})
+    library = tunesmith.compile(mod, executor=executor).export_library(tmp_path / "model.so")
+    x = np.full((4, 64), 2, np.float32)
+    np.testing.assert_array_equal(tunesmith.load_module(library)(x), x)
+    monkeypatch.setattr(processor, "_flags", lambda: frozenset({"sse2"}))
+    with pytest.raises(RunError, match=r"model.so was compiled for a processor with .*, which this machine lacks"):
+        tunesmith.load_module(library)
+    with pytest.raises(RunError, match="the object was compiled for a processor with"):
+        tunesmith.compile(mod, executor=executor)(x)

@@ -18,6 +18,7 @@ from tunesmith.codegen.llvm.kernel.masks import inactive_lanes_are_unused
 from tunesmith.codegen.llvm.kernel.store import StoreEmitter
 from tunesmith.codegen.llvm.kernel.store_groups import Interleaved, Products, Tile, grouped_stores
 from tunesmith.codegen.llvm.kernel.tile_registers import SCOPE, configuration_text, has_parallel_loop, uses_tiles
+from tunesmith.codegen.llvm.required_features import required_features
 from tunesmith.codegen.llvm.text import literal, llvm_type
 from tunesmith.ir.analysis.size_ranges import symbol_ranges
 from tunesmith.ir.arith.interval import bounds
@@ -64,7 +65,8 @@ class Module:
         """The text of the module."""
         attributes = 'attributes #0 = { nounwind "no-trapping-math"="true" "prefer-vector-width"="512" }'
         tiles = [configuration_text()] if self.units else []
-        return "\n".join([*tiles, *self.globals, *sorted(self.declares), *self.functions, attributes, ""])
+        required = required_features(self.target, self.units)
+        return "\n".join([*tiles, *self.globals, *sorted(self.declares), *self.functions, attributes, *required, ""])
 
 
 @dataclass(frozen=True, slots=True)

@@ -203,6 +203,14 @@ def test_only_code_with_tiles_needs_the_unit() -> None:
     assert symbol is not None and {"amx_tile", "amx_bf16"} <= set(symbol[0].split(".")) and "amx_int8" not in symbol[0]
 
 
+def test_a_library_asks_for_the_permission_when_it_is_loaded() -> None:
+    """So that programs in C may use it, too."""
+    asks = "call i64 (i64, ...) @syscall(i64 158, i64 4131, i64 18)"
+    assert asks not in emit_text(product(64, 32, 64), AMX)[0]
+    text = emit_text(scheduled(product(64, 32, 64)), AMX)[0]
+    assert asks in text and "@llvm.global_ctors" in text
+
+
 def _parsed(body: str, tiles: int = 1, dtype: str = "int32") -> PrimFunc:
     made = parse(f"""
 @T.prim_func
