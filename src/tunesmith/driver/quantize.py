@@ -63,6 +63,7 @@ def quantize(
     *,
     percentile: float = 100.0,
     skip: Sequence[str] = (),
+    rows: bool = False,
     target: str | Target | None = None,
 ) -> IRModule:
     """Quantise the convolutions and matrix products of a model that have constant weights.
@@ -77,16 +78,22 @@ def quantize(
         percentile: of the elements of an activation in each batch, how many its range covers: 100 is from the least to the largest;
             99.99 ignores outliers, which are clamped.
         skip: patterns of the names of weights, as `"fc.*"`; these contractions stay float32.
+        rows: quantise the activations of matrix products in each call, every row by its largest magnitude (Dettmers et al., LLM.int8(),
+            NeurIPS 2022, without its outliers), so that no calibration data are needed: `batches` must be None, and convolutions stay
+            float32.  Rows with elements that are not finite have no defined result.
         target: target of the calibration run; by default this machine.
     Returns:
         The quantised model, for `tune` and `compile`.
     Raises:
-        UserError: no model, no batch, a percentile out of range, no contraction to quantise, or an activation that is not finite.
+        UserError: no model, no batch, a percentile out of range, no contraction to quantise, an activation that is not finite, or `rows`
+            together with calibration data.
     """
     if not isinstance(percentile, Real) or not 50.0 < percentile <= 100.0:
         raise UserError(f"percentile={percentile!r}: expected a number above 50 and up to 100")
     if not isinstance(skip, (str, list, tuple)) or not all(isinstance(pattern, str) for pattern in skip):
         raise UserError(f"skip={skip!r}: expected patterns of the names of weights, such as ['fc.*']")
+    if rows and batches is not None:
+        raise UserError("rows=True quantises activations in each call and needs no calibration data: leave out batches")
     _main(model, "quantize takes a model")
     prepared = fold_scale_axis(fold_constants(simplify_inference(model)))
     main = _main(prepared, "quantize takes a model")
@@ -94,6 +101,8 @@ def quantize(
     found = [c for b in main.body.bindings if isinstance(c := b.operation, Call) and _is_quantizable(c, patterns)]
     if not found:
         raise UserError("the model has no convolution or matrix product with constant float32 weights to quantise (see skip=)")
+    if rows:
+        return prepared.update({"main": _QuantizeRows(patterns)(main)})
     if batches is None:
         return prepared.update({"main": _Quantize(None, patterns)(main)})
     observed = list(dict.fromkeys([c.args[0] for c in found]))
@@ -230,6 +239,40 @@ class _Quantize(Rewriter):
             self._done[x] = build.dequantize(build.quantize(x, *pair, name=x.name), *pair, name=x.name)
         weights = build.dequantize(*_rounded_weights(w, 0 if operation.operator == "conv2d" and _is_oihw(operation) else -1), name=w.name)
         return [build.call(operation.operator, self._done[x], weights, **operation.keywords)]
+
+
+class _QuantizeRows(Rewriter):
+    """Quantise the rows of activations in each call, and multiply in integers.
+
+    Args:
+        skip: patterns of weights that stay float32.
+    """
+
+    def __init__(self, skip: Sequence[str]) -> None:
+        super().__init__()
+        self._skip = skip
+        self._done: dict[Operand, tuple[Operand, Operand]] = {}
+
+    def visit(self, operation: Operation, build: RegionBuilder) -> Sequence[Operand] | None:
+        """See `Rewriter.visit`."""
+        is_product = isinstance(operation, Call) and operation.operator == "matmul"
+        if self.in_branch or not isinstance(operation, Call) or not is_product or not _is_quantizable(operation, self._skip):
+            return None
+        x, w = operation.args
+        assert isinstance(w, Constant)
+        if x not in self._done:
+            peak = build.max(build.abs(x), axes=(-1,), keepdims=True)
+            scale = build.maximum(build.multiply(peak, Constant("unit", np.float32(1 / 127))), Constant("least", np.float32(_LEAST)))  # type: ignore[arg-type]
+            numbers = build.clip(build.round(build.divide(x, scale)), min=-127.0, max=127.0)
+            self._done[x] = build.cast(numbers, dtype="int8", name=x.name), scale
+        q, scale = self._done[x]
+        weights, units, _ = _rounded_weights(w, -1)
+        sums = build.cast(build.matmul(q, weights, out_dtype="int32"), dtype="float32")
+        return [build.multiply(build.multiply(sums, scale), Constant(units.name, units.data.reshape(-1)))]
+
+
+_LEAST = 2.0**-100
+"""Least scale of a row, so that rows of zeros are not divided by 0."""
 
 
 def _is_oihw(call: Call) -> bool:
