@@ -20,7 +20,7 @@ from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.gpu import BLOCK_AXES, SHARED_SCOPES, is_block_axis
 from tunesmith.ir.poly import ZERO, Op, Poly, Var, minimum, poly
-from tunesmith.ir.stmt import Allocate, BufferStore, For, Seq, Stmt
+from tunesmith.ir.stmt import Allocate, BufferStore, For, Seq, Stmt, seq
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import transform, walk
 from tunesmith.lower.loop_carried import carries_values
@@ -28,6 +28,8 @@ from tunesmith.lower.pass_infra import function_pass
 from tunesmith.lower.simplifier import Simplifier
 from tunesmith.support.errors import BuildError
 
+TILES = "amx.tile"
+"""The scope of tile registers."""
 MAX_POINTS = 1 << 17
 """Limit on enumerated iterations."""
 MAX_NESTED = 32
@@ -46,6 +48,8 @@ def plan_allocations(func: PrimFunc, target: Target) -> PrimFunc:
             of a buffer; a buffer of scope register has dynamic extents.
     """
     body, remaining = _with_allocations(func, target) if func.allocs else (func.body, ())
+    if any(b.scope == TILES for b in func.allocs):
+        body = transform(body, {Allocate: _around_tiles})
     _check_private(func.name, body, ())
     if not func.allocs:
         return func
@@ -85,6 +89,22 @@ def _with_allocations(func: PrimFunc, target: Target) -> tuple[Stmt, tuple[Buffe
     for b in reversed(nested):
         body = Allocate(b, body)
     return body, tuple(outside[len(nested) :])
+
+
+def _around_tiles(n: Allocate, recurse: Any) -> Stmt:
+    """Allocate tile registers from their first to their last use, so that parallel loops before and after are outside."""
+    made: Allocate = n.map_children(recurse)
+    return _narrowed(made.buffer, made.body) if made.buffer.scope == TILES else made
+
+
+def _narrowed(b: Buffer, n: Stmt) -> Stmt:
+    if type(n) is Allocate:
+        return Allocate(n.buffer, _narrowed(b, n.body))
+    using = [i for i, k in enumerate(n.stmts) if _uses(k, b)] if type(n) is Seq else []
+    if type(n) is not Seq or not using:
+        return Allocate(b, n)
+    first, end = using[0], using[-1] + 1
+    return seq([*n.stmts[:first], Allocate(b, seq(n.stmts[first:end])), *n.stmts[end:]])
 
 
 def _check_private(name: str, n: Stmt, private: tuple[Buffer, ...]) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.script.syntax import T
-from tunesmith.ir.stmt import Allocate
+from tunesmith.ir.stmt import Allocate, For
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import walk
 from tunesmith.lower.passes.flatten_buffers import flatten_buffers
@@ -208,6 +208,28 @@ def fused(A: T.Buffer((2, 13), "int32"), C: T.Buffer((2, 13), "int32")):
 def test_conditions_on_quotients(lowered: Lowered) -> None:
     """A condition on the outer of two fused axes is one on the fused loop, so that the parallel loop carries no value."""
     assert shapes(lowered(fused, plan_allocations)) == {"R": [1, 1]}
+
+
+@T.prim_func
+def tiles(A: T.Buffer((16, 16), "int32"), C: T.Buffer((16, 16), "int32")):
+    P = T.alloc_buffer((16, 16), "int32")
+    B = T.alloc_buffer((16, 16), "int32", scope="amx.tile")
+    R = T.alloc_buffer((16, 16), "int32", scope="workspace")
+    for i in T.parallel(16):
+        for j in T.serial(16):
+            P[i, j] = A[i, j]
+    for i, j in T.grid(16, 16):
+        B[i, j] = P[i, j]
+    for i, j in T.grid(16, 16):
+        R[i, j] = B[i, j]
+    for i, j in T.grid(16, 16):
+        C[i, j] = R[i, j]
+
+
+def test_tile_registers_are_allocated_from_their_first_to_their_last_use(lowered: Lowered) -> None:
+    """Their configuration belongs to a thread, so that no parallel loop may be inside."""
+    found = [n for n in walk(lowered(tiles, plan_allocations).body) if type(n) is Allocate and n.buffer.scope == "amx.tile"]
+    assert [[type(n) for n in walk(x.body) if type(n) in (Allocate, For)] for x in found] == [[For] * 4]
 
 
 def test_flatten_buffers(lowered: Lowered, assert_golden: Golden) -> None:
