@@ -174,6 +174,20 @@ def f(A: T.Buffer((1024,), "int8"), D: T.Buffer((256,), "int32")):
     assert len(re.findall(r"tdpbssd\(i8 0, i8 (\d), i8 (?!\1)\d\)", text)) == 2
 
 
+def test_vectors_across_the_rows_of_a_tile_are_refused() -> None:
+    """Strided stores whose lanes are adjacent would be rearranged for memory."""
+    stores = "".join([f"    C.vstore([{j}], T.Broadcast(T.int32(0), 16), stride=16)\n" for j in range(16)])
+    func = parse(f"""
+@T.prim_func
+def f(D: T.Buffer((256,), "int32")):
+    C = T.allocate((256,), "int32", scope="amx.tile")
+{stores}    D.vstore([0], C.vload([0], 256, stride=1), stride=1)
+""")
+    assert isinstance(func, PrimFunc)
+    with pytest.raises(BuildError, match="other code than tensor intrinsics of whole tiles"):
+        emit_text(func, AMX)
+
+
 def test_an_operand_is_loaded_again_after_a_store() -> None:
     """The second product reads what was stored after the first one."""
     text, _ = emit_text(
