@@ -96,9 +96,22 @@ def sketches(func: PrimFunc, target: Target) -> list[Named]:
     """Named schedules for a function with exactly one contraction that an instruction of the target computes; none for others."""
     found = candidate(func, target) if target.base == "llvm" else None
     tiles = None if found is None else tile_product_of(found.main, target)
-    if found is None or tiles is None:
+    if found is None or tiles is None or len(_final_readers(func, found.main)) > 1:
         return []
     return [(p.name, lambda s, p=p: schedule(s, found, tiles, p, target)) for p in plans(func, found, tiles, target)]  # type: ignore[misc]
+
+
+def _final_readers(func: PrimFunc, main: Block) -> list[Block]:
+    """The blocks that read the sums and write an output: directly, or by blocks that are inlined.  One nest has one of them."""
+    found: dict[Block, None] = {}
+    stack = consumers(func, main)
+    while stack:
+        b = stack.pop()
+        if is_output(func, b):
+            found[b] = None
+        else:
+            stack += consumers(func, b)
+    return list(found)
 
 
 def plans(func: PrimFunc, found: Candidate, tiles: TileProduct, target: Target) -> list[Plan]:

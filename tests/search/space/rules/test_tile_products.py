@@ -79,6 +79,22 @@ def test_vectors_have_no_tiles() -> None:
     assert instruction(workload("matmul(m=64,n=32,k=64,ta=1,dtype=uint8,rhs_dtype=int8)").func) is None, "its groups are no neighbours"
 
 
+def test_a_result_with_two_readers_has_no_sketch() -> None:
+    """The sums of a nest have one epilogue."""
+    a, b, r = te.placeholder((32, 64), "int8", "A"), te.placeholder((64, 32), "int8", "B"), te.reduce_axis(64, "k")
+    c = te.compute((32, 32), lambda i, j: te.sum(a[i, r].astype("int32") * b[r, j].astype("int32"), axis=r), "C")
+    d, e = (te.compute((32, 32), lambda i, j, n=n: c[i, j] + n, name) for n, name in ((1, "D"), (2, "E")))
+    assert sketches(te.create_prim_func([a, b, d]), AMX)
+    assert sketches(te.create_prim_func([a, b, d, e]), AMX) == []
+
+
+def test_padding_for_a_single_task_is_outside_of_its_tiles() -> None:
+    """The loops of a single task are gone, and the rows are padded by all threads before it."""
+    for sketch in generate(product(5, 15, 64), AMX, rules=[sketches]).sketches:
+        for row in sketch.space.sample(2, np.random.default_rng(0)):
+            build(sketch.concretize(tuple(row.tolist())), AMX)
+
+
 CASES = {
     "whole": "matmul(m=32,n=48,k=128,dtype=uint8,rhs_dtype=int8)",
     "padded": "matmul(m=21,n=18,k=70,dtype=int8,rhs_dtype=int8)",
