@@ -92,6 +92,9 @@ def _resolve_cpu(given: dict[str, Value], where: str) -> Resolved:
             "Omit mtriple, or name another processor."
         )
     features = _with_mattr(row.features, str(given.get("mattr", "")))
+    foreign = sorted([f for f in features if f.startswith(("amx-", "avx"))]) if row.arch != "x86_64" else []
+    if foreign:  # LLVM would end the process at the first instruction that it cannot select
+        raise TargetError(f"{where}: mattr adds {foreign[0]}, a feature of x86_64, and mcpu {given['mcpu']!r} is {row.arch}.")
     bits, registers = vector_width(row.arch, features)
     _check_vector_bits(given, bits, where)
     values: dict[str, Value] = {

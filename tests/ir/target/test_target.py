@@ -242,6 +242,7 @@ def test_targets_are_immutable(kind: str) -> None:
         ("llvm -mcpu=zenver5 -num-cores=2", ["unknown mcpu 'zenver5'", "Did you mean 'znver5'?", "-vector-bits="]),
         ("llvm -mcpu=znver5 -num-cores=2 -mtriple=aarch64-unknown-linux-gnu", ["does not fit mcpu 'znver5'", "x86_64"]),
         ("llvm -mcpu=znver5 -num-cores=2 -mtriple=riscv64-unknown-linux-gnu", ["not supported", "x86_64, aarch64"]),
+        ("llvm -mcpu=apple-m1 -num-cores=2 -mattr=+amx-bf16", ["mattr adds amx-bf16, a feature of x86_64", "'apple-m1' is aarch64"]),
         ("llvm -mcpu=haswell -num-cores=2 -vector-bits=512", ["vector_bits 512 is not possible on haswell", "from 64 to 256"]),
         ("llvm -mcpu=haswell -num-cores=2 -vector-bits=192", ["a power of two"]),
         ("cuda -arch=sm_91", ["unknown arch 'sm_91'", "sm_90", "Did you mean"]),
