@@ -253,6 +253,8 @@ class _Function(StoreEmitter):
         e: Any = n.value
         if type(e) is Call and e.name in PREFETCHES:
             load: Any = e.args[0]
+            if load.buffer.scope == SCOPE:
+                raise self.tiles.not_a_tile(load.buffer)
             at = self.address(load.buffer, load.indices[0])
             level = "3" if e.name == "prefetch" else "2"
             self.call("void", "llvm.prefetch.p0", [("ptr", at), ("i32", "0"), ("i32", level), ("i32", "1")])

@@ -243,6 +243,7 @@ OTHER = "C of scope amx.tile is accessed by other code than tensor intrinsics of
 REFUSED = [
     ("        D[0] = C[0] + 1", 1, "C of scope amx.tile is read by other code than tensor intrinsics"),
     ("        C[0] = 1", 1, OTHER),
+    ("        T.evaluate(T.prefetch(C[0]))", 1, OTHER),
     (ZERO.replace("int32(0)", "int32(1)"), 1, OTHER),
     (ZERO.replace("[0]", "[16]"), 2, "is accessed at the element 16; a tile register has a constant number"),
     (f"        for m in T.serial(2):\n    {ZERO.replace('[0]', '[m * 256]')}", 2, "Unroll the loops that index its tiles"),
