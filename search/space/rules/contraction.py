@@ -251,7 +251,7 @@ def nest(s: Schedule, main: str, readers: Sequence[str], pads: Sequence[str], pl
     Args:
         s: the schedule.
         main: the contraction.
-        readers: the epilogue, which reads the accumulators; empty if they are written as they are.
+        readers: the blocks that read the accumulators; empty if they are written as they are.
         pads: blocks that pad an operand and are not inlined.
         plan: the structural choices.
         target: the machine.
@@ -289,7 +289,8 @@ def nest(s: Schedule, main: str, readers: Sequence[str], pads: Sequence[str], pl
         mark_epilogue(s, fill)
     else:
         epilogue = _epilogue(s, block, readers, plan)
-        s.reverse_compute_at(epilogue, over_tiles[-1])
+        for b in [epilogue, *map(s.get_block, readers[1:])]:
+            s.reverse_compute_at(b, over_tiles[-1])
     if plan.pack is not None:
         copy = _pack(s, block, plan, levels, cut[0] if cut else vec1)
         if plan.constant:
@@ -304,7 +305,8 @@ def nest(s: Schedule, main: str, readers: Sequence[str], pads: Sequence[str], pl
         s.unroll(x)
     if window is not None:
         s.unroll(window)
-    mark_epilogue(s, epilogue)
+    for b in [epilogue, *map(s.get_block, readers[1:])]:
+        mark_epilogue(s, b)
     init = None if plan.blocked else s.decompose_reduction(block, reduction[0])
     if plan.dot is not None:
         if init is not None:

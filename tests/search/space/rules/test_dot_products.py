@@ -15,6 +15,7 @@ from tunesmith.ir.visit import blocks_under
 from tunesmith.runtime.module import Module
 from tunesmith.schedule.schedule import replay
 from tunesmith.search.space.rules.block_classes import is_contraction
+from tunesmith.search.space.rules.contraction import sketches as contraction_sketches
 from tunesmith.search.space.rules.dot_instruction import dot_of
 from tunesmith.search.space.rules.dot_products import sketches
 from tunesmith.search.space.rules_table import generate
@@ -158,3 +159,24 @@ def test_bfloat16(k: int) -> None:
 def test_the_default_space_contains_both_rules() -> None:
     names = [s.name for s in generate(product(64, 64, 64, constant=True), ZEN5).sketches]
     assert any(name.startswith("dot ") for name in names) and any(name.startswith("tile ") for name in names)
+
+
+@pytest.mark.parametrize("left", ["uint8", "float32"])
+def test_every_reader_of_the_sums_is_part_of_the_nest(left: str) -> None:
+    """Two results of one product: both read the accumulators."""
+    right, out = ("int8", "int32") if left == "uint8" else ("float32", "float32")
+    a, b, r = te.placeholder((13, 33), left, "A"), te.placeholder((33, 40), right, "B"), te.reduce_axis(33, "k")
+    c = te.compute((13, 40), lambda i, j: te.sum(a[i, r].astype(out) * b[r, j].astype(out), axis=r), "C")
+    d, e = (te.compute((13, 40), lambda i, j, n=n: c[i, j] + n, name) for n, name in ((1, "D"), (2, "E")))
+    func = te.create_prim_func([a, b, d, e], "both")
+    shapes = [([x.as_int() for x in p.shape], p.dtype) for p in func.params[:2]]  # type: ignore[union-attr]
+    given = [np.random.default_rng(0).integers(0, 9, shape).astype(dtype) for shape, dtype in shapes]
+    want = run(func, given)[2:]
+    space = generate(func, HERE, rules=[contraction_sketches, sketches])
+    assert space.sketches and not space.refused
+    for sketch in space.sketches:
+        for row in sketch.space.sample(2, np.random.default_rng(1)):
+            got = [np.zeros_like(x) for x in want]
+            Module.from_object(build(sketch.concretize(tuple(int(x) for x in row)), HERE).data)["both"](*given, *got)
+            for x, y in zip(got, want, strict=True):
+                np.testing.assert_array_equal(x, y)
