@@ -204,7 +204,7 @@ def plans(func: PrimFunc, found: Candidate, target: Target, axis: int, dot: Dot 
     windows = [False, True] if any(i.kind == "R" and 1 < (i.extent.const or 0) <= WINDOW for i in main.iters) else [False]
     longest = max([i.extent.const or 0 for i in main.iters if i.kind == "R"], default=0) // (1 if dot is None else dot.group)
     padded = padded or (dot is not None and dot.tail)
-    cuts = (False, True) if longest >= BLOCKS[0] * 2 and not (found.followed or padded or across) else (False,)
+    cuts = (False, True) if _has_blocks(longest) and not (found.followed or padded or across) else (False,)
     paddings: tuple[str | None, ...] = ("inline", "block", "root") if padded else (None,)
     if dot is not None and padded:
         paddings = ("block", "root")  # the instruction reads groups of neighbours without conditions
@@ -218,6 +218,11 @@ def plans(func: PrimFunc, found: Candidate, target: Target, axis: int, dot: Dot 
             (False, True), packs, paddings, windows, cuts, threading
         )
     ]
+
+
+def _has_blocks(extent: int) -> bool:
+    """Whether a reduction has at least two blocks, of a size that covers it within the bound of `sample_tile`."""
+    return extent >= BLOCKS[0] * 2 and any(4 * (-(-extent // n) * n - extent) <= extent + 16 for n in BLOCKS if n < extent)
 
 
 def packs_well(main: Block, o: Operand, vector: Var, constant: bool = False) -> bool:

@@ -56,6 +56,13 @@ def test_names_are_unique_and_the_space_is_not_trivial(text: str) -> None:
     assert space.size() > 3
 
 
+@pytest.mark.parametrize(("k", "is_blocked"), [(128, True), (129, False), (136, False), (150, False), (151, True), (300, True)])
+def test_reductions_without_a_fitting_block_have_no_blocked_sketch(k: int, is_blocked: bool) -> None:
+    space = generate(workload(f"matmul(m=96,n=200,k={k})").func, TARGET)
+    assert any("blocked" in s.name for s in space.sketches) == is_blocked
+    assert not space.missing
+
+
 def test_an_operand_that_is_read_twice_is_packed_once() -> None:
     """Squared distances of rows: (x - y) * (x - y)."""
     x, y, k = te.placeholder((60, 20), name="x"), te.placeholder((50, 20), name="y"), te.reduce_axis(20, "k")
