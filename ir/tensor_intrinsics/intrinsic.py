@@ -54,7 +54,7 @@ class TensorIntrinsic:
         latency: of a chain of them, in the same unit; 0 if it is that of a multiply-add.
         masked: the implementation accepts a number of leading iterations.  Otherwise loops execute partial tiles.
     Raises:
-        UserError: a name without instruction set.  The description is checked when it is used first.
+        UserError: a name without instruction set, or features of another form.  The description is checked when it is used first.
     """
 
     name: str
@@ -69,6 +69,11 @@ class TensorIntrinsic:
     def __post_init__(self) -> None:
         if "." not in self.name:
             raise UserError(f"the tensor intrinsic {self.name!r} needs the name of its instruction set in front, such as x86.{self.name}")
+        if not isinstance(self.features, tuple) or not self.features or not all(isinstance(f, frozenset) for f in self.features):
+            raise UserError(
+                f"the tensor intrinsic {self.name}: features={self.features!r} is not a tuple of frozensets, of which the target must have "
+                "one. Spell it (frozenset({'avx512f'}),), or (frozenset(),) for every target"
+            )
 
     @cached_property
     def function(self) -> PrimFunc:

@@ -29,7 +29,8 @@ def tensorize_loops(func: PrimFunc, target: Target) -> PrimFunc:
     execute, as they do a nest whose indices were simplified by its guards, `C[0]` for `C[j]` where j < 1.
 
     Raises:
-        BuildError: the target has no such instruction, or a nest without guards does not match the description.
+        BuildError: the target has no such instruction, a nest without guards does not match the description, or the implementation
+            returns no statement.
     """
     made: dict[str, int] = {}
 
@@ -59,6 +60,11 @@ def tensorize_loops(func: PrimFunc, target: Target) -> PrimFunc:
             guards = [*guards, IsNegative(-passing)]  # operands that all lanes share are in range only if a lane is active
         # More iterations than the loop has may pass a guard.
         replaced = intrinsic.implementation(operands, None if passing is None else minimum(passing, n.extent))
+        if not isinstance(replaced, Stmt):
+            raise BuildError(
+                f"{func.name}: the implementation of the tensor intrinsic {intrinsic.name} returned an object of type "
+                f"{type(replaced).__name__}, not a statement of tunesmith.ir.stmt, such as a BufferStore"
+            )
         made[intrinsic.name] += 1
         return _wrapped(guards, replaced)
 

@@ -10,6 +10,7 @@ from tunesmith.schedule.handles import LoopRV
 from tunesmith.schedule.primitive import primitive
 from tunesmith.schedule.state import ScheduleState
 from tunesmith.support.errors import UserError
+from tunesmith.support.nearest_name import did_you_mean
 
 
 @primitive
@@ -42,6 +43,13 @@ def tensorize(s: ScheduleState, loop: LoopRV, intrinsic: str) -> None:
     Keeps: results; the order of summation is that of the instruction.  Loops execute tiles of which a guard excludes iterations (source:
         TVM's tensorize).
     """
+    if intrinsic not in TENSOR_INTRINSICS:
+        known = TENSOR_INTRINSICS.names()
+        message = (
+            f"unknown tensor intrinsic {intrinsic!r}; worker processes know those of packages, and none that a program registers."
+            f"{did_you_mean(intrinsic, known)} Known: {', '.join(known)}."
+        )
+        raise s.refuse("known-intrinsic", message)
     try:
         found = TENSOR_INTRINSICS.get(intrinsic)
     except UserError as error:

@@ -44,7 +44,7 @@ def first(s: Schedule) -> object:
 
 def test_tensorize_known_intrinsic(refuse: Refuse) -> None:
     s = changed()
-    message = "unknown tensor intrinsic 'x86.vpdpbusd'"
+    message = "unknown tensor intrinsic 'x86.vpdpbusd'; worker processes know those of packages, and none that a program registers. Did you"
     refuse("tensorize", "known-intrinsic", message, s, lambda: s.tensorize(first(s), "x86.vpdpbusd"))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,12 +16,12 @@ from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.interpreter.interpret import run
 from tunesmith.ir.poly import Poly, Var, poly
 from tunesmith.ir.script.parser import parse
-from tunesmith.ir.stmt import BufferStore, For
+from tunesmith.ir.stmt import BufferStore, For, Seq
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.tensor_intrinsics.intrinsic import TENSOR_INTRINSICS, Operand, TensorIntrinsic
 from tunesmith.lower.pipelines import CPU
 from tunesmith.schedule.schedule import Schedule
-from tunesmith.support.errors import BuildError
+from tunesmith.support.errors import BuildError, UserError
 
 Apply = Callable[..., Schedule]
 Golden = Callable[..., None]
@@ -232,3 +233,18 @@ def test_indices_that_guards_simplify_are_partial_tiles() -> None:
     s.tensorize(s.split(s.get_loops(s.get_block("C"))[1], [None, 4])[1], "test.add")
     with pytest.raises(BuildError, match=r"every tile of the tensor intrinsic test.add is partial.*pad_einsum"):
         build(s)
+
+
+@pytest.mark.parametrize("features", ["avx2", ("avx2",), [frozenset({"avx2"})], frozenset({"avx2"}), ()])
+def test_features_are_sets(features: tuple[frozenset[str], ...]) -> None:
+    with pytest.raises(UserError, match=r"test\.none: features=.* is not a tuple of frozensets.*Spell it \(frozenset\("):
+        TensorIntrinsic("test.none", "", lambda operands, active: Seq(()), features=features)
+
+
+def test_an_implementation_returns_a_statement(monkeypatch: pytest.MonkeyPatch) -> None:
+    s = Schedule(product(8, 64, 32), decisions=((4,), (2,)))
+    tiled(s, 4, 2)
+    known = TENSOR_INTRINSICS.get("x86.vpdpbusd.512")
+    monkeypatch.setitem(TENSOR_INTRINSICS._values, known.name, replace(known, implementation=lambda operands, active: None))
+    with pytest.raises(BuildError, match=r"x86\.vpdpbusd\.512 returned an object of type NoneType, not a statement of tunesmith\.ir"):
+        CPU(s.func, ZEN5)
