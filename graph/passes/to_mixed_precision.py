@@ -17,6 +17,7 @@ from fnmatch import fnmatchcase
 
 from tunesmith.graph.ir.builder import RegionBuilder
 from tunesmith.graph.ir.function import GraphFunc
+from tunesmith.graph.ir.name_patterns import warn_unmatched
 from tunesmith.graph.ir.node import Call, Constant, Operand, Operation
 from tunesmith.graph.ir.operator import GRAPH_OPERATORS
 from tunesmith.graph.ir.rewrite import Rewriter
@@ -45,7 +46,8 @@ def with_precision(mod: IRModule, precision: Precision) -> IRModule:
 
     Args:
         mod: a model: a module with graph functions.
-        precision: the policy of all contractions, or of those with an operand whose name matches a pattern.
+        precision: the policy of all contractions, or of those with an operand whose name matches a pattern.  A pattern that matches no
+            name is a PatternWarning.
     Raises:
         UserError: a policy is unknown, or the module has no graph function.
     """
@@ -56,6 +58,8 @@ def with_precision(mod: IRModule, precision: Precision) -> IRModule:
             f"precision={precision!r} is for models: this module has no graph function. Give the operators of a function the types, "
             'as in "matmul(m=512,n=512,k=512,dtype=bfloat16)"'
         )
+    if isinstance(precision, Mapping):
+        warn_unmatched(graphs.values(), [pattern for pattern in precision if pattern != "*"], "precision")
     attrs = {name: tuple(sorted({**dict(f.attrs), PRECISION: text}.items())) for name, f in graphs.items()}
     return mod.update({name: f.with_(attrs=attrs[name]) for name, f in graphs.items()})
 
@@ -79,6 +83,8 @@ def _text(precision: Precision) -> str:
     for pattern, policy in given.items():
         if policy not in POLICIES:
             hint = did_you_mean(str(policy), POLICIES, 0.5)
+            if policy in ("int8", "uint8"):
+                hint = " tunesmith.quantize makes a model in int8."
             raise UserError(f"there is no precision policy {policy!r}; policies are {', '.join(POLICIES)}.{hint}")
         if not isinstance(pattern, str) or not pattern or any(c.isspace() or c == "=" for c in pattern):
             raise UserError(f"precision={precision!r}: {pattern!r} is not a pattern of names, such as 'layer1.*'")

@@ -14,6 +14,7 @@ from tunesmith.driver.quantize import OutputError
 from tunesmith.graph.ir.builder import GraphBuilder
 from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.ir.interpret import run
+from tunesmith.graph.ir.name_patterns import PatternWarning
 from tunesmith.graph.ir.node import Call, Constant, If, all_bindings
 from tunesmith.graph.ir.script_printer import large_constants
 from tunesmith.graph.ir.verify import verify
@@ -210,7 +211,10 @@ def test_percentiles_ignore_outliers() -> None:
 def test_skipped_weights() -> None:
     given = batches(8, 16)
     assert quantised(tunesmith.quantize(network(), given, skip="fc1*")) == ["fc2.weight"]
-    assert quantised(tunesmith.quantize(network(), given, skip=["fc2.weight", "nothing"])) == ["fc1.weight"]
+    assert quantised(tunesmith.quantize(network(), given, skip=["fc2.weight"])) == ["fc1.weight"]
+    message = r"skip: no name matches the pattern 'fc2_weight'\. Did you mean 'fc2\.weight'\? Weights: fc1\.weight, fc2\.weight\."
+    with pytest.warns(PatternWarning, match=message):
+        assert quantised(tunesmith.quantize(network(), given, skip=["fc1*", "fc2_weight"])) == ["fc2.weight"]
     assert len(zero_points(tunesmith.quantize(network(), given, skip=("fc2*",)))) == 1
 
 
@@ -383,6 +387,10 @@ def test_refusals() -> None:
     for batch in (data(8, 16), None, {"x": data(8, 16)}, "x"):
         with pytest.raises(UserError, match="a batch is a list of the arguments of a call, such as \\[x\\], not a"):
             tunesmith.quantize(network(), [batch])  # type: ignore[list-item]
+    with pytest.raises(UserError, match=r"batches are lists of the arguments of calls, such as \[\[x1\], \[x2\]\], not a int"):
+        tunesmith.quantize(network(), 3)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="batches are lists of the arguments of calls.*, not a NoneType"):
+        tunesmith.output_errors(network(), network(), None)  # type: ignore[arg-type]
     for skip in (3, None, [3]):
         with pytest.raises(UserError, match=r"skip=.*: expected patterns of the names of weights"):
             tunesmith.quantize(network(), batches(8, 16), skip=skip)  # type: ignore[arg-type]

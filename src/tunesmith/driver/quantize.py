@@ -18,6 +18,7 @@ import numpy as np
 from tunesmith.driver.compile import compile
 from tunesmith.graph.ir.builder import RegionBuilder
 from tunesmith.graph.ir.function import GraphFunc
+from tunesmith.graph.ir.name_patterns import warn_unmatched
 from tunesmith.graph.ir.node import Call, Constant, Operand, Operation, Region, Value
 from tunesmith.graph.ir.rewrite import Rewriter
 from tunesmith.graph.passes.fold_constants import fold_constants
@@ -77,7 +78,8 @@ def quantize(
             activations stay float32: for models that are bound by reading weights, such as decoders of single tokens.
         percentile: of the elements of an activation in each batch, how many its range covers: 100 is from the least to the largest;
             99.99 ignores outliers, which are clamped.
-        skip: patterns of the names of weights, as `"fc.*"`; these contractions stay float32.
+        skip: patterns of the names of weights, as `"fc.*"`; these contractions stay float32.  A pattern that matches no name is a
+            PatternWarning.
         rows: quantise the activations of matrix products in each call, every row by its largest magnitude (Dettmers et al., LLM.int8(),
             NeurIPS 2022, without its outliers), so that no calibration data are needed: `batches` must be None, and convolutions stay
             float32.  Rows with elements that are not finite have no defined result.
@@ -94,11 +96,14 @@ def quantize(
         raise UserError(f"skip={skip!r}: expected patterns of the names of weights, such as ['fc.*']")
     if rows and batches is not None:
         raise UserError("rows=True quantises activations in each call and needs no calibration data: leave out batches")
+    if batches is not None:
+        _check_batches(batches)
     _main(model, "quantize takes a model")
     prepared = fold_scale_axis(fold_constants(simplify_inference(model)))
     main = _main(prepared, "quantize takes a model")
     patterns = [skip] if isinstance(skip, str) else list(skip)
     found = [c for b in main.body.bindings if isinstance(c := b.operation, Call) and _is_quantizable(c, patterns)]
+    warn_unmatched([main], patterns, "skip")
     if not found:
         raise UserError("the model has no convolution or matrix product with constant float32 weights to quantise (see skip=)")
     if rows:
@@ -122,6 +127,7 @@ def output_errors(reference: IRModule, model: IRModule, batches: Iterable[Batch]
     Raises:
         UserError: no batch, or a module without a graph function `main`, or different numbers or shapes of results.
     """
+    _check_batches(batches)
     main, other = (_main(m, "output_errors takes two models") for m in (reference, model))
     if len(main.results) != len(other.results):
         raise UserError(f"the models have {len(main.results)} and {len(other.results)} results, which cannot be compared")
@@ -146,6 +152,11 @@ def _main(mod: IRModule, what: str) -> GraphFunc:
     if not isinstance(main, GraphFunc):
         raise UserError(f"{what}: this module has no graph function `main`")
     return main
+
+
+def _check_batches(batches: object) -> None:
+    if not isinstance(batches, Iterable):
+        raise UserError(f"batches are lists of the arguments of calls, such as [[x1], [x2]], not a {type(batches).__name__}")
 
 
 def _arguments(batch: Batch) -> Batch:

@@ -8,6 +8,7 @@ import pytest
 import tunesmith
 from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.ir.interpret import run
+from tunesmith.graph.ir.name_patterns import PatternWarning
 from tunesmith.graph.ir.node import Call, Constant, all_bindings
 from tunesmith.graph.ir.script_parser import parse
 from tunesmith.graph.ir.script_printer import large_constants
@@ -170,12 +171,20 @@ def test_text_and_its_constants_round_trip() -> None:
         np.testing.assert_array_equal(a, b)
 
 
+def test_a_pattern_that_matches_nothing_is_a_warning() -> None:
+    mod = module(BLOCK)
+    with pytest.warns(PatternWarning, match=r"precision: no name matches the pattern 'head\.\*'\. Weights: w\.$"):
+        with_precision(mod, {"w": "bf16", "head.*": "bf16", "*": "f32"})
+
+
 def test_refusals() -> None:
     mod = module(BLOCK)
     with pytest.raises(UserError, match=r"there is no precision policy 'bf61'; policies are f32, bf16, bf16x3\. Did you mean 'bf16'"):
         with_precision(mod, "bf61")
     with pytest.raises(UserError, match="there is no precision policy 'fp8'"):
         with_precision(mod, {"w": "fp8"})
+    with pytest.raises(UserError, match=r"there is no precision policy 'int8'; .*\. tunesmith\.quantize makes a model in int8\."):
+        with_precision(mod, "int8")
     with pytest.raises(UserError, match=r"'a b' is not a pattern of names, such as 'layer1\.\*'"):
         with_precision(mod, {"a b": "bf16"})
     func = workload("matmul(m=4,n=4,k=4)").func
