@@ -64,11 +64,11 @@ def check_runs_here(target: Target) -> None:
     arch = "aarch64" if target.mtriple.startswith(("aarch64", "arm64")) else "x86_64"
     if arch != host.arch:
         raise BuildError(
-            f"code for {target} cannot run here: it is {arch}, this machine is {host.arch}. Export it, or use Target.detect()."
+            f"code for {target} cannot run here: it is {arch}, this machine is {host.arch}. Run it on its machine, or use Target.detect()."
         )
     missing = missing_features(target)
     if missing:
         raise BuildError(
             f"code for {target} cannot run here: this {host.model_name} ({host.mcpu}) lacks {', '.join(missing)}. "
-            "Export it for its machine, or use Target.detect()."
+            "Run it on its machine, or use Target.detect()."
         )

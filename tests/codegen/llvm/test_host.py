@@ -63,7 +63,7 @@ def test_llvm_supports_every_name_and_feature(capfd: pytest.CaptureFixture[str])
 
 def test_another_architecture_is_refused() -> None:
     other = "apple-m1" if detect_host().arch == "x86_64" else "haswell"
-    with pytest.raises(BuildError, match=r"cannot run here: it is .*, this machine is .*Export it"):
+    with pytest.raises(BuildError, match=r"cannot run here: it is .*, this machine is .*Run it on its machine"):
         check_runs_here(Target(f"llvm -mcpu={other} -num-cores=1"))
 
 
