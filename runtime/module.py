@@ -44,7 +44,7 @@ from tunesmith.runtime.shared_libraries import load_library
 from tunesmith.runtime.thread_support import STARTED, STATE
 from tunesmith.runtime.threads import add_support, is_openmp_symbol, load_openmp
 from tunesmith.runtime.timing import Samples, TimingPolicy, measure
-from tunesmith.support.errors import RunError
+from tunesmith.support.errors import OtherMachineError, RunError
 
 _PREFIX = "__tvm_ffi_"
 _RESERVED = ("_metadata_", "_doc_", "_library_bin", "_library_ctx")
@@ -67,7 +67,7 @@ class CompiledFunction:
 
     __slots__ = ("ffi", "name", "parameters")
 
-    def __init__(self, name: str, ffi: tvm_ffi.Function) -> None:
+    def __init__(self, name: str, ffi: Any) -> None:
         self.name = name
         self.ffi = ffi
         """The TVM-FFI function, which raises untranslated errors."""
@@ -167,6 +167,28 @@ class CompiledFunction:
 
     def __repr__(self) -> str:
         return f"<compiled function {self.name}>"
+
+
+class RefusedFunction(CompiledFunction):
+    """A function compiled for another machine, which can be exported, but not called."""
+
+    __slots__ = ("reason",)
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(name, None)
+        self.reason = reason
+
+    def __call__(self, *arguments: object) -> object:
+        """Refuse the call.  Raises OtherMachineError."""
+        raise OtherMachineError(self.reason)
+
+    def prepared(self, *arguments: object) -> partial[object]:
+        """Refuse to prepare a call.  Raises OtherMachineError."""
+        raise OtherMachineError(self.reason)
+
+    def bind(self, *arguments: object) -> Callable[[], object]:
+        """Refuse to prepare a call.  Raises OtherMachineError."""
+        raise OtherMachineError(self.reason)
 
 
 class Module(Compiled):

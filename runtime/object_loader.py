@@ -21,7 +21,7 @@ from tunesmith.runtime.ffi import tvm_ffi
 from tunesmith.runtime.processor import check_processor
 from tunesmith.runtime.thread_support import STARTED, STATE, SUPPORT, support_text
 from tunesmith.runtime.threads import add_support, is_openmp_symbol, openmp_address
-from tunesmith.support.errors import RunError
+from tunesmith.support.errors import OtherMachineError, RunError
 
 
 class LoadedObject:
@@ -62,12 +62,13 @@ def load_object(data: bytes) -> LoadedObject:
     libraries loaded by the process.  Takes about a millisecond.
 
     Raises:
-        RunError: the bytes are not an object for this machine, need an undefined symbol, or instructions that this processor lacks.
+        OtherMachineError: the bytes are not an object for this machine, or need instructions that its processor lacks.
+        RunError: the object needs an undefined symbol, or is not position-independent.
     """
     symbols = read_symbols(data)
     if symbols.kind != OBJECT or symbols.machine != platform.machine():
         kind = "an object" if symbols.kind == OBJECT else "not an object but a linked file"
-        raise RunError(
+        raise OtherMachineError(
             f"cannot load: it is {kind} for {symbols.machine}, and this is {platform.machine()}. Build an object for this machine"
         )
     check_processor(symbols.defined, "the object")

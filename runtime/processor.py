@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
-from tunesmith.support.errors import RunError
+from tunesmith.support.errors import OtherMachineError
 from tunesmith.support.tile_permission import tiles_permitted
 
 NEEDS = "__tunesmith_needs_v1."
@@ -38,17 +38,17 @@ def check_processor(symbols: Iterable[str], what: str) -> None:
         symbols: the symbols that it defines.
         what: the code, for the message.
     Raises:
-        RunError: this processor lacks one, or the kernel refuses the permission.
+        OtherMachineError: this processor lacks one, or the kernel refuses the permission.
     """
     needed = {flag for s in symbols if s.startswith(NEEDS) for flag in s.removeprefix(NEEDS).split(".") if flag}
     missing = sorted(needed - _flags() - EMULATED) if needed and _flags() else []
     if missing:
-        raise RunError(
+        raise OtherMachineError(
             f"{what} was compiled for a processor with {', '.join(missing)}, which this machine lacks. Compile it for this machine, or for "
             'a target that both have, such as Target("llvm -mcpu=x86-64-v3 -num-cores=2")'
         )
     if TILES in needed - EMULATED and not tiles_permitted():
-        raise RunError(
+        raise OtherMachineError(
             f"{what} uses the tile registers of AMX, and the kernel refuses this process the permission to use them "
             "(arch_prctl ARCH_REQ_XCOMP_PERM), which needs Linux 5.16 and no sandbox that filters the call. Compile it for a target "
             'without them, such as Target("llvm -mattr=-amx-tile")'

@@ -85,6 +85,10 @@ class RunError(UserError):
     """A compiled function was called with invalid arguments, or failed at run time."""
 
 
+class OtherMachineError(RunError):
+    """Code was compiled for another machine, and cannot run on this one."""
+
+
 class ModelImportError(UserError):
     """A model cannot be imported; every unsupported operator is listed."""
 

@@ -19,7 +19,7 @@ from tunesmith.runtime import processor
 from tunesmith.runtime.elf_symbols import read_symbols
 from tunesmith.runtime.module import Module
 from tunesmith.runtime.processor import NEEDS, check_processor, needs_symbol
-from tunesmith.support.errors import RunError
+from tunesmith.support.errors import OtherMachineError, RunError
 
 ADD = workload("add(shape=64)")
 V4 = Target("llvm -mcpu=x86-64-v4 -num-cores=1")
@@ -102,3 +102,15 @@ def test_models_of_every_executor_are_refused(executor: str, tmp_path: Path, mon
         tunesmith.load_module(library)
     with pytest.raises(RunError, match="the object was compiled for a processor with"):
         tunesmith.compile(mod, executor=executor)(x)
+
+
+@pytest.mark.parametrize("target", ["llvm -mcpu=neoverse-n1 -num-cores=1", "llvm -mcpu=x86-64-v3 -mattr=+avx512f,+amx-int8 -num-cores=1"])
+def test_functions_of_another_machine_can_be_compiled_but_not_called(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that they can be exported."""
+    monkeypatch.setattr(processor, "_flags", lambda: frozenset({"sse2"}))
+    made = tunesmith.compile(ADD.func, target=target)
+    assert made.functions == ("add",) and made.artifact.data
+    x = np.ones(64, np.float32)
+    for call in (made, made["add"], made.bind, made["add"].bind, made.time):
+        with pytest.raises(OtherMachineError, match="machine"):
+            call(x, x, x)

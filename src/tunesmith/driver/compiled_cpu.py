@@ -14,8 +14,8 @@ from tunesmith.driver.compiled import CompiledModule
 from tunesmith.graph.tuning.apply_records import Coverage
 from tunesmith.ir.function import PrimFunc
 from tunesmith.measure.evaluator.packed_call import load_call
-from tunesmith.runtime.module import Module
-from tunesmith.support.errors import RunError
+from tunesmith.runtime.module import Module, RefusedFunction
+from tunesmith.support.errors import OtherMachineError, RunError
 
 
 class CompiledCpuModule(Module, CompiledModule):
@@ -23,8 +23,11 @@ class CompiledCpuModule(Module, CompiledModule):
 
     @classmethod
     def from_artifact(cls, artifact: Artifact, coverage: tuple[Coverage, ...] = ()) -> CompiledCpuModule:
-        """Load object code into this process.  Raises RunError for the code of another machine."""
-        module = cast(CompiledCpuModule, cls.from_object(artifact.data))
+        """Load object code into this process.  The functions of another machine can be exported; calls raise OtherMachineError."""
+        try:
+            module = cast(CompiledCpuModule, cls.from_object(artifact.data))
+        except OtherMachineError as error:
+            module = cls({name: RefusedFunction(name, str(error)) for name in artifact.functions}, "object for another machine")
         module.artifact = artifact
         module.coverage = coverage
         return module
@@ -49,6 +52,8 @@ class CompiledCpuModule(Module, CompiledModule):
             RunError: there are several functions, or none of this name; an argument does not match its parameter.
         """
         function = self.function_name(name)
+        if isinstance(self[function], RefusedFunction):
+            return self[function].bind(*arguments)
         try:
             return load_call(self.artifact.code(function), self[function].passable(arguments) or arguments)
         except RunError as error:  # the packed call has no information about written parameters
@@ -66,15 +71,13 @@ class CompiledCpuModule(Module, CompiledModule):
 def load_cpu(
     artifact: Artifact, coverage: tuple[Coverage, ...], remarks: tuple[str, ...], functions: Iterable[PrimFunc]
 ) -> CompiledCpuModule:
-    """Load functions of the CPU.
+    """Load functions of the CPU.  Those of another machine can be exported, but not called.
 
     Args:
         artifact: the object code.
         coverage: results of record lookups.
         remarks: warnings about the programs.
         functions: the programs, which say what parameters are written.
-    Raises:
-        RunError: the code is for another machine.
     """
     module = CompiledCpuModule.from_artifact(artifact, coverage)
     module.remarks = remarks

@@ -28,6 +28,7 @@ from tunesmith.ir.function import IRModule
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.evaluator.correctness import relative_error
 from tunesmith.support.errors import UserError
+from tunesmith.support.free_memory import return_free_memory
 
 Batch = Sequence[Any]
 """The arguments of one call of the model: numpy arrays or torch tensors."""
@@ -210,6 +211,7 @@ def _ranges(
             low[i], high[i] = min(low[i], bounds[0]), max(high[i], bounds[1])
     if not np.isfinite(low).all():
         raise UserError("no calibration batch was given, or all are empty: pass a list of the arguments of typical calls")
+    return_free_memory()
     return [(float(a), float(b)) for a, b in zip(low, high, strict=True)]
 
 

@@ -46,6 +46,7 @@ from tunesmith.search.task_scheduler import TaskScheduler, TaskState, check_weig
 from tunesmith.search.tuner import Callback, Progress, Tuning
 from tunesmith.support.arguments import as_count, refuse_keywords
 from tunesmith.support.errors import InternalError, TunesmithError, UserError
+from tunesmith.support.free_memory import return_free_memory
 from tunesmith.support.seeds import recorded_seed
 from tunesmith.support.user_code import described
 
@@ -154,6 +155,7 @@ def tune(
             manifest["outcome"] = "interrupted"
         elif report.tasks and all(t.failure for t in report.tasks):
             manifest["outcome"] = f"failed: {report.tasks[0].failure}"
+    return_free_memory()
     return report
 
 
