@@ -7,6 +7,7 @@ group.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tunesmith.ir.analysis.access_regions import Access, reads
@@ -58,22 +59,10 @@ class Dot:
 
 def dot_of(b: Block, target: Target) -> Dot | None:
     """How the block uses an instruction that the target has; None if it cannot."""
-    update, vector = reassociable_update(b), vector_axis(b)
-    if update is None or vector is None or update.op != "add" or not isinstance(update.term, Binary) or update.term.op != "mul":
+    vector = vector_axis(b)
+    if vector is None or b.iters[vector].extent == ONE:  # no tile would be whole
         return None
-    if b.iters[vector].extent == ONE:  # no tile would be whole
-        return None
-    out = update.store.buffer.dtype
-    for left, right in ((update.term.a, update.term.b), (update.term.b, update.term.a)):
-        if not all(isinstance(x, Cast) and x.dtype == out and isinstance(x.a, BufferLoad) for x in (left, right)):
-            continue
-        a, p = (next(r for r in reads(b) if r.buffer is x.a.buffer and r.indices == x.a.indices) for x in (left, right))  # type: ignore[attr-defined]
-        found = INSTRUCTIONS.get((a.buffer.dtype, p.buffer.dtype, out))
-        if found is None or a.buffer is p.buffer:
-            continue
-        axis = b.iters[vector].var
-        if any(axis in e.vars for e in a.indices) or not any(e.as_var() is axis for e in p.indices):
-            continue
+    for found, a, p in operands_of(b, vector, INSTRUCTIONS):
         # Dimensions of one element separate no elements.
         indices = [e for e, size in zip(a.indices, a.buffer.shape, strict=True) if size != ONE]
         for n, it in enumerate(b.iters if indices else ()):
@@ -89,6 +78,31 @@ def dot_of(b: Block, target: Target) -> Dot | None:
                     if bits <= target.vector_bits and TENSOR_INTRINSICS.get(name).is_available(target.features):
                         return Dot(name, bits // 32, found[1], vector, n, p, held, tail)
     return None
+
+
+def operands_of(
+    b: Block, columns: int, instructions: Mapping[tuple[str, str, str], tuple[str, int]]
+) -> Iterator[tuple[tuple[str, int], Access, Access]]:
+    """The instructions whose types are those of a sum of products of converted elements, with the reads of both operands.
+
+    Args:
+        b: the block.
+        columns: position of the iteration variable along which the second operand is packed, and which the first one does not have.
+        instructions: by the types of the operands and of the sum.
+    """
+    update = reassociable_update(b)
+    if update is None or update.op != "add" or not isinstance(update.term, Binary) or update.term.op != "mul":
+        return
+    out, axis = update.store.buffer.dtype, b.iters[columns].var
+    for pair in ((update.term.a, update.term.b), (update.term.b, update.term.a)):
+        loads = [x.a for x in pair if isinstance(x, Cast) and x.dtype == out and isinstance(x.a, BufferLoad)]
+        if len(loads) < len(pair):
+            continue
+        a, p = [next(r for r in reads(b) if r.buffer is load.buffer and r.indices == load.indices) for load in loads]
+        found = instructions.get((a.buffer.dtype, p.buffer.dtype, out))
+        separate = any(e.as_var() is axis for e in p.indices) and not any(axis in e.vars for e in a.indices)
+        if found is not None and a.buffer is not p.buffer and separate:
+            yield found, a, p
 
 
 def vectorize_groups(s: Schedule, copy: BlockRV) -> None:

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tunesmith.ir.analysis.access_regions import Access, reads
+from tunesmith.ir.analysis.access_regions import Access, reads, writes
 from tunesmith.ir.analysis.guards import step_of
-from tunesmith.ir.analysis.reduction_update import reassociable_update
-from tunesmith.ir.buffer import BufferLoad
-from tunesmith.ir.expr import Binary, Cast
 from tunesmith.ir.intrinsics import TILE_BYTES
 from tunesmith.ir.poly import ONE
 from tunesmith.ir.stmt import Block
@@ -21,6 +18,7 @@ from tunesmith.ir.tensor_intrinsics.intrinsic import TENSOR_INTRINSICS
 from tunesmith.ir.tile_products import ROWS
 from tunesmith.schedule.layout import Layout
 from tunesmith.search.space.rules.block_classes import vector_axis
+from tunesmith.search.space.rules.dot_instruction import operands_of
 
 INSTRUCTIONS = {
     ("bfloat16", "bfloat16", "float32"): ("tdpbf16ps", 2),
@@ -63,36 +61,21 @@ class TileProduct:
 
 def tile_product_of(b: Block, target: Target) -> TileProduct | None:
     """How the block uses a product of tiles that the target has; None if it cannot."""
-    update, columns = reassociable_update(b), vector_axis(b)
-    if update is None or columns is None or update.op != "add" or not isinstance(update.term, Binary) or update.term.op != "mul":
+    columns, (result, *_) = vector_axis(b), writes(b)
+    if columns is None or any(e.as_var() is None for e in result.indices) or b.iters[columns].extent.const is None:
         return None
-    if any(e.as_var() is None for e in update.store.indices) or b.iters[columns].extent.const is None:
-        return None
-    out = update.store.buffer.dtype
-    for x, y in ((update.term.a, update.term.b), (update.term.b, update.term.a)):
-        if not all(isinstance(e, Cast) and e.dtype == out and isinstance(e.a, BufferLoad) for e in (x, y)):
-            continue
-        left, packed = (next(r for r in reads(b) if r.buffer is e.a.buffer and r.indices == e.a.indices) for e in (x, y))  # type: ignore[attr-defined]
-        found = INSTRUCTIONS.get((left.buffer.dtype, packed.buffer.dtype, out))
-        if found is None or left.buffer is packed.buffer:
-            continue
-        name, group = found
+    for (name, group), left, packed in operands_of(b, columns, INSTRUCTIONS):
         if not TENSOR_INTRINSICS.get(f"x86.{name}").is_available(target.features):
             continue
         reduced = _reduced(b, left, packed, group)
         rows = _rows(b, left, packed, columns)
-        if reduced is None or rows is None or not _separates(b, left, packed, columns):
+        if reduced is None or rows is None:
             continue
         multiples = {rows: ROWS, columns: ROWS, reduced: ROWS * group}
         padding = tuple([multiples[n] if n in multiples and (it.extent.const or 1) % multiples[n] else 1 for n, it in enumerate(b.iters)])
-        return TileProduct(f"x86.{name}", "f32" if out == "float32" else "s32", group, rows, columns, reduced, left, packed, padding)
+        suffix = "f32" if result.buffer.dtype == "float32" else "s32"
+        return TileProduct(f"x86.{name}", suffix, group, rows, columns, reduced, left, packed, padding)
     return None
-
-
-def _separates(b: Block, left: Access, packed: Access, columns: int) -> bool:
-    """Whether the columns are an index of the packed operand, and only of it."""
-    axis = b.iters[columns].var
-    return any(e.as_var() is axis for e in packed.indices) and not any(axis in e.vars for e in left.indices)
 
 
 def _reduced(b: Block, left: Access, packed: Access, group: int) -> int | None:

@@ -151,12 +151,18 @@ def tune(
             notes = [note for note in notes if note not in once]  # the progress has it, and no sampler was asked
         report = dataclasses.replace(_with_equal_programs(report, named), notes=tuple(notes))
         manifest["tasks"] = [_manifest_entry(t) for t in report.tasks]
-        if report.interrupted:
-            manifest["outcome"] = "interrupted"
-        elif report.tasks and all(t.failure for t in report.tasks):
-            manifest["outcome"] = f"failed: {report.tasks[0].failure}"
+        if failure := _failure(report):
+            manifest["outcome"] = failure
     return_free_memory()
     return report
+
+
+def _failure(report: Report) -> str | None:
+    """The outcome of a run that did not end well, for its manifest."""
+    if report.interrupted:
+        return "interrupted"
+    failed = report.tasks and all(t.failure for t in report.tasks)
+    return f"failed: {report.tasks[0].failure}" if failed else None
 
 
 def _manifest_entry(task: TaskReport) -> dict[str, object]:

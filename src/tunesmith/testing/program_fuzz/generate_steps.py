@@ -16,6 +16,7 @@ from tunesmith.ir.gpu import AXES
 from tunesmith.ir.indirect_index import IndirectIndex
 from tunesmith.ir.stmt import Block, BufferStore, For, Seq
 from tunesmith.ir.tensor_intrinsics.intrinsic import TENSOR_INTRINSICS
+from tunesmith.ir.tensor_intrinsics.match import described_nest
 from tunesmith.ir.visit import walk
 from tunesmith.schedule.primitive import PRIMITIVES
 from tunesmith.schedule.primitives.annotate import KEYS
@@ -324,7 +325,13 @@ def _kind(inner: float) -> Callable[[StepGenerator], Arguments]:
 
 
 def _tensorize(m: StepGenerator) -> Arguments:
-    return [("loop", m.loop(0.7)), ("intrinsic", m.c.one(TENSOR_INTRINSICS.names()))]
+    """Usually a loop and an intrinsic of equal extents."""
+    names = TENSOR_INTRINSICS.names()
+    extents = [f.extent for f in m.s.loops_of(m.block)] if m.block in m.blocks else []
+    nests = {n: [f.extent for f in described_nest(TENSOR_INTRINSICS.get(n))[0].loops] for n in names}
+    equal = [(at, n) for at in range(len(extents)) for n in names if [e for e in extents[at:] if e != 1] == nests[n]]
+    at, name = m.c.one(equal) if equal and m.c.chance(0.8) else (m.loop(0.7).depth, m.c.one(names))
+    return [("loop", LoopRef(m.block, at)), ("intrinsic", name)]
 
 
 def _annotate(m: StepGenerator) -> Arguments:
