@@ -14,13 +14,13 @@ class Files:
     """Files of a model.
 
     Attributes:
-        library: our exported model.
+        exported: our exported model.
         precision: its precision.
         qdq: the quantised ONNX file; empty without one.
         quantized: the exported model that `tunesmith.quantize` made; empty without one.
     """
 
-    library: str
+    exported: str
     precision: str
     qdq: str = ""
     quantized: str = ""

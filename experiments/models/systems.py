@@ -73,7 +73,7 @@ class System:
 
 def ours(model: Any, inputs: Any, threads: int, files: Files) -> ModelCall:
     """The exported model, with the threads of the process."""
-    return _loaded(files.library, inputs, files.precision)
+    return _loaded(files.exported, inputs, files.precision)
 
 
 def ours_quantize(model: Any, inputs: Any, threads: int, files: Files) -> ModelCall:
