@@ -209,6 +209,7 @@ _LIBRARY: dict[str, tuple[str, ...]] = {
         "divide",
         "equal",
         "floor_divide",
+        "fma",
         "fmod",
         "greater",
         "greater_equal",

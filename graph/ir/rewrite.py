@@ -27,6 +27,7 @@ class Rewriter:
 
     def __init__(self) -> None:
         self._new: dict[Operand, Operand] = {}
+        self._old: dict[Operand, Operand] = {}
         self._made: dict[Operand, Call] = {}
         self._branches = 0
 
@@ -60,13 +61,17 @@ class Rewriter:
         """
         if func.codegen is not None:
             return func
-        self._new, self._made, self._branches = {}, {}, 0
+        self._new, self._old, self._made, self._branches = {}, {}, {}, 0
         body = self._region(func.body)
         return func if body is func.body else func.with_(body=body)
 
     def operand(self, o: Operand) -> Operand:
         """The replacement of `o`, or `o` itself."""
         return self._new.get(o, o)
+
+    def original(self, o: Operand) -> Operand:
+        """The first operand of the old function that `o` replaces, or `o` itself."""
+        return self._old.get(o, o)
 
     def _operands(self, old: tuple[Operand, ...]) -> tuple[Operand, ...]:
         new = tuple([self.operand(o) for o in old])
@@ -94,7 +99,10 @@ class Rewriter:
             raise ScriptError(
                 f"{type(self).__name__}: cannot replace {len(b.results)} results ({b.results[0].name}, ...) by {len(made)} operands"
             )
-        self._new.update((old, new) for old, new in zip(b.results, made, strict=True) if old is not new)
+        for old, new in zip(b.results, made, strict=True):
+            if old is not new:
+                self._new[old] = new
+                self._old.setdefault(new, old)
 
     def _operation(self, old: Operation) -> Operation:
         """The operation with replaced operands; `old` itself if none changed."""

@@ -12,13 +12,15 @@ from typing import Any
 import numpy as np
 
 from tunesmith.graph.ir.operator import BROADCAST, GraphOperator
-from tunesmith.graph.operators.element_types import ALL, BOOLS, NUMBERS, require
-from tunesmith.ir.expr import Expr, compare, select
+from tunesmith.graph.operators.element_types import ALL, BOOLS, FLOATS, NUMBERS, require
+from tunesmith.ir.expr import Expr, call, cast, compare, select
+from tunesmith.ir.intrinsics import intrinsic
 from tunesmith.ir.poly import ONE, Poly
 from tunesmith.ops import formulas
 from tunesmith.ops import tensor_expression as te
 from tunesmith.ops.binary import BINARY, element_of
 from tunesmith.ops.tensor_expression import Tensor
+from tunesmith.support import dtype as dt
 from tunesmith.support.errors import ScriptError
 
 
@@ -144,3 +146,17 @@ def _np_where(condition: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray
 
 
 WHERE = GraphOperator("where", BROADCAST, _where, _np_where, meaning="a where the condition is true, b elsewhere.")
+
+
+def _fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    require(FLOATS, a, b, c)
+    wide = "float32" if dt.bits(a.dtype) == 16 else a.dtype
+    return combined(lambda *operands: cast(a.dtype, call("fma", *[cast(wide, x) for x in operands])), a, b, c)
+
+
+def _np_fma(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    wide = np.dtype(np.float32) if a.dtype.itemsize == 2 else a.dtype
+    return np.asarray(intrinsic("fma").numpy(*[x.astype(wide) for x in (a, b, c)])).astype(a.dtype)
+
+
+FMA = GraphOperator("fma", BROADCAST, _fma, _np_fma, meaning="a * b + c, rounded once; 16-bit floats are computed in float32.")

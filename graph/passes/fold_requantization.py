@@ -1,29 +1,32 @@
 """Fold the scale of a quantised result into the scales and biases that precede it.
 
     quantize(relu(cast(sums) * s + b + dequantize(q, t, z)), r, y)
-        ->  cast(clip(round(relu(cast(sums) * (s / r) + (b / r - z * t / r) + cast(q) * (t / r)) + y)))
+        ->  cast(round(clip(fma(cast(q), t / r, fma(cast(sums), s / r, b / r - z * t / r + y)))))
 
-A division for each element disappears, and a relu whose zeros the clamp makes.  Where bytes are only dequantised again, the clamped numbers
-are used, without a conversion to bytes and back, except by depthwise convolutions, which read bytes.  Scales and zero points of one element
-become vectors over the channels: a number would be a literal of the program, and layers that differ only in it would be different programs
-to tune.
+A division for each element disappears, a relu whose zeros the clamp makes, and all constants that are added become one.  Where bytes are
+dequantised in the function that computes them, the rounded numbers are used, without a conversion to bytes and back.  Scales and zero
+points of one element become vectors over the channels: a number would be a literal of the program, and layers that differ only in it would
+be different programs to tune.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tunesmith.graph.ir.builder import RegionBuilder
 from tunesmith.graph.ir.function import GraphFunc
-from tunesmith.graph.ir.node import Call, Constant, Operand, Operation, all_bindings, used
+from tunesmith.graph.ir.node import Call, Constant, Operand, Operation, Value, all_bindings, used
 from tunesmith.graph.ir.rewrite import Rewriter
 from tunesmith.graph.operators.element_types import float_range
+from tunesmith.graph.passes.dead_code import dead_code
 from tunesmith.graph.passes.depthwise import image_of_depthwise
 from tunesmith.ir.function import IRModule
+from tunesmith.support import dtype as dt
 
 _LONGEST = 32
 """Most calls before a `quantize` into which its scale is folded, one after the other."""
@@ -37,7 +40,24 @@ class _TooLarge(Exception):
 
 def fold_requantization(mod: IRModule) -> IRModule:
     """Rewrite `quantize` with one scale whose operand is computed from an integer contraction, by values that have no other use."""
-    return mod.update({name: _Fold(f)(f) for name, f in mod.items() if isinstance(f, GraphFunc)})
+    done = {name: _Fold(f)(f) for name, f in mod.items() if isinstance(f, GraphFunc)}
+    return dead_code(mod.update(done)) if any(done[name] is not mod[name] for name in done) else mod
+
+
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    """A linear combination: the sum of products of operands and coefficients, and a constant.
+
+    Attributes:
+        terms: operands and their coefficients; None is 1.
+        constant: a number, or a vector over the channels.
+    """
+
+    terms: tuple[tuple[Operand, Any], ...]
+    constant: Any = 0.0
+
+    def __add__(self, other: _Sum) -> _Sum:
+        return _Sum(self.terms + other.terms, self.constant + other.constant)
 
 
 class _Fold(Rewriter):
@@ -51,10 +71,29 @@ class _Fold(Rewriter):
         super().__init__()
         bindings = list(all_bindings(func.body))
         self._uses = Counter([o for b in bindings for o in used(b.operation)] + list(func.results))
-        images = {image_of_depthwise(b.operation) for b in bindings if isinstance(b.operation, Call)}
-        read = [b for b in bindings if b.results and b.results[0] in images and self._uses[b.results[0]] == 1]
-        self._bytes = {b.operation.args[0] for b in read if isinstance(b.operation, Call) and b.operation.operator == "dequantize"}
-        """Bytes that are dequantised for depthwise convolutions only."""
+        self._bytes = self._read_as_bytes(func)
+        self._numbers: dict[Operand, Operand] = {}
+        """Bytes -> the rounded numbers that were converted to them."""
+
+    def _read_as_bytes(self, func: GraphFunc) -> set[Operand]:
+        """The bytes of `func` that are dequantised in another function than the one that computes them."""
+        calls = {b.results[0]: b.operation for b in all_bindings(func.body) if isinstance(b.operation, Call) and b.results}
+        source = {v: call.args[0] for v, call in calls.items() if call.operator == "dequantize"}
+        position: dict[Operand, int] = {v: i for i, v in enumerate(calls)}
+        found: set[Operand] = set()
+        for call in calls.values():
+            image = image_of_depthwise(call)
+            if isinstance(image, Value) and image in source and self._uses[image] == 1:
+                found.add(source[image])
+            if call.operator == "add":
+                # The branch that is quantised first takes the sum into its function (`fuse_operators`), and reads the bytes of the other.
+                branches = [
+                    source[a]
+                    for a in call.args
+                    if isinstance(a, Value) and a in source and self._uses[source[a]] == 1 and source[a] in position
+                ]
+                found.update(sorted(branches, key=position.__getitem__)[1:])
+        return found
 
     def visit(self, operation: Operation, build: RegionBuilder) -> Sequence[Operand] | None:
         """See `Rewriter.visit`."""
@@ -69,7 +108,7 @@ class _Fold(Rewriter):
         return made
 
     def _quantized(self, call: Call, build: RegionBuilder) -> Sequence[Operand] | None:
-        """The clamped numbers, as bytes."""
+        """The rounded numbers, as bytes."""
         x, scale, zero = call.args
         if not isinstance(scale, Constant) or not isinstance(zero, Constant) or not _is_number(scale, x) or not _is_number(zero, x):
             return None
@@ -79,75 +118,93 @@ class _Fold(Rewriter):
             return None
         low, high = float_range(zero.type.dtype, "float32")
         last = self.made_by(x)
-        if last is not None and last.operator == "relu" and self._uses[x] == 1 and shift == low:
+        if last is not None and last.operator == "relu" and self._is_used_once(x) and shift == low:
             x = last.args[0]
-        made = build.round(self._scaled(x, 1.0 / unit, channels, build, _LONGEST))
-        if shift:
-            made = build.add(made, _vector(shift, channels))
-        return [build.cast(build.clip(made, min=low, max=high), dtype=zero.type.dtype)]
+        # A zero point of more bits would take digits from the number before it is rounded.
+        before = shift if dt.bits(zero.type.dtype) == 8 else 0
+        number = _emit(self._scaled(x, np.float64(1.0 / unit), channels, build) + _Sum((), np.float64(before)), channels, build)
+        if before == shift:
+            number = build.round(build.clip(number, min=low, max=high))
+        else:
+            number = build.clip(build.add(build.round(number), _vector(shift, channels)), min=low, max=high)
+        made = build.cast(number, dtype=zero.type.dtype)
+        self._numbers[made] = number
+        return [made]
 
     def _dequantized(self, call: Call, build: RegionBuilder) -> Sequence[Operand] | None:
-        """The scaled numbers that were clamped before they were converted to the bytes; None for bytes of other calls."""
+        """The scaled numbers that were rounded before they were converted to the bytes; None for bytes of other calls."""
         q, scale, zero = call.args
-        before = next((old for old, new in self._new.items() if new is q), q)
-        if self._uses[before] > 1 or before in self._bytes:
+        number, before = self._numbers.get(q), self.original(q)
+        if number is None or self._uses[before] > 1 or before in self._bytes:
             return None  # otherwise the numbers would be stored besides the bytes
-        cast = self.made_by(q)
-        clip = None if cast is None or cast.operator != "cast" else self.made_by(cast.args[0])
-        if cast is None or clip is None or clip.operator != "clip" or not _is_number(scale, q) or not _is_number(zero, q):
-            return None
-        number = self.made_by(clip.args[0])
-        is_rounded = number is not None and number.operator in ("round", "add")
-        if (
-            (clip.attr("min"), clip.attr("max")) != float_range(q.type.dtype, "float32")
-            or not is_rounded
-            or cast.args[0].type.dtype != scale.type.dtype
-        ):
-            return None
-        channels = self._channels(cast.args[0])
-        if channels is None:
+        channels = self._channels(number)
+        if channels is None or number.type.dtype != scale.type.dtype or not _is_number(scale, q) or not _is_number(zero, q):
             return None
         unit, shift = (float(a.data.reshape(())) for a in (scale, zero) if isinstance(a, Constant))
-        made = build.multiply(cast.args[0], _vector(_checked(unit), channels))
-        return [build.add(made, _vector(-shift * unit, channels)) if shift else made]
+        return [_emit(_Sum(((number, np.float64(unit)),), np.float64(-shift * unit)), channels, build)]
 
     def _channels(self, o: Operand) -> tuple[int, ...] | None:
-        """The shape of the scales of the integer contraction that a value is computed from; None if there is none."""
+        """The shape, with the rank of `o`, of the scales of the integer contraction that it is computed from; None if there is none."""
         reached, pending = {o}, [o]
         while pending:
             call = self.made_by(pending.pop())
             if call is None:
                 continue
-            if call.operator == "multiply" and isinstance(call.args[1], Constant):
+            is_scaled = call.operator in ("multiply", "fma") and isinstance(call.args[1], Constant)
+            if is_scaled:
                 cast = self.made_by(call.args[0])
                 if cast is not None and cast.operator == "cast" and cast.args[0].type.dtype == "int32":
-                    return call.args[1].data.shape
-            is_scaled = call.operator == "multiply" and isinstance(call.args[1], Constant)
+                    shape = call.args[1].type.extents
+                    return (*[1] * (len(o.type.shape) - len(shape)), *shape)
             if call.operator in ("add", "clip", "relu", "round") or is_scaled:
                 new = [a for a in call.args if a not in reached]
                 reached.update(new)
                 pending += reversed(new)
         return None
 
-    def _scaled(self, o: Operand, factor: float, channels: tuple[int, ...], build: RegionBuilder, far: int) -> Operand:
-        """`o` times a positive factor."""
+    def _is_used_once(self, o: Operand) -> bool:
+        return self._uses[self.original(o)] == 1
+
+    def _scaled(self, o: Operand, factor: Any, channels: tuple[int, ...], build: RegionBuilder, far: int = _LONGEST) -> _Sum:
+        """`o` times a factor: a number, or a vector over the channels."""
         if isinstance(o, Constant):
-            return Constant(o.name, _checked(o.data * np.float64(factor)).astype(np.float32))
-        call = self.made_by(o) if self._uses[o] == 1 and far else None
-        if call is not None and call.operator == "relu":
-            return build.relu(self._scaled(call.args[0], factor, channels, build, far - 1))
-        if call is not None and call.operator == "clip":
-            low, high = (None if v is None else float(_checked(v * factor)) for v in (call.attr("min"), call.attr("max")))
-            return build.clip(self._scaled(call.args[0], factor, channels, build, far - 1), min=low, max=high)
-        if call is not None and call.operator == "add":
-            return build.add(*[self._scaled(a, factor, channels, build, far - 1) for a in call.args])
-        if call is not None and call.operator == "multiply" and isinstance(call.args[1], Constant):
-            return build.multiply(call.args[0], self._scaled(call.args[1], factor, channels, build, far - 1))
-        if call is not None and call.operator == "dequantize" and all(_is_number(a, call.args[0]) for a in call.args[1:]):
-            unit, shift = (float(a.data.reshape(())) for a in call.args[1:] if isinstance(a, Constant))
-            product = build.multiply(build.cast(call.args[0], dtype="float32"), _vector(_checked(unit * factor), channels))
-            return build.add(product, _vector(-shift * unit * factor, channels)) if shift else product
-        return build.multiply(o, _vector(factor, channels))
+            data = o.data * factor
+            return _Sum((), data) if _is_vector(data, channels) else _Sum(((_constant(data), None),))
+        call = self.made_by(o) if self._is_used_once(o) and far else None
+        if call is None:
+            return _Sum(((o, factor),))
+        args = call.args
+        if call.operator == "add":
+            return self._scaled(args[0], factor, channels, build, far - 1) + self._scaled(args[1], factor, channels, build, far - 1)
+        if call.operator in ("multiply", "fma") and isinstance(args[1], Constant):
+            data = args[1].data * factor
+            product = self._scaled(args[0], data, channels, build, far - 1) if _is_vector(data, channels) else _Sum(((args[0], data),))
+            return product if call.operator == "multiply" else product + self._scaled(args[2], factor, channels, build, far - 1)
+        if call.operator == "relu" and np.all(factor > 0.0):
+            return _Sum(((build.relu(self._inner(args[0], factor, channels, build, far)), None),))
+        if call.operator == "clip" and factor.size == 1 and factor.item() > 0.0:
+            low, high = (None if v is None else float(_checked(v * factor.item())) for v in (call.attr("min"), call.attr("max")))
+            return _Sum(((build.clip(self._inner(args[0], factor, channels, build, far), min=low, max=high), None),))
+        if call.operator == "dequantize" and all(_is_number(a, args[0]) for a in args[1:]):
+            unit, shift = (float(a.data.reshape(())) for a in args[1:] if isinstance(a, Constant))
+            return _Sum(((build.cast(args[0], dtype="float32"), factor * unit),), factor * (-shift * unit))
+        return _Sum(((o, factor),))
+
+    def _inner(self, o: Operand, factor: Any, channels: tuple[int, ...], build: RegionBuilder, far: int) -> Operand:
+        return _emit(self._scaled(o, factor, channels, build, far - 1), channels, build)
+
+
+def _emit(made: _Sum, channels: tuple[int, ...], build: RegionBuilder) -> Operand:
+    """The calls that compute a linear combination: a multiply-add for each term, the constant first."""
+    total: Operand | None = _vector(made.constant, channels) if np.any(made.constant) or not made.terms else None
+    for o, factor in sorted(made.terms, key=lambda term: term[1] is None):
+        if factor is None:
+            total = o if total is None else build.add(total, o)
+            continue
+        by = _vector(factor, channels) if np.size(factor) == 1 else _constant(factor)
+        total = build.multiply(o, by) if total is None else build.fma(o, by, total)
+    assert total is not None
+    return total
 
 
 def _checked(value: Any) -> Any:
@@ -162,5 +219,14 @@ def _is_number(o: Operand, x: Operand) -> bool:
     return isinstance(o, Constant) and o.data.size == 1 and o.data.ndim <= len(x.type.shape)
 
 
-def _vector(value: float, channels: tuple[int, ...]) -> Constant:
-    return Constant("factor", np.full(channels, value, np.float32))
+def _is_vector(data: Any, channels: tuple[int, ...]) -> bool:
+    """Whether `data` is broadcast to the shape of the channels."""
+    return np.broadcast_shapes(np.shape(data), channels) == channels
+
+
+def _constant(data: Any) -> Constant:
+    return Constant("factor", np.asarray(_checked(data), np.float32))
+
+
+def _vector(value: Any, channels: tuple[int, ...]) -> Constant:
+    return _constant(np.broadcast_to(value, channels))

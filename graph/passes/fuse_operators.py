@@ -3,7 +3,7 @@
 A group is extended from a call to its immediate post-dominator if the kinds of all calls on the paths between them permit it:
 
     elementwise, broadcast, injective   are fused into an elementwise, broadcast or injective call, or a reduction
-    reduction, fusable                  take subsequent elementwise and broadcast calls on results of the same shape
+    reduction, fusable                  take subsequent elementwise and broadcast calls on results of the same shape, but no casts of bytes
     dequantize                          is fused into a depthwise convolution of its result, which then reads bytes
     opaque                              are never fused
 
@@ -22,6 +22,7 @@ from tunesmith.graph.ir.outline import Outlined, users_of
 from tunesmith.graph.passes.depthwise import image_of_depthwise
 from tunesmith.graph.passes.fused_size import FusedSize
 from tunesmith.ir.function import IRModule
+from tunesmith.support import dtype as dt
 from tunesmith.support.arguments import as_count
 
 MAX_CALLS = 64
@@ -137,7 +138,7 @@ class Groups:
         if anchors:
             epilogue = (*between, goal)
             allowed = all(self._kind(j) in _POINTWISE and self._type(j).shape == self._type(i).shape for j in epilogue)
-            allowed = allowed and not any(self._anchored(j) for j in epilogue)
+            allowed = allowed and not any(self._anchored(j) or self._widens_bytes(j) for j in epilogue)
         else:
             allowed = all(self._kind(j) in _MAPS for j in between) and (self._takes(goal, kinds) or self._is_converted(i))
         if allowed:
@@ -145,6 +146,11 @@ class Groups:
 
     def _anchored(self, i: int) -> bool:
         return any(self._kind(j) in _ANCHORS for j in self.members[self._last[i]])
+
+    def _widens_bytes(self, i: int) -> bool:
+        """Whether the call converts bytes to floats: the function that reads them does so, and a fourth of the memory is written."""
+        op = self.bindings[i].operation
+        return isinstance(op, Call) and op.operator == "cast" and dt.bits(op.args[0].type.dtype) == 8 and dt.is_float(self._type(i).dtype)
 
     def _takes(self, goal: int, kinds: set[str]) -> bool:
         """Whether maps of these kinds may be fused into the group of `goal`.

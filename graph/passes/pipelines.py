@@ -20,6 +20,7 @@ from tunesmith.graph.passes.legalise import legalise
 from tunesmith.graph.passes.partition import partition
 from tunesmith.graph.passes.pass_infra import ModulePass, ModulePipeline, module_pass
 from tunesmith.graph.passes.simplify_inference import simplify_inference
+from tunesmith.graph.passes.sink_dequantize import sink_dequantize
 from tunesmith.graph.passes.to_mixed_precision import to_mixed_precision
 from tunesmith.ir.function import IRModule
 
@@ -31,6 +32,7 @@ def fold_layouts(mod: IRModule) -> IRModule:
 
 GRAPH = ModulePipeline(
     module_pass(simplify_inference),
+    module_pass(sink_dequantize),
     module_pass(integer_contractions),
     module_pass(fold_requantization),
     module_pass(fold_constants),

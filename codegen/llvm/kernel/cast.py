@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tunesmith.codegen.llvm.text import llvm_type, vector_literal
-from tunesmith.ir.expr import Binary, Call, Expr, cast
+from tunesmith.ir.expr import Binary, Call, Cast, Expr, cast
 from tunesmith.support import dtype as dt
 
 Emit = Callable[[str], str]
@@ -50,6 +50,13 @@ def convert(op: Emit, value: str, src: str, dst: str) -> str:
     out = op(f"{kind} {a} {value} to {b}")
     # An out-of-range cast is poison, and LLVM 22 fails an assertion when it folds its minimum with 0.
     return op(f"freeze {b} {out}") if kind == "fptoui" else out
+
+
+def rounded_operand(e: Cast) -> Expr | None:
+    """x if a cast converts `round(x)` to an integer of at most 32 bits, for which processors have one instruction; else None."""
+    if type(e.a) is not Call or e.a.name != "round" or dt.element(e.a.dtype) not in ("float32", "float64") or not dt.is_int(e.dtype):
+        return None
+    return e.a.args[0] if dt.bits(e.dtype) <= (16 if dt.is_unsigned(e.dtype) else 32) else None
 
 
 def in_float32(e: Binary | Call) -> Expr:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from tunesmith.codegen.llvm.kernel.cast import convert, in_float32
+from tunesmith.codegen.llvm.kernel.cast import convert, in_float32, rounded_operand
 from tunesmith.codegen.llvm.kernel.division import divided, positively_divided
 from tunesmith.codegen.llvm.kernel.dot_product import DOT_PRODUCTS, dot_product
 from tunesmith.codegen.llvm.kernel.fold import folded
@@ -417,6 +417,11 @@ class ExprEmitter:
         self.block = name
 
     def _cast(self, e: Cast) -> str:
+        x = rounded_operand(e)
+        if x is not None:
+            wide = dt.vector("int32", dt.lanes(e.dtype))
+            near = self.call(llvm_type(wide), f"llvm.lrint.{suffix(wide)}.{suffix(x.dtype)}", [(llvm_type(x.dtype), self.value(x))])
+            return convert(self.op, near, wide, e.dtype)
         return convert(self.op, self.value(e.a), e.a.dtype, e.dtype)
 
     def _call(self, e: Call) -> str:

@@ -108,6 +108,18 @@ def test_where(dtype: str) -> None:
     check_operator("where", [np.array(False), np.zeros(3, dtype), np.ones((2, 1), dtype)])
 
 
+@pytest.mark.parametrize("dtype", ("float16", "float32", "float64"))
+def test_fma(dtype: str) -> None:
+    """a * a - 1 for a = 1 + eps is 2 eps + eps**2, which is lost if the product is rounded, except in 16 bits, where both are."""
+    eps = np.finfo(dtype).eps
+    a = np.array([1 + eps, 3.0, np.inf, np.nan, -0.0], dtype)
+    check_operator("fma", [a, a, np.array(-1, dtype)], rtol=0, atol=0)
+    check_operator("fma", [a.reshape(5, 1), a, np.array([[2.0], [np.nan]] * 2 + [[1.0]], dtype)], rtol=0, atol=0)
+    made = GRAPH_OPERATORS.get("fma").evaluate([a, a, np.array(-1, dtype)], ())[0]
+    exact = 2 * np.float64(eps) + np.float64(eps) ** 2
+    assert made[0] == np.array(exact).astype(dtype)
+
+
 @pytest.mark.parametrize(
     ("a", "b"), [((3, 5), (3, 5)), ((3, 5), (5,)), ((3, 1), (1, 5)), ((), (2, 3)), ((1,), ()), ((4, 1, 3), (2, 1)), ((1, 1), (1,))]
 )
@@ -170,6 +182,8 @@ def test_broadcast_shapes() -> None:
         ("power", ["float32", "float64"], "the operands are float32 and float64"),
         ("where", ["float32", "float32", "float32"], "the condition must be bool, got float32"),
         ("where", ["bool", "float32", "int64"], "the operands are float32 and int64"),
+        ("fma", ["int32", "int32", "int32"], "it takes floats, not int32"),
+        ("fma", ["float32", "float32", "float64"], "the operands are float32 and float64"),
         ("prelu", ["float32"], "prelu takes 2 operands, got 1"),
     ],
 )

@@ -61,10 +61,10 @@ def test_a_block(passed: Passed, assert_golden: Callable[..., None]) -> None:
 @pytest.mark.parametrize("unit", [0.0625, 0.037, 3.7])
 @pytest.mark.parametrize(("dtype", "zero"), [("int8", -2), ("uint8", 0), ("uint8", 131), ("int16", 1000), ("int32", 7)])
 def test_results_differ_by_at_most_one_step(unit: float, dtype: str, zero: int) -> None:
-    """Powers of two are exact.  Saturated elements are equal."""
+    """Powers of two are exact, but for ties with an odd zero point, which is added before rounding.  Saturated elements are equal."""
     mod = module(lambda b, x: b.quantize(b.relu(x), b.constant(np.float32(unit)), b.constant(np.asarray(zero, dtype))))
     off = differences(mod)
-    assert off.max() <= (0 if unit == 0.0625 else 1) and np.mean(off) < 0.02
+    assert off.max() <= (0 if unit == 0.0625 and zero != 131 else 1) and np.mean(off) < 0.1
     assert "quantize" not in str(fold_requantization(mod)["main"])
 
 
@@ -189,6 +189,27 @@ def test_bytes_with_a_large_scale_are_dequantised() -> None:
     assert "G.dequantize" in str(fold_requantization(mod)["main"]) and "G.quantize" not in str(fold_requantization(mod)["main"])
 
 
+def test_casts_that_truncate_are_kept() -> None:
+    """The operand of a cast to bytes is a rounded number only if this pass made it."""
+
+    def truncated(b: GraphBuilder, x: Operand) -> Any:
+        q = b.cast(b.clip(b.add(b.multiply(x, scale_of(b, [0.3] * 8)), scale_of(b, [0.5] * 8)), min=0.0, max=255.0), dtype="uint8")
+        return b.dequantize(q, scale_of(b, 1.0), b.constant(np.uint8(0)))
+
+    assert differences(module(truncated)).max() == 0
+
+
+def test_sums_of_large_residuals() -> None:
+    """Two residuals divided by a small scale are no difference of infinities."""
+    mod = module(lambda b, x: bytes_of(b, b.add(b.add(x, b.input("y", (4, 8))), b.input("z", (4, 8))), 1e-37))
+    func = mod["main"]
+    assert isinstance(func, GraphFunc)
+    given = [np.zeros((4, 8), np.int32), np.full((4, 8), 100, np.float32), np.full((4, 8), -100, np.float32)]
+    done = fold_requantization(mod)
+    (want,), (made,) = run(func, given, mod), run(done["main"], given, done)
+    assert np.array_equal(made, want)
+
+
 def test_chains_of_sums_take_linear_time() -> None:
     """A search along all paths has 2 ** 40 of them."""
 
@@ -208,7 +229,9 @@ def test_long_chains_are_folded_in_part() -> None:
             x = b.add(x, scale_of(b, 0.5))
         return bytes_of(b, x)
 
-    assert differences(module(chain), compiled=False).max() == 0
+    mod = module(chain)
+    assert differences(mod, compiled=False).max() == 0
+    assert str(fold_requantization(mod)["main"]).count("G.add") < str(mod["main"]).count("G.add")
 
 
 def test_branches(passed: Passed) -> None:
@@ -243,6 +266,15 @@ def test_layers_that_differ_in_scales_and_zero_points_are_one_program() -> None:
         x = b.quantize(b.relu(b.add(b.matmul(d, w), d)), b.constant(np.float32(unit * 3)), z)
     model = compile_model(IRModule({"main": b.finish(x)}), TARGET, untuned=default_schedule)
     assert len([f for f in model.module if f != "main"]) == 1
+
+
+def test_a_residual_that_another_function_computes_is_stored_as_bytes() -> None:
+    """The later of two contractions is computed with the sum; the numbers of the earlier would be stored with four times as many bytes."""
+    made = fold_requantization(
+        module(lambda b, x: bytes_of(b, b.add(*(b.dequantize(bytes_of(b, v), *pair(b)) for v in (x, sums(b, "y"))))))
+    )
+    text = str(made["main"])
+    assert text.count('dtype="uint8"') == 2 and "quantize" not in text
 
 
 def test_the_passes_together_remove_all_float_quotients() -> None:

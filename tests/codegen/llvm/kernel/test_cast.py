@@ -238,3 +238,17 @@ def f(A: T.Buffer((9,), "{source}"), C: T.Buffer((9,), "{dtype}")):
     target = Target("llvm -num-cores=1")
     Module.from_object(build(s.func, target).data)["f"](np.arange(-4, 5, dtype=source), memory[:9])
     assert memory.tolist() == [*np.arange(-4, 5).astype(dtype).tolist(), *[99] * 7]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64"])
+@pytest.mark.parametrize("source", ["float32", "float64"])
+def test_rounded_casts(source: str, dtype: str, target: str) -> None:
+    """Casts of rounded numbers, half to even, as one instruction for integers of at most 32 bits, and as two for others."""
+    low, high = (0, 255) if dt.is_unsigned(dtype) else (-128, 127)
+    data = (np.arange(2 * low, 2 * high + 1) / 2).astype(source).view(f"uint{dt.bits(source)}")
+    for vector in (False, True):
+        func = elementwise(source, lambda x: Cast(dtype, Call("round", (x,), x.dtype)), len(data), vector)
+        check(func, data, target)
+        text, _ = emit_text([func], Target(target))
+        assert ("lrint" in text) == (dt.bits(dtype) <= (16 if dt.is_unsigned(dtype) else 32))
