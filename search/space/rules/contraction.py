@@ -303,7 +303,7 @@ def nest(s: Schedule, main: str, readers: Sequence[str], pads: Sequence[str], pl
             s.annotate(vec1, "prefetch_operand", writes(s.block(copy))[0].buffer.name)
             s.annotate(vec1, "prefetch_ahead", s.sample_categorical((0, 1), "prefetch"))
     for p in pads if plan.pad in ("block", "root") else []:
-        pad(s, s.get_block(p), levels.loops[0][-1] if plan.pad == "block" else None, lanes, plan.threads)
+        pad(s, s.get_block(p), levels.loops[0][-1] if plan.pad == "block" else None, target, plan.threads)
     if not innermost:
         s.vectorize(vec3)
     for x in [*rows3, vec3] if innermost else rows3:
@@ -434,15 +434,19 @@ def _panels(b: Block, plan: Plan, width: IntRV) -> tuple[Layout, bool, dict[str,
     return [[vector, "/", width], *rest, [vector, "%", width]], whole, access
 
 
-def pad(s: Schedule, pad: BlockRV, at: LoopRV | None, lanes: int, threads: bool) -> None:
-    """Copy the padded input, vectorised along its last axis."""
+def pad(s: Schedule, pad: BlockRV, at: LoopRV | None, target: Target, threads: bool) -> None:
+    """Copy the padded input, vectorised along its last axis of more than one element."""
     if at is not None:
         s.set_scope(pad, "workspace")
         s.compute_at(pad, at)
     loops = s.get_loops(pad)
-    s.vectorize(s.split(loops[-1], [None, lanes])[1])
-    if at is None and threads:
-        s.parallel(s.fuse(s.get_loops(pad)[:-2]))
+    axis = max((i for i, x in enumerate(loops) if s.loop(x).extent != 1), default=len(loops) - 1)
+    lanes, extent = target.vector_lanes(writes(s.block(pad))[0].buffer.dtype), s.loop(loops[axis]).extent.const
+    while extent is not None and lanes // 2 >= extent:
+        lanes //= 2
+    s.vectorize(s.split(loops[axis], [None, lanes])[1])
+    if at is None and threads and axis:
+        s.parallel(s.fuse(loops[:axis]))
 
 
 def mark_epilogue(s: Schedule, epilogue: BlockRV) -> None:

@@ -195,7 +195,7 @@ def _nest(
     s.step = "register budget"
     s.require("le0", product([f.expr for f in t.factors]) - SUMS, "register-budget", "the register tile does not fit the tile registers")
     _pack(s, block, operands["packed"], makers["packed"], tiles, plan, t.columns[1])
-    _rows(s, block, operands["left"], makers["left"], tiles, plan, tasks[-1], target.vector_lanes("float32"))
+    _rows(s, block, operands["left"], makers["left"], tiles, plan, tasks[-1], target)
     register_tile = [*inner[3][1:], inner[3][0]]
     if plan.blocked:
         _blocked_sums(s, block, readers, tiles, tasks[-1], cut[0], over_tiles[-1])
@@ -327,7 +327,9 @@ def _pack(s: Schedule, block: BlockRV, name: str, makers: Sequence[str], tiles: 
         s.annotate(at, "prefetch_ahead", s.sample_categorical((0, 1), "prefetch"))
 
 
-def _rows(s: Schedule, block: BlockRV, name: str, makers: Sequence[str], tiles: TileProduct, plan: Plan, at: LoopRV, lanes: int) -> None:
+def _rows(
+    s: Schedule, block: BlockRV, name: str, makers: Sequence[str], tiles: TileProduct, plan: Plan, at: LoopRV, target: Target
+) -> None:
     """Copy the operand with rows into tiles, or pad it."""
     if plan.rows == "tiles":
         copy = s.cache_read(block, name, "workspace", rows_layout(tiles, s.block(block), name))
@@ -337,7 +339,7 @@ def _rows(s: Schedule, block: BlockRV, name: str, makers: Sequence[str], tiles: 
         s.vectorize(s.get_loops(copy)[-1])
         return
     for maker in makers:
-        pad(s, s.get_block(maker), at if plan.rows == "block" else None, lanes, plan.threads)
+        pad(s, s.get_block(maker), at if plan.rows == "block" else None, target, plan.threads)
 
 
 def _as_tiles(s: Schedule, spill: BlockRV, row: int, column: int) -> LoopRV:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -13,7 +15,7 @@ from tunesmith.ir.interpreter.interpret import run
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import blocks_under
 from tunesmith.runtime.module import Module
-from tunesmith.schedule.schedule import replay
+from tunesmith.schedule.schedule import Schedule, replay
 from tunesmith.search.space.rules.block_classes import is_contraction
 from tunesmith.search.space.rules.contraction import sketches as contraction_sketches
 from tunesmith.search.space.rules.dot_instruction import dot_of
@@ -180,3 +182,26 @@ def test_every_reader_of_the_sums_is_part_of_the_nest(left: str) -> None:
             Module.from_object(build(sketch.concretize(tuple(int(x) for x in row)), HERE).data)["both"](*given, *got)
             for x, y in zip(got, want, strict=True):
                 np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize(("channels", "axis", "lanes"), [(1, "j", 64), (8, "d", 8), (100, "d", 64)])
+def test_padded_bytes_are_copied_by_vectors_of_bytes_along_an_axis_of_many(channels: int, axis: str, lanes: int) -> None:
+    """The innermost axis has one channel where channels are folded into the width."""
+    x, w = te.placeholder((1, 6, 150, channels), "uint8", "x"), te.placeholder((1, 8, channels, 32), "int8", "w")
+    c, kw = te.reduce_axis(channels, "c"), te.reduce_axis(8, "kw")
+
+    def padded(n: Any, i: Any, j: Any, d: Any) -> Any:
+        return te.select(te.all(j >= 4, j < 154), x[n, i, j - 4, d], te.const(7, "uint8"))
+
+    p = te.compute((1, 6, 157, channels), padded, "P")
+    s = te.compute(
+        (1, 6, 150, 32), lambda n, i, j, o: te.sum(p[n, i, j + kw, c].astype("int32") * w[0, kw, c, o].astype("int32"), axis=[kw, c]), "S"
+    )
+    space = generate(te.create_prim_func([x, w, s], "conv"), ZEN5, rules=[sketches])
+    found = [k for k in space.sketches if "pad(root)" in k.name]
+    assert found and not space.refused
+    for sketch in found:
+        schedule = Schedule(sketch.concretize(tuple(int(v) for v in sketch.space.sample(1, np.random.default_rng(0))[0])))
+        loops = [schedule.loop(v) for v in schedule.get_loops(schedule.get_block("P"))]
+        vector = next(n for n in loops if n.kind == "vectorized")
+        assert vector.extent == lanes and vector.var.name.startswith(axis)
