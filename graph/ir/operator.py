@@ -254,6 +254,7 @@ _LIBRARY: dict[str, tuple[str, ...]] = {
         "trilu",
     ),
     "image": ("depth_to_space", "resize2d", "space_to_depth"),
+    "int4": ("matmul_int4",),
     "nn": ("conv2d", "conv2d_transpose", "einsum", "matmul"),
     "norms": ("batch_norm", "group_norm", "instance_norm", "layer_norm", "log_softmax", "rms_norm", "softmax"),
     "trigonometry": (

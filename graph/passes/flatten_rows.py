@@ -1,4 +1,4 @@
-"""Flatten leading dimensions of matmuls with a matrix, and of row-wise operators that follow, to one axis of rows.
+"""Flatten leading dimensions of products with a matrix, and of row-wise operators that follow, to one axis of rows.
 
 Batch and sequence become one axis, which schedules tile as a whole; lowered programs do not depend on the leading dimensions.
 """
@@ -29,9 +29,10 @@ class _Flatten(LayoutRewriter):
         if not isinstance(operation, Call):
             return None
         ranks = [len(a.type.shape) for a in operation.args]
-        if operation.operator == "matmul" and ranks[0] > 2 and ranks[1] == 2:
-            x, w = operation.args
-            return self._unflatten(build.matmul(self.convert(x, build), w, **operation.keywords), x.type.shape[:-1], build)
+        if operation.operator in ("matmul", "matmul_int4") and ranks[0] > 2 and ranks[1] == 2:
+            x, *weights = operation.args
+            rows = build.call(operation.operator, self.convert(x, build), *weights, **operation.keywords)
+            return self._unflatten(rows, x.type.shape[:-1], build)
         if operation.operator == "reshape" and operation.args[0] in self.converted:
             return [build.reshape(self.converted[operation.args[0]], shape=operation.attr("shape"))]
         if operation.operator in _ROWWISE and operation.args[0] in self.converted:

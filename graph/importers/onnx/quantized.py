@@ -9,6 +9,7 @@ import numpy as np
 from tunesmith.graph.importers.onnx.nn import add_bias, convolve
 from tunesmith.graph.importers.onnx.node import Converted, Converter, OnnxNode, cast_to, dtype_of, extents, normalised, rank, shape_of
 from tunesmith.graph.importers.onnx.values import Datum
+from tunesmith.graph.operators.int4 import pack_int4
 from tunesmith.support import dtype as dt
 
 _TYPES = ("int8", "uint8", "int16", "uint16", "int32")
@@ -93,9 +94,37 @@ def _conv(node: OnnxNode) -> Converted:
     return _requantized(node, made, node.input(6), node.input(7))
 
 
+def _matmul_nbits(node: OnnxNode) -> Converted:
+    """onnxruntime's product with weights [n, groups, bytes of a group], the lower half of a byte first, and a zero point for each group."""
+    b, x = node.b, node.input(0)
+    k, n, group, bits = (node.attr(name, 0) for name in ("K", "N", "block_size", "bits"))
+    if bits != 4:
+        raise node.refuse(f"weights of {bits} bits; 4 bits are supported")
+    if node.has(4):
+        raise node.refuse("an order of groups (g_idx)")
+    packed, scale = node.array(1, "the weights"), node.array(2, "the scales").astype(np.float32)
+    groups = -(-k // group)
+    numbers = np.stack([packed & 15, packed >> 4], -1).reshape(n, groups * group)
+    zeros = np.full((n, groups), 8, np.float32)
+    if node.has(3):
+        given = node.array(3, "the zero points")
+        halves = given.reshape(n, -1)
+        zeros = np.stack([halves & 15, halves >> 4], -1).reshape(n, -1)[:, :groups] if given.dtype == np.uint8 else given.reshape(n, groups)
+    unit = scale.reshape(n, groups).T
+    offset = -zeros.astype(np.float32).T * unit
+    if groups * group > k:
+        zeros_before = (0,) * rank(x)
+        x = b.pad(x, before=zeros_before, after=(*zeros_before[1:], groups * group - k))
+    weights = [b.constant(np.ascontiguousarray(a)) for a in (pack_int4(numbers.T), unit, offset)]
+    made = b.matmul_int4(cast_to(b, x, "float32"), *weights)
+    made = cast_to(b, made, x.type.dtype)
+    return made if node.get(5) is None else b.add(made, node.input(5))
+
+
 CONVERTERS: Mapping[str, Converter] = {
     "DequantizeLinear": _dequantize,
     "QLinearConv": _conv,
     "QLinearMatMul": _matmul,
     "QuantizeLinear": _quantize,
+    "com.microsoft.MatMulNBits": _matmul_nbits,
 }
