@@ -24,7 +24,7 @@ class Intrinsic:
         name: as spelled in scripts, `T.<name>`.
         arity: number of arguments.
         numpy: semantics on numpy scalars or arrays, elementwise; reductions fold the last axis.
-        meaning: one sentence for readers; the arguments are x, y, z.
+        meaning: one sentence for readers, with the names of the arguments in `operand_names`.
         flops: floating point operations counted per evaluation, for features and rates.
         expanded: lowering replaces it by arithmetic (vector_math), so code generators do not implement it.
         reduces: maps a vector to a scalar.
@@ -45,6 +45,11 @@ class Intrinsic:
     shuffle: int = 0
     concatenates: bool = False
     operands: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def operand_names(self) -> tuple[str, ...]:
+        """The parameters in signatures and messages: x, y, z, or `*vectors` if there are more than three."""
+        return tuple("xyz"[: self.arity]) if self.arity <= 3 else ("*vectors",)
 
 
 def _erf(x: Any) -> Any:

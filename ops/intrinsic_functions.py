@@ -15,7 +15,7 @@ def _call(known: Intrinsic, operands: tuple[Value, ...], dtype: str | None) -> E
     name = f"te.{known.name}"
     if len(operands) != known.arity:
         takes = f"{known.arity} operand{'s' * (known.arity != 1)}"
-        raise ScriptError(f"{name} takes {takes}, {name}({', '.join('xyz'[: known.arity])}), got {len(operands)}")
+        raise ScriptError(f"{name} takes {takes}, {name}({', '.join(known.operand_names)}), got {len(operands)}")
     given = [x.as_expr() if isinstance(x, Symbolic) else x for x in operands]
     like = next((x.dtype for x in given if isinstance(x, Expr)), None)
     if like is None and given:
@@ -33,6 +33,8 @@ def _result_rule(known: Intrinsic) -> str:
         return "The call has an effect and no value."
     if known.name == "isnan":
         return "The result is a bool."
+    if known.concatenates:
+        return "The result has the lanes of all operands."
     if known.reduces:
         return "The result has the element type of the operand."
     return "The result has the type of the first operand."
@@ -42,9 +44,10 @@ def _function(known: Intrinsic) -> Callable[..., Expr]:
     def function(*operands: Value, dtype: str | None = None) -> Expr:
         return _call(known, operands, dtype)
 
-    names = "xyz"[: known.arity]
+    names = known.operand_names
     kinds = inspect.Parameter
-    positional = [kinds(n, kinds.POSITIONAL_ONLY, annotation="Expr") for n in names]
+    kind = kinds.VAR_POSITIONAL if known.arity > 3 else kinds.POSITIONAL_ONLY
+    positional = [kinds(n.removeprefix("*"), kind, annotation="Expr") for n in names]
     option = kinds("dtype", kinds.KEYWORD_ONLY, default=None, annotation="str | None")
     function.__name__ = function.__qualname__ = known.name
     function.__module__ = "tunesmith.te"

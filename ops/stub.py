@@ -22,8 +22,9 @@ def stub_text() -> str:
 
 def _declaration(name: str) -> str:
     intrinsic = INTRINSICS[name]
-    operands = "xyz"[: intrinsic.arity]
-    parameters = ", ".join([*[f"{x}: Expr" for x in operands], *("/" * bool(operands)), "*", "dtype: str | None = None"])
+    operands = intrinsic.operand_names
+    separators = [] if intrinsic.arity > 3 else [*("/" * bool(operands)), "*"]
+    parameters = ", ".join([*[f"{x}: Expr" for x in operands], *separators, "dtype: str | None = None"])
     return f'def {name}({parameters}) -> Expr:\n    """te.{name}({", ".join(operands)}): {intrinsic.meaning}"""\n'
 
 

@@ -18,7 +18,7 @@ from mmap import ACCESS_READ, mmap
 from os import PathLike, fspath
 from pathlib import Path
 from sys import modules
-from typing import Any
+from typing import Any, cast
 
 from numpy import ndarray
 
@@ -67,7 +67,7 @@ class CompiledFunction:
 
     __slots__ = ("ffi", "name", "parameters")
 
-    def __init__(self, name: str, ffi: Any) -> None:
+    def __init__(self, name: str, ffi: tvm_ffi.Function) -> None:
         self.name = name
         self.ffi = ffi
         """The TVM-FFI function, which raises untranslated errors."""
@@ -175,7 +175,7 @@ class RefusedFunction(CompiledFunction):
     __slots__ = ("reason",)
 
     def __init__(self, name: str, reason: str) -> None:
-        super().__init__(name, None)
+        super().__init__(name, cast("tvm_ffi.Function", None))  # calls are refused before they use it
         self.reason = reason
 
     def __call__(self, *arguments: object) -> object:
@@ -183,11 +183,7 @@ class RefusedFunction(CompiledFunction):
         raise OtherMachineError(self.reason)
 
     def prepared(self, *arguments: object) -> partial[object]:
-        """Refuse to prepare a call.  Raises OtherMachineError."""
-        raise OtherMachineError(self.reason)
-
-    def bind(self, *arguments: object) -> Callable[[], object]:
-        """Refuse to prepare a call.  Raises OtherMachineError."""
+        """Refuse to prepare a call, also that of `bind`.  Raises OtherMachineError."""
         raise OtherMachineError(self.reason)
 
 

@@ -62,14 +62,15 @@ def load_object(data: bytes) -> LoadedObject:
     libraries loaded by the process.  Takes about a millisecond.
 
     Raises:
-        OtherMachineError: the bytes are not an object for this machine, or need instructions that its processor lacks.
-        RunError: the object needs an undefined symbol, or is not position-independent.
+        OtherMachineError: the object is for another machine, or needs instructions that this processor lacks.
+        RunError: the bytes are not an object; or the object needs an undefined symbol, or is not position-independent.
     """
     symbols = read_symbols(data)
-    if symbols.kind != OBJECT or symbols.machine != platform.machine():
-        kind = "an object" if symbols.kind == OBJECT else "not an object but a linked file"
+    if symbols.kind != OBJECT:
+        raise RunError("cannot load: it is not an object but a linked file. Build an object, or load the file with load_module")
+    if symbols.machine != platform.machine():
         raise OtherMachineError(
-            f"cannot load: it is {kind} for {symbols.machine}, and this is {platform.machine()}. Build an object for this machine"
+            f"cannot load: it is an object for {symbols.machine}, and this is {platform.machine()}. Build an object for this machine"
         )
     check_processor(symbols.defined, "the object")
     if not symbols.movable:

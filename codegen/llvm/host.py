@@ -29,6 +29,8 @@ def llvm_options(target: Target) -> LlvmOptions:
     """LLVM options of a target; independent of the machine, because `native` was resolved when the target was made."""
     # LLVM applies flags one after the other: a flag that adds a feature after its implied features are removed would add these again.
     flags = sorted(filter(None, target.mattr.split(",")), key=lambda flag: flag[0] == "-")
+    if "-neon" in flags:  # LLVM keeps SVE without NEON, and then aborts on vectors of constant length
+        flags.append("-sve")
     return LlvmOptions(target.mtriple, target.mcpu, ",".join(flags))
 
 

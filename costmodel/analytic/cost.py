@@ -188,7 +188,7 @@ class _Cost:
         chain = d.product([x.size for x in tile if x is not width.loop and x not in width.groups and s.reduces(x)])
         latency = LATENCY if width.intrinsic is None else max(LATENCY, width.intrinsic.latency)
         slots = d.maximum(slots, self._chained(s, tile) * chain * latency)
-        if width.loop is not None and s.reduces(width.loop):
+        if width.loop is not None and not width.inside and s.reduces(width.loop):
             slots = slots + (width.vectors * MERGE + (FOLD - MERGE)) * width.loop.non_trivial
         slots = slots + self._spills(s, tile, width, slots)
         slots = slots * d.where(vectors * max(s.flops, 1) > CODE, 1.5, 1.0)
@@ -231,7 +231,7 @@ class _Cost:
             # Accesses that are not linear have no vector form: lowering unrolls their loops into scalar statements.
             linear = d.product([s.linear(u, at, loop) for u in s.uses.values() for at in u.at])
             vectors = d.where(linear, vectors, size)
-        return Width(loop, size, vectors, max(lanes, 1), tuple(tensorized[:-1]))
+        return Width(loop, size, vectors, max(lanes, 1), tuple(tensorized))
 
     def _pieces(self, s: Store, u: Use, tile: Sequence[Loop], width: Width) -> Num:
         """Loads (or stores) of a use in a tile, in slots: per distinct element of the unrolled loops a scalar, vectors, or lanes."""

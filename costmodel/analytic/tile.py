@@ -25,24 +25,25 @@ REGISTERS = ("register", "amx.tile")
 class Width:
     """The vectorised loop of a tile: its extent, its number of vectors, and their lanes.
 
-    `groups` are the other loops inside a tensor intrinsic.
+    `inside` are all loops of the tensor intrinsic of the tile, from the innermost outwards; its outermost loop is `loop`.  It is empty if
+    the tile is made of vector operations.
     """
 
     loop: Loop | None
     size: Num
     vectors: Num
     lanes: int
-    groups: tuple[Loop, ...] = ()
+    inside: tuple[Loop, ...] = ()
 
     @property
-    def inside(self) -> tuple[Loop, ...]:
-        """All loops of the tensor intrinsic of the tile; empty if it is made of vector operations."""
-        return (self.loop, *self.groups) if self.groups and self.loop is not None else ()
+    def groups(self) -> tuple[Loop, ...]:
+        """The loops of the tensor intrinsic inside its outermost loop."""
+        return self.inside[:-1]
 
     @property
     def intrinsic(self) -> TensorIntrinsic | None:
         """The tensor intrinsic of the tile; None if it is made of vector operations."""
-        return TENSOR_INTRINSICS.get(self.groups[0].intrinsic) if self.groups else None
+        return TENSOR_INTRINSICS.get(self.inside[0].intrinsic) if self.inside else None
 
 
 def tile_loops(s: Store) -> list[Loop]:

@@ -38,6 +38,11 @@ def integer_contractions(mod: IRModule) -> IRModule:
     return dead_code(known.update(done)) if any(done[name] is not known[name] for name in done) else known
 
 
+def fits_int32(weights: np.ndarray, axes: tuple[int, ...], largest: int) -> bool:
+    """Whether all sums of products of integer weights over `axes` with factors of magnitude up to `largest` fit int32."""
+    return bool(np.abs(weights.astype(np.int64)).sum(axes).max(initial=0) * largest < 2**31)
+
+
 class _Integers(Rewriter):
     def visit(self, operation: Operation, build: RegionBuilder) -> Sequence[Operand] | None:
         """See `Rewriter.visit`."""
@@ -64,7 +69,7 @@ class _Integers(Rewriter):
         channels = w.shape[axis]
         if activation is None:
             return self._weights_only(call, w, np.broadcast_to(factors.reshape(-1), channels), build)
-        if np.abs(w.astype(np.int64)).sum(others).max(initial=0) * 255 >= 2**31:  # sums may exceed int32
+        if not fits_int32(w, others, 255):
             return None
         q, scale, zero = activation
         with np.errstate(over="ignore"):

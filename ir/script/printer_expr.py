@@ -62,6 +62,8 @@ def call_dtype(name: str, first: str) -> str:
     if name == "isnan":
         return dt.vector("bool", dt.lanes(first))
     known = INTRINSICS.get(name)
+    if known is not None and known.concatenates:
+        return dt.vector(dt.element(first), dt.lanes(first) * known.arity)
     return dt.element(first) if known is not None and known.reduces else first
 
 

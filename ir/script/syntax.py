@@ -23,7 +23,7 @@ import sys
 from typing import Any, NoReturn
 
 from tunesmith.ir.function import IRModule, PrimFunc
-from tunesmith.ir.intrinsics import INTRINSICS
+from tunesmith.ir.intrinsics import INTRINSICS, Intrinsic
 from tunesmith.ir.script.parser import parse_python
 from tunesmith.ir.script.tvm_functions import REFUSED
 from tunesmith.support.dtype import SCALARS
@@ -239,13 +239,14 @@ _dtypes: dict[str, Any] = {
 }
 
 
-def _intrinsic(name: str, arity: int, meaning: str) -> Word:
-    operands = "xyz"[:arity]
-    signature = f"({''.join([f'{x}: Value, ' for x in operands])}*, dtype: str = ...) -> Expr"
-    return Word(name, signature, f"T.{name}({', '.join(operands)})", meaning)
+def _intrinsic(known: Intrinsic) -> Word:
+    operands = known.operand_names
+    separator = "" if known.arity > 3 else "*, "
+    signature = f"({''.join([f'{x}: Value, ' for x in operands])}{separator}dtype: str = ...) -> Expr"
+    return Word(known.name, signature, f"T.{known.name}({', '.join(operands)})", known.meaning)
 
 
-_intrinsics: dict[str, Any] = {n: _intrinsic(n, i.arity, i.meaning) for n, i in INTRINSICS.items()}
+_intrinsics: dict[str, Any] = {n: _intrinsic(i) for n, i in INTRINSICS.items()}
 
 __all__ = ["T", "ir_module", "prim_func", *[n for n, v in list(globals().items()) if isinstance(v, (Word, _Axis))], *SCALARS, *INTRINSICS]
 

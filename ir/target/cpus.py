@@ -60,11 +60,12 @@ _IMPLIED: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512vnni", "avx512ifma", "avx512vpopcntdq"), ("avx512f",)),
     **dict.fromkeys(("avx512bf16", "avx512bitalg", "avx512vbmi", "avx512vbmi2"), ("avx512bw",)),
     "avx512fp16": ("avx512bw", "avx512dq", "avx512vl"),
-    "amx-bf16": ("amx-tile",),
-    "amx-int8": ("amx-tile",),
+    **dict.fromkeys(("amx-bf16", "amx-fp16", "amx-int8"), ("amx-tile",)),
+    **dict.fromkeys(("bf16", "dotprod", "i8mm"), ("neon",)),
+    "sve": ("fullfp16", "neon"),
     "sve2": ("sve",),
 }
-"""Features that a feature implies directly, as in LLVM."""
+"""Features that a feature implies directly, as in LLVM, except that SVE does not imply NEON there: see `codegen.llvm.host.llvm_options`."""
 
 
 def implied(feature: str) -> frozenset[str]:
@@ -182,6 +183,14 @@ def cpuinfo_flag(feature: str) -> str:
     later = ("vnni", "vbmi2", "bitalg", "vpopcntdq", "vp2intersect", "bf16", "fp16")
     plain = feature.replace("avx512", "avx512_") if feature.removeprefix("avx512") in later else feature
     return known.get(feature) or plain.replace("amx-", "amx_")
+
+
+def is_of_other_architecture(feature: str, arch: str) -> bool:
+    """Whether only processors of another architecture have a feature.  A feature that no row has may be of any architecture."""
+    if feature.startswith(("amx-", "avx")):
+        return arch != "x86_64"
+    having = {row.arch for row in CPUS.values() if feature in row.features}
+    return bool(having) and arch not in having
 
 
 def vector_width(arch: str, features: frozenset[str]) -> tuple[int, int]:

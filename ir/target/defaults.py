@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from tunesmith.ir.target.attributes import CPU_KINDS, KINDS, TARGET_KINDS, TARGET_TAGS, TILE_STRUCTURE, Value, check_attributes, suggestion
-from tunesmith.ir.target.cpus import CPUS, CpuModel, implied, vector_width
+from tunesmith.ir.target.cpus import CPUS, CpuModel, implied, is_of_other_architecture, vector_width
 from tunesmith.ir.target.detect import detect_host, nvidia_gpus
 from tunesmith.ir.target.gpus import ARCHITECTURES, CARDS, L2_BYTES_PER_CLOCK, OPENCL_FLOOR, base_arch, card_of_driver_name
 from tunesmith.support.errors import TargetError
@@ -92,9 +92,11 @@ def _resolve_cpu(given: dict[str, Value], where: str) -> Resolved:
             "Omit mtriple, or name another processor."
         )
     features = _with_mattr(row.features, str(given.get("mattr", "")))
-    foreign = sorted([f for f in features if f.startswith(("amx-", "avx"))]) if row.arch != "x86_64" else []
+    foreign = sorted([f for f in features - row.features if is_of_other_architecture(f, row.arch)])
     if foreign:  # LLVM would end the process at the first instruction that it cannot select
-        raise TargetError(f"{where}: mattr adds {foreign[0]}, a feature of x86_64, and mcpu {given['mcpu']!r} is {row.arch}.")
+        named = next((f for f in foreign if f"+{f}" in str(given["mattr"]).split(",")), foreign[0])
+        other = "x86_64" if row.arch == "aarch64" else "aarch64"
+        raise TargetError(f"{where}: mattr adds {named}, a feature of {other}, and mcpu {given['mcpu']!r} is {row.arch}.")
     bits, registers = vector_width(row.arch, features)
     _check_vector_bits(given, bits, where)
     values: dict[str, Value] = {

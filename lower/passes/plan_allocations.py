@@ -45,9 +45,17 @@ def plan_allocations(func: PrimFunc, target: Target) -> PrimFunc:
 
     Raises:
         BuildError: a thread-private buffer is allocated outside a parallel or block loop and used inside; a parallel loop carries values
-            of a buffer; a buffer of scope register has dynamic extents.
+            of a buffer; a buffer of scope register has dynamic extents; more than `MAX_NESTED` buffers pass values between
+            nests, and one of them is in tile registers.
     """
     body, remaining = _with_allocations(func, target) if func.allocs else (func.body, ())
+    tile = next((b for b in remaining if b.scope == TILES), None)
+    if tile is not None:
+        raise BuildError(
+            f"{func.name}: several nests use the buffer {tile.name} of scope {TILES}, and more than {MAX_NESTED} buffers pass values "
+            f"between nests, so that {tile.name} would be in memory. Compute the blocks that access it in one nest (compute_at, "
+            "reverse_compute_at)"
+        )
     if any(b.scope == TILES for b in func.allocs):
         body = transform(body, {Allocate: _around_tiles})
     _check_private(func.name, body, ())

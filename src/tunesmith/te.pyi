@@ -115,8 +115,8 @@ def vpdpbusd(x: Expr, y: Expr, z: Expr, /, *, dtype: str | None = None) -> Expr:
 def vdpbf16ps(x: Expr, y: Expr, z: Expr, /, *, dtype: str | None = None) -> Expr:
     """te.vdpbf16ps(x, y, z): x plus two products of y and z (bfloat16) in each lane, that of the odd elements first, each rounded once; denormals are zero."""
 
-def concat16(x: Expr, y: Expr, z: Expr, /, *, dtype: str | None = None) -> Expr:
-    """te.concat16(x, y, z): The lanes of 16 vectors, one after another."""
+def concat16(*vectors: Expr, dtype: str | None = None) -> Expr:
+    """te.concat16(*vectors): The lanes of 16 vectors, one after another."""
 
 def tdpbf16ps(x: Expr, y: Expr, z: Expr, /, *, dtype: str | None = None) -> Expr:
     """te.tdpbf16ps(x, y, z): x plus the product of the tiles y (16 x 16 pairs) and z (16 pairs x 16) of bfloat16: the sum of two chains of fused multiply-adds, over even and odd elements, is added to x; denormals are zero."""

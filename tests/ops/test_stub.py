@@ -36,6 +36,16 @@ def test_intrinsics_have_a_signature_and_a_docstring() -> None:
     assert te.exp is te.exp, "the functions are the same at each use"
 
 
+def test_intrinsics_of_many_operands_take_any_number_in_their_signature() -> None:
+    signature = "(*vectors: Expr, dtype: str | None = None) -> Expr"
+    assert str(inspect.signature(te.concat16)).replace("'", "") == signature and f"def concat16{signature}:" in stub_text()
+    assert "T.concat16(*vectors)" in str(te.concat16.__doc__)
+    x = te.placeholder((16,), "int16", "X")
+    with pytest.raises(ScriptError, match=r"te.concat16 takes 16 operands, te.concat16\(\*vectors\), got 3"):
+        te.concat16(x[0], x[1], x[2])
+    assert te.concat16(*[x[i] for i in range(16)]).dtype == "int16x16"
+
+
 def test_operands_of_intrinsics() -> None:
     x = te.placeholder((4,), "float16", "X")
     assert te.isnan(x[0]).dtype == "bool" and te.copysign(x[0], 1.0).dtype == "float16"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tunesmith.runtime.object_loader import load_object
-from tunesmith.support.errors import RunError
+from tunesmith.support.errors import OtherMachineError, RunError
 
 
 def test_addresses_can_be_called(vadd_object: bytes) -> None:
@@ -76,7 +76,7 @@ def test_undefined_symbol_is_an_error_and_no_abort(compile_ir: Callable[..., byt
 
 def test_objects_of_other_machines_are_refused(vadd_object: bytes) -> None:
     other = vadd_object[:18] + (183).to_bytes(2, "little") + vadd_object[20:]
-    with pytest.raises(RunError, match="it is an object for aarch64, and this is x86_64"):
+    with pytest.raises(OtherMachineError, match="it is an object for aarch64, and this is x86_64"):
         load_object(other)
 
 
@@ -171,3 +171,10 @@ print(len(made), right)
 def test_threads_that_load_at_once_share_one_checker() -> None:
     done = subprocess.run([sys.executable, "-c", RACE], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, "1 [True, True, True, True]"), done.stderr
+
+
+def test_a_linked_file_is_no_object_of_another_machine(vadd_object: bytes) -> None:
+    linked = vadd_object[:16] + (3).to_bytes(2, "little") + vadd_object[18:]
+    with pytest.raises(RunError, match="it is not an object but a linked file") as refused:
+        load_object(linked)
+    assert not isinstance(refused.value, OtherMachineError)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import tunesmith
 from tunesmith.codegen.llvm.build import build, emit_text
 from tunesmith.codegen.llvm.export import export_library
+from tunesmith.driver.compiled_cpu import CompiledCpuModule
 from tunesmith.graph.ir.builder import GraphBuilder
 from tunesmith.ir.function import IRModule
 from tunesmith.ir.target.cpus import CPUS, cpuinfo_flag, llvm_feature
@@ -114,3 +116,12 @@ def test_functions_of_another_machine_can_be_compiled_but_not_called(target: str
     for call in (made, made["add"], made.bind, made["add"].bind, made.time):
         with pytest.raises(OtherMachineError, match="machine"):
             call(x, x, x)
+
+
+def test_code_that_is_no_object_is_refused_at_once() -> None:
+    """Only code of another machine is kept for its export."""
+    artifact = tunesmith.compile(ADD.func, target="llvm -num-cores=1").artifact
+    linked = artifact.data[:16] + (3).to_bytes(2, "little") + artifact.data[18:]
+    for data, why in ((linked, "not an object but a linked file"), (b"", "not a 64-bit little-endian ELF file")):
+        with pytest.raises(RunError, match=why):
+            CompiledCpuModule.from_artifact(replace(artifact, data=data))

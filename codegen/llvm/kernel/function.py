@@ -17,7 +17,7 @@ from tunesmith.codegen.llvm.kernel.loop_uses import LoopUses
 from tunesmith.codegen.llvm.kernel.masks import inactive_lanes_are_unused
 from tunesmith.codegen.llvm.kernel.store import StoreEmitter
 from tunesmith.codegen.llvm.kernel.store_groups import Interleaved, Products, Tile, grouped_stores
-from tunesmith.codegen.llvm.kernel.tile_registers import SCOPE, configuration_text, has_parallel_loop, uses_tiles
+from tunesmith.codegen.llvm.kernel.tile_registers import SCOPE, configuration_text, has_parallel_loop, is_parallel, uses_tiles
 from tunesmith.codegen.llvm.required_features import required_features
 from tunesmith.codegen.llvm.text import literal, llvm_type
 from tunesmith.ir.analysis.size_ranges import symbol_ranges
@@ -27,7 +27,7 @@ from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.expr import Call, Expr
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.intrinsics import PREFETCHES
-from tunesmith.ir.poly import ONE, ZERO, Param, Poly, Var, maximum, poly, substitute
+from tunesmith.ir.poly import ZERO, Param, Poly, Var, maximum, poly, substitute
 from tunesmith.ir.stmt import GRAIN, Allocate, BindIndex, BufferStore, Evaluate, For, If, Seq, Stmt, annotation
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import substitute as substitute_statement
@@ -107,6 +107,7 @@ class _Kernel:
         self.name = f"{func.name}{version}_kernel"
         self.exported = module.exported and not version
         self.bodies = 0
+        self.uses_tiles = uses_tiles(func.body)
         self.sizes = {p: f"%z{i}" for i, p in enumerate(p for p in func.params if isinstance(p, Var) and not isinstance(p, Param))}
         made = [*func.allocs, *[n.buffer for n in walk(func.body) if type(n) is Allocate]] if self.sizes else []
         dynamic = any(b.shape[0].const is None for b in made)
@@ -161,6 +162,8 @@ class _Function(StoreEmitter):
         self.kernel = kernel
         self.base = dict(base)
         self.parallel = parallel
+        self.outlines = not parallel and module.target.num_cores > 1
+        """Whether parallel loops become functions of their own, which several threads execute."""
         self.allocas: list[str] = []
         self.stack = 0
         self.workspace = WORKSPACE
@@ -212,7 +215,7 @@ class _Function(StoreEmitter):
             self.statement(n.body)
 
     def _allocate_tiles(self, n: Allocate) -> None:
-        if not self.parallel:
+        if self.outlines:
             self.tiles.check_serial(n)
         alone = not self.tiles.configured
         if alone:
@@ -278,7 +281,7 @@ class _Function(StoreEmitter):
         self.start(end)
 
     def _for(self, n: For) -> None:
-        if n.kind == "parallel" and not self.parallel and n.extent != ONE and self.kernel.module.target.num_cores > 1:
+        if self.outlines and is_parallel(n):
             self._parallel(n)
         else:
             self._loop(n, "0", self.index(n.extent), bounds(n.extent, self.ranges))
@@ -287,7 +290,8 @@ class _Function(StoreEmitter):
         """A counted loop from `first` to `end`, with a test before the first iteration only if it may be empty."""
         if extent[1] <= 0:
             return
-        if not self.tiles.configured and uses_tiles(n.body) and (self.parallel or not has_parallel_loop(n.body)):
+        begins = self.kernel.uses_tiles and not self.tiles.configured and uses_tiles(n.body)
+        if begins and not (self.outlines and has_parallel_loop(n.body)):
             self.tiles.configure()
             self._loop(n, first, end, extent)
             self.tiles.release()

@@ -23,18 +23,16 @@ from tunesmith.support import dtype as dt
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
-    """Strided stores to adjacent addresses.
+class _Strided:
+    """Strided stores to one buffer, in address order, with equal numbers of lanes.
 
     Attributes:
-        stores: in address order; equal stride and number of lanes; at least half as many stores as lanes.
+        stores: the stores.
         lanes: active lanes of each store.
-        stride: elements between lanes.
     """
 
     stores: tuple[BufferStore, ...]
     lanes: int
-    stride: Poly
 
     @property
     def buffer(self) -> Buffer:
@@ -43,21 +41,19 @@ class Tile:
 
 
 @dataclass(frozen=True, slots=True)
-class Interleaved:
-    """Strided stores that together write each element of a contiguous range once.
+class Tile(_Strided):
+    """Strided stores to adjacent addresses, at least half as many as lanes.
 
     Attributes:
-        stores: in address order, a power of two; equal number of lanes.
-        lanes: active lanes of each store.
+        stride: elements between lanes, of each store.
     """
 
-    stores: tuple[BufferStore, ...]
-    lanes: int
+    stride: Poly
 
-    @property
-    def buffer(self) -> Buffer:
-        """The destination."""
-        return self.stores[0].buffer
+
+@dataclass(frozen=True, slots=True)
+class Interleaved(_Strided):
+    """Strided stores, a power of two, that together write each element of a contiguous range once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +71,7 @@ def grouped_stores(stmts: Sequence[Stmt]) -> list[Grouped]:
     out: list[Grouped] = []
     at = 0
     while at < len(stmts):
-        if products := _products(stmts[at:]):
+        if products := _products(stmts, at):
             out.append(Products(tuple(products)))
             at += len(products)
             continue
@@ -91,11 +87,12 @@ def grouped_stores(stmts: Sequence[Stmt]) -> list[Grouped]:
     return out
 
 
-def _products(stmts: Sequence[Stmt]) -> list[BufferStore]:
-    """The products at the beginning, if there are several."""
+def _products(stmts: Sequence[Stmt], first: int) -> list[BufferStore]:
+    """The consecutive products from the statement number `first` on, if there are several."""
     out: list[BufferStore] = []
     sums: set[tuple[Buffer, Poly]] = set()
-    for s in stmts:
+    for n in range(first, len(stmts)):
+        s = stmts[n]
         if type(s) is not BufferStore or type(s.value) is not Call or s.value.name not in TILE_PRODUCTS:
             break
         place = s.buffer, s.indices[0]

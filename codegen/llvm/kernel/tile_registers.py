@@ -47,9 +47,14 @@ def uses_tiles(n: Stmt) -> bool:
     return any(type(x) is Allocate and x.buffer.scope == SCOPE for x in _statements(n))
 
 
+def is_parallel(n: Stmt) -> bool:
+    """Whether a statement is a loop that several threads may execute."""
+    return type(n) is For and n.kind == "parallel" and n.extent != ONE
+
+
 def has_parallel_loop(n: Stmt) -> bool:
     """Whether a statement contains a loop that several threads may execute."""
-    return any(type(x) is For and x.kind == "parallel" for x in _statements(n))
+    return any(is_parallel(x) for x in _statements(n))
 
 
 def _statements(n: Stmt) -> Iterator[Stmt]:

@@ -44,7 +44,7 @@ def _transposes(func: PrimFunc) -> bool:
     s = Schedule(func)
     try:
         _inline(s)
-    except ScheduleError:  # an intermediate that several blocks write, or that none reads
+    except ScheduleError:  # the sketches without tiles are refused for the same reason, and reported with it
         return False
     return any(axis_across(b) is not None for b in s.blocks())
 

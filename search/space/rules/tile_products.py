@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 
 from tunesmith.ir.analysis.access_regions import accesses, plain_iter, reads, writes
 from tunesmith.ir.analysis.work import worth_serial
+from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import product
 from tunesmith.ir.stmt import Block
@@ -30,6 +31,7 @@ from tunesmith.ir.tile_products import ROWS
 from tunesmith.ir.visit import blocks_under
 from tunesmith.schedule.handles import BlockRV, IntRV, LoopRV
 from tunesmith.schedule.layout import Layout
+from tunesmith.schedule.reshaped_block import reshaped
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.search.space.rules.block_classes import consumers, is_output, is_pointwise
 from tunesmith.search.space.rules.contraction import Candidate, Named, candidate, pad
@@ -96,22 +98,34 @@ def sketches(func: PrimFunc, target: Target) -> list[Named]:
     """Named schedules for a function with exactly one contraction that an instruction of the target computes; none for others."""
     found = candidate(func, target) if target.base == "llvm" else None
     tiles = None if found is None else tile_product_of(found.main, target)
-    if found is None or tiles is None or len(_final_readers(func, found.main)) > 1:
+    if found is None or tiles is None or not _has_one_epilogue(func, found.main):
         return []
     return [(p.name, lambda s, p=p: schedule(s, found, tiles, p, target)) for p in plans(func, found, tiles, target)]  # type: ignore[misc]
 
 
-def _final_readers(func: PrimFunc, main: Block) -> list[Block]:
-    """The blocks that read the sums and write an output: directly, or by blocks that are inlined.  One nest has one of them."""
-    found: dict[Block, None] = {}
-    stack = consumers(func, main)
+def _has_one_epilogue(func: PrimFunc, main: Block) -> bool:
+    """Whether at most one block reads the sums, directly or by blocks that are inlined, and writes an output, and every block between reads
+    its operand element by element."""
+    outputs: set[Block] = set()
+    stack = [main]
     while stack:
         b = stack.pop()
         if is_output(func, b):
-            found[b] = None
-        else:
-            stack += consumers(func, b)
-    return list(found)
+            outputs.add(b)
+            continue
+        made = writes(b)[0].buffer
+        readers = consumers(func, b)
+        if not all(_is_elementwise(reader, made) for reader in readers):
+            return False
+        stack += readers
+    return len(outputs) <= 1
+
+
+def _is_elementwise(reader: Block, made: Buffer) -> bool:
+    """Whether a block reads a buffer at distinct iteration variables, or all of it in another shape, as `reverse_compute_at` requires."""
+    b = reshaped(reader, made) or reader
+    positions = [[plain_iter(e, b) for e in a.indices] for a in reads(b) if a.buffer is made]
+    return all(p == positions[0] and None not in p and len(set(p)) == len(p) for p in positions)
 
 
 def plans(func: PrimFunc, found: Candidate, tiles: TileProduct, target: Target) -> list[Plan]:

@@ -23,7 +23,11 @@ class CompiledCpuModule(Module, CompiledModule):
 
     @classmethod
     def from_artifact(cls, artifact: Artifact, coverage: tuple[Coverage, ...] = ()) -> CompiledCpuModule:
-        """Load object code into this process.  The functions of another machine can be exported; calls raise OtherMachineError."""
+        """Load object code into this process.  The functions of another machine can be exported; calls raise OtherMachineError.
+
+        Raises:
+            RunError: the code is no object, or needs an undefined symbol.
+        """
         try:
             module = cast(CompiledCpuModule, cls.from_object(artifact.data))
         except OtherMachineError as error:
@@ -52,10 +56,10 @@ class CompiledCpuModule(Module, CompiledModule):
             RunError: there are several functions, or none of this name; an argument does not match its parameter.
         """
         function = self.function_name(name)
-        if isinstance(self[function], RefusedFunction):
-            return self[function].bind(*arguments)
         try:
             return load_call(self.artifact.code(function), self[function].passable(arguments) or arguments)
+        except OtherMachineError:
+            raise
         except RunError as error:  # the packed call has no information about written parameters
             raise self[function].refusal(arguments, error) from error
 

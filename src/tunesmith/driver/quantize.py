@@ -1,8 +1,9 @@
-"""Quantise models after training: observe the ranges of activations on calibration data, and round weights to bytes.
+"""Quantise models after training, in one of three modes; weights are int8, symmetric, with a scale for each output channel.
 
-The scheme is that of Jacob et al. (CVPR 2018) with the usual choices of ONNX Runtime and oneDNN: weights are int8, symmetric, with a scale
-for each output channel; activations are uint8 with one scale and zero point.  The result is a model with `quantize` and `dequantize` around
-its contractions, as importers make of models that are quantised elsewhere; `compile` computes these contractions in integers.
+Static quantisation has the scheme of Jacob et al. (CVPR 2018) with the usual choices of ONNX Runtime and oneDNN: activations are uint8 with
+one scale and zero point, from their ranges on calibration data.  The result is a model with `quantize` and `dequantize` around its
+contractions, as importers make of models that are quantised elsewhere; `compile` computes these contractions in integers.  Weight-only
+quantisation leaves activations in float32.  Dynamic quantisation per row rounds activations to int8 in each call.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from tunesmith.graph.ir.node import Call, Constant, Operand, Operation, Region, 
 from tunesmith.graph.ir.rewrite import Rewriter
 from tunesmith.graph.passes.fold_constants import fold_constants
 from tunesmith.graph.passes.fold_scale_axis import fold_scale_axis
+from tunesmith.graph.passes.integer_contractions import fits_int32
 from tunesmith.graph.passes.simplify_inference import simplify_inference
 from tunesmith.ir.function import IRModule
 from tunesmith.ir.target.target import Target
@@ -71,19 +73,22 @@ def quantize(
     """Quantise the convolutions and matrix products of a model that have constant weights.
 
     Grouped and depthwise convolutions, products of two activations, contractions in branches, and those with weights that are not finite
-    stay float32.
+    stay float32.  With `batches` this is static (calibrated) quantisation, without them weight-only quantisation, and with `rows` dynamic
+    quantisation per row (per token).
 
     Args:
         model: a model of float32, from an importer or a builder.
-        batches: calibration data: arguments of typical calls, a few dozen.  None rounds only the weights of matrix products, whose
-            activations stay float32: for models that are bound by reading weights, such as decoders of single tokens.
+        batches: calibration data: arguments of typical calls, a few dozen.  None is weight-only quantisation of matrix products: their
+            activations, and convolutions, stay float32.  It suits models that are bound by reading weights, such as decoders of single
+            tokens.
         percentile: of the elements of an activation in each batch, how many its range covers: 100 is from the least to the largest;
             99.99 ignores outliers, which are clamped.
         skip: patterns of the names of weights, as `"fc.*"`; these contractions stay float32.  A pattern that matches no name is a
             PatternWarning.
-        rows: quantise the activations of matrix products in each call, every row by its largest magnitude (Dettmers et al., LLM.int8(),
-            NeurIPS 2022, without its outliers), so that no calibration data are needed: `batches` must be None, and convolutions stay
-            float32.  Rows with elements that are not finite have no defined result.
+        rows: dynamic quantisation per row: the activations of matrix products are quantised in each call, every row by its largest
+            magnitude (Dettmers et al., LLM.int8(), NeurIPS 2022, without its outliers), so that no calibration data are needed: `batches`
+            must be None.  Convolutions, and products whose sums may exceed int32, stay float32.  Rows with elements that are not finite
+            have no defined result.
         target: target of the calibration run; by default this machine.
     Returns:
         The quantised model, for `tune` and `compile`.
@@ -103,18 +108,20 @@ def quantize(
     prepared = fold_scale_axis(fold_constants(simplify_inference(model)))
     main = _main(prepared, "quantize takes a model")
     patterns = [skip] if isinstance(skip, str) else list(skip)
-    found = [c for b in main.body.bindings if isinstance(c := b.operation, Call) and _is_quantizable(c, patterns)]
     warn_unmatched([main], patterns, "skip")
+    if batches is None:
+        rewritten = (_QuantizeRows(patterns) if rows else _Quantize(None, patterns))(main)
+        if rewritten is main:
+            long = " and sums that fit int32" if rows else ""
+            raise UserError(f"the model has no matrix product with constant float32 weights{long} to quantise (see skip=)")
+        return prepared.update({"main": rewritten})
+    found = [c for b in main.body.bindings if isinstance(c := b.operation, Call) and _is_quantizable(c, patterns)]
     if not found:
         raise UserError("the model has no convolution or matrix product with constant float32 weights to quantise (see skip=)")
-    if rows:
-        return prepared.update({"main": _QuantizeRows(patterns)(main)})
-    if batches is None:
-        return prepared.update({"main": _Quantize(None, patterns)(main)})
     observed = list(dict.fromkeys([c.args[0] for c in found]))
     ranges = _ranges(prepared, main, observed, batches, percentile, target)
-    rewritten = _Quantize(dict(zip(observed, ranges, strict=True)), patterns)(main)
-    return prepared.update({"main": rewritten})
+    return_free_memory()
+    return prepared.update({"main": _Quantize(dict(zip(observed, ranges, strict=True)), patterns)(main)})
 
 
 def output_errors(reference: IRModule, model: IRModule, batches: Iterable[Batch], target: str | Target | None = None) -> list[OutputError]:
@@ -211,7 +218,6 @@ def _ranges(
             low[i], high[i] = min(low[i], bounds[0]), max(high[i], bounds[1])
     if not np.isfinite(low).all():
         raise UserError("no calibration batch was given, or all are empty: pass a list of the arguments of typical calls")
-    return_free_memory()
     return [(float(a), float(b)) for a, b in zip(low, high, strict=True)]
 
 
@@ -243,7 +249,7 @@ class _Quantize(Rewriter):
                 return None
             return [build.matmul(x, build.dequantize(*_rounded_weights(w, -1), name=w.name), **operation.keywords)]
         # The result of a quantised contraction replaces a value that was observed.
-        bounds = next((bounds for observed, bounds in self._ranges.items() if self.operand(observed) is x), None)
+        bounds = self._ranges.get(self.original(x))
         if bounds is None:
             return None
         if x not in self._done:
@@ -255,7 +261,7 @@ class _Quantize(Rewriter):
 
 
 class _QuantizeRows(Rewriter):
-    """Quantise the rows of activations in each call, and multiply in integers.
+    """Quantise the rows of activations in each call, and multiply in integers; products whose sums may exceed int32 stay as they are.
 
     Args:
         skip: patterns of weights that stay float32.
@@ -273,13 +279,15 @@ class _QuantizeRows(Rewriter):
             return None
         x, w = operation.args
         assert isinstance(w, Constant)
+        weights, units, _ = _rounded_weights(w, -1)
+        if not fits_int32(weights.data, (0,), 127):
+            return None
         if x not in self._done:
             peak = build.max(build.abs(x), axes=(-1,), keepdims=True)
             scale = build.maximum(build.multiply(peak, Constant("unit", np.float32(1 / 127))), Constant("least", np.float32(_LEAST)))  # type: ignore[arg-type]
             numbers = build.clip(build.round(build.divide(x, scale)), min=-127.0, max=127.0)
             self._done[x] = build.cast(numbers, dtype="int8", name=x.name), scale
         q, scale = self._done[x]
-        weights, units, _ = _rounded_weights(w, -1)
         sums = build.cast(build.matmul(q, weights, out_dtype="int32"), dtype="float32")
         return [build.multiply(build.multiply(sums, scale), Constant(units.name, units.data.reshape(-1)))]
 

@@ -73,3 +73,9 @@ def test_missing_instructions_are_named(monkeypatch: pytest.MonkeyPatch) -> None
     lacking = "avx2" if detect_host().arch == "x86_64" else "dotprod"
     with pytest.raises(BuildError, match=rf"lacks .*{lacking}.*Target\.detect"):
         check_runs_here(Target(f"llvm -mcpu={name} -num-cores=1 -mtriple={Target.detect().mtriple}"))
+
+
+def test_without_neon_there_is_no_sve() -> None:
+    """LLVM keeps SVE then, and aborts on vectors of constant length."""
+    target = Target("llvm -mcpu=neoverse-v1 -num-cores=1 -mattr=-neon")
+    assert llvm_options(target).features == "-neon,-sve"

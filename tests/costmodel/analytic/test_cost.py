@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from tunesmith.costmodel.analytic.cost import analytic_cost
 from tunesmith.costmodel.analytic.model import AnalyticModel
 from tunesmith.ir.script.parser import parse
 from tunesmith.ir.target.target import Target
+from tunesmith.ir.tensor_intrinsics.intrinsic import TENSOR_INTRINSICS, TensorIntrinsic
 from tunesmith.ops.workload import workload
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.search.space.rules_table import generate
@@ -274,3 +276,39 @@ def test_the_rate_of_an_instruction_is_that_of_the_target() -> None:
     full, half = (issue_seconds(ONE.with_attributes(tensor_rates=f"vdpbf16ps={rate * peak}")) for rate in (2.0, 0.5))
     assert issue_seconds(ONE) == pytest.approx(full), "an unknown rate is that of multiply-adds"
     assert 3.0 * full < half <= 4.0 * full
+
+
+SCALED_SUM = """
+@T.prim_func
+def scaled_sum(A: T.Buffer((1,), "float32"), B: T.Buffer((16,), "float32"), C: T.Buffer((16,), "float32")):
+    for j in T.serial(16):
+        with T.block("C"):
+            vj = T.axis.spatial(16, j)
+            C[vj] = C[vj] + A[0] * B[vj]
+"""
+
+ONE_LOOP = TensorIntrinsic("test.scaled_sum", SCALED_SUM, lambda operands, active: None, (frozenset(),))  # type: ignore[arg-type, return-value]
+if ONE_LOOP.name not in TENSOR_INTRINSICS:
+    TENSOR_INTRINSICS.register(ONE_LOOP.name, ONE_LOOP)
+
+
+def test_an_instruction_of_one_loop_costs_what_its_intrinsic_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    s = Schedule(workload("matmul(m=8,n=48,k=32)").func)
+    block = s.get_block("C")
+    i, j, k = s.get_loops(block)
+    over, lanes = s.split(j, [None, 16])
+    s.reorder([i, over, k, lanes])
+    s.decompose_reduction(block, k)
+    s.tensorize(lanes, ONE_LOOP.name)
+
+    def issue_seconds(target: Target = ONE, **cost: Any) -> float:
+        monkeypatch.setitem(TENSOR_INTRINSICS._values, ONE_LOOP.name, replace(ONE_LOOP, **cost))
+        m = AnalyticModel(s.func, (), target)
+        return float(m.terms(np.zeros((1, 0), np.int64))[0][m.term_names.index("issue")])
+
+    plain = issue_seconds()
+    assert issue_seconds(slots=1000.0) == pytest.approx(issue_seconds(slots=100.0) * 10.0, rel=0.05)
+    assert issue_seconds(slots=100.0) > 10.0 * plain
+    assert issue_seconds(latency=400.0) > 10.0 * plain
+    slow = ONE.with_attributes(tensor_rates=f"test={ONE.peak_gflops_core / 1000.0}")
+    assert issue_seconds(slow, instruction="test") > 10.0 * plain

@@ -13,6 +13,10 @@ from tunesmith.ir.script.stub import stub_text
 STUB = Path(tunesmith.__file__).with_name("script.pyi")
 
 
+def test_intrinsics_of_many_operands_take_any_number_in_their_signature() -> None:
+    assert "def concat16(*vectors: Value, dtype: str = ...) -> Expr:" in stub_text()
+
+
 def test_the_stub_is_current() -> None:
     assert STUB.read_text() == stub_text(), "run python -m tunesmith.ir.script.stub > src/tunesmith/script.pyi"
 

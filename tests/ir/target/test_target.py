@@ -243,6 +243,9 @@ def test_targets_are_immutable(kind: str) -> None:
         ("llvm -mcpu=znver5 -num-cores=2 -mtriple=aarch64-unknown-linux-gnu", ["does not fit mcpu 'znver5'", "x86_64"]),
         ("llvm -mcpu=znver5 -num-cores=2 -mtriple=riscv64-unknown-linux-gnu", ["not supported", "x86_64, aarch64"]),
         ("llvm -mcpu=apple-m1 -num-cores=2 -mattr=+amx-bf16", ["mattr adds amx-bf16, a feature of x86_64", "'apple-m1' is aarch64"]),
+        ("llvm -mcpu=apple-m1 -num-cores=2 -mattr=+sse4.1", ["mattr adds sse4.1, a feature of x86_64", "'apple-m1' is aarch64"]),
+        ("llvm -mcpu=apple-m1 -num-cores=2 -mattr=+amx-fp16", ["mattr adds amx-fp16, a feature of x86_64"]),
+        ("llvm -mcpu=znver5 -num-cores=2 -mattr=+neon,+dotprod", ["mattr adds dotprod, a feature of aarch64", "'znver5' is x86_64"]),
         ("llvm -mcpu=haswell -num-cores=2 -vector-bits=512", ["vector_bits 512 is not possible on haswell", "from 64 to 256"]),
         ("llvm -mcpu=haswell -num-cores=2 -vector-bits=192", ["a power of two"]),
         ("cuda -arch=sm_91", ["unknown arch 'sm_91'", "sm_90", "Did you mean"]),
@@ -351,6 +354,11 @@ def test_rates_of_instructions() -> None:
         ("-mcpu=alderlake -mattr=+avx512bf16", "avx512bf16 avx512bw avx512f avxvnni", "avx512vl avx512vnni"),
         ("-mcpu=alderlake -mattr=+avx512vnni,-avx2", "avx", "avx512vnni avx512f avxvnni"),
         ("-mcpu=x86-64-v2 -mattr=+avxvnni", "avxvnni avx2 avx", "fma f16c"),
+        ("-mcpu=x86-64-v4 -mattr=+amx-fp16", "amx-fp16 amx-tile", "amx-int8"),
+        ("-mcpu=sapphirerapids -mattr=+amx-fp16,-amx-tile", "avx512f", "amx-fp16 amx-tile amx-bf16"),
+        ("-mcpu=generic -mtriple=aarch64-unknown-linux-gnu -mattr=+sve2", "sve2 sve fullfp16 neon", "dotprod"),
+        ("-mcpu=neoverse-v2 -mattr=-fullfp16", "neon dotprod bf16 i8mm", "fullfp16 sve sve2"),
+        ("-mcpu=neoverse-v2 -mattr=-neon", "fullfp16", "neon dotprod bf16 i8mm sve sve2"),
     ],
 )
 def test_mattr_adds_implied_features_and_removes_those_that_imply_one(flags: str, present: str, absent: str) -> None:

@@ -7,12 +7,13 @@ from collections.abc import Callable
 import pytest
 
 from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.script.parser import parse
 from tunesmith.ir.script.syntax import T
 from tunesmith.ir.stmt import Allocate, For
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import walk
 from tunesmith.lower.passes.flatten_buffers import flatten_buffers
-from tunesmith.lower.passes.plan_allocations import plan_allocations
+from tunesmith.lower.passes.plan_allocations import MAX_NESTED, plan_allocations
 from tunesmith.support.errors import BuildError
 
 TARGET = Target("llvm -mcpu=x86-64-v3 -vector-bits=128 -num-cores=1")
@@ -230,6 +231,24 @@ def test_tile_registers_are_allocated_from_their_first_to_their_last_use(lowered
     """Their configuration belongs to a thread, so that no parallel loop may be inside."""
     found = [n for n in walk(lowered(tiles, plan_allocations).body) if type(n) is Allocate and n.buffer.scope == "amx.tile"]
     assert [[type(n) for n in walk(x.body) if type(n) in (Allocate, For)] for x in found] == [[For] * 4]
+
+
+def test_tile_registers_that_would_stay_with_the_function_are_refused(lowered: Lowered) -> None:
+    """Only so many allocations are nested; the rest are memory."""
+
+    def passing(count: int) -> PrimFunc:
+        lines = [f'    B{n} = T.alloc_buffer((16,), "int32", scope="{"amx.tile" if n == count else "global"}")' for n in range(count + 1)]
+        for source, result in [("A", "B{n}"), ("B{n}", "C")]:
+            for n in range(count + 1):
+                lines += ["    for i in T.serial(16):", f"        {result.format(n=n)}[i] = {source.format(n=n)}[i]"]
+        head = '@T.prim_func\ndef f(A: T.Buffer((16,), "int32"), C: T.Buffer((16,), "int32")):\n'
+        made = parse(head + "\n".join(lines) + "\n")
+        assert isinstance(made, PrimFunc)
+        return made
+
+    assert lowered(passing(MAX_NESTED - 1), plan_allocations).allocs == ()
+    with pytest.raises(BuildError, match=r"several nests use the buffer B32 of scope amx\.tile, .*Compute the blocks .* in one nest"):
+        lowered(passing(MAX_NESTED), plan_allocations)
 
 
 def test_flatten_buffers(lowered: Lowered, assert_golden: Golden) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -80,3 +82,19 @@ def test_only_complete_groups() -> None:
         [placed(8, -2), placed(9, -2)],
     ):
         assert not any(isinstance(x, Interleaved) for x in grouped_stores(stores))
+
+
+def test_statements_are_read_a_constant_number_of_times() -> None:
+    """Grouping a long sequence takes linear time."""
+
+    class Counted(list[BufferStore]):
+        read = 0
+
+        def __getitem__(self, at: Any) -> Any:
+            found = super().__getitem__(at)
+            Counted.read += len(found) if isinstance(at, slice) else 1
+            return found
+
+    stores = Counted([placed(n, 1) for n in range(400)])
+    assert len(grouped_stores(stores)) == 400
+    assert Counted.read < 400 * 10

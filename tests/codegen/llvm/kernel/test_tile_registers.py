@@ -10,12 +10,15 @@ import pytest
 
 from tunesmith import build
 from tunesmith.codegen.llvm.build import assembly, emit_text
+from tunesmith.codegen.llvm.build import build as llvm_build
+from tunesmith.codegen.llvm.kernel import function
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.interpreter.interpret import run
 from tunesmith.ir.interpreter.memory import round_bfloat16
 from tunesmith.ir.script.parser import parse
 from tunesmith.ir.target.target import Target
 from tunesmith.lower.pipelines import CPU
+from tunesmith.runtime.module import Module
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.support.errors import BuildError
 from tunesmith.testing.amx_emulator import Counts, available, emulated_amx
@@ -258,6 +261,24 @@ REFUSED = [
 def test_other_uses_of_tile_registers_are_refused(body: str, tiles: int, message: str) -> None:
     with pytest.raises(BuildError, match=message):
         emit_text(_parsed(body, tiles), AMX)
+
+
+def test_one_thread_executes_parallel_loops_between_uses_of_tile_registers(amx: Counts) -> None:
+    """Its parallel loops are serial."""
+    loop = "        for m in T.parallel(2):\n            D[m] = 1"
+    func = _parsed(f"{ZERO}\n{loop}\n        D.vstore([0], C.vload([0], 256, stride=1), stride=1)")
+    one = HERE.with_attributes(mattr=",".join(filter(None, [HERE.mattr, "+amx-tile,+amx-bf16,+amx-int8"])), num_cores=1)
+    out = np.full(256, 7, "int32")
+    Module.from_object(llvm_build(func, one).data)["f"](np.zeros(2048, "uint8"), np.zeros(2048, "int8"), out)
+    np.testing.assert_array_equal(out, 0)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_body_of_a_kernel_without_tile_registers_is_searched_once(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    searched: list[object] = []
+    monkeypatch.setattr(function, "uses_tiles", lambda n: bool(searched.append(n)))
+    emit_text(product(64, 32, 64), AMX.with_attributes(num_cores=threads))
+    assert len(searched) == 1
 
 
 def test_a_buffer_of_half_a_tile_is_refused() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -10,6 +10,7 @@ import pytest
 from tunesmith import te
 from tunesmith.codegen.llvm.build import assembly, build
 from tunesmith.ir import structural
+from tunesmith.ir.expr import Expr
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.interpreter.interpret import run
 from tunesmith.ir.interpreter.memory import round_bfloat16
@@ -21,7 +22,7 @@ from tunesmith.schedule.schedule import replay
 from tunesmith.search.space.rules.block_classes import is_contraction
 from tunesmith.search.space.rules.tile_instruction import tile_product_of
 from tunesmith.search.space.rules.tile_products import sketches
-from tunesmith.search.space.rules_table import generate
+from tunesmith.search.space.rules_table import generate, sketches_of
 from tunesmith.testing.amx_emulator import Counts, available, emulated_amx
 
 AMX = Target("llvm -mcpu=sapphirerapids -num-cores=2")
@@ -86,6 +87,34 @@ def test_a_result_with_two_readers_has_no_sketch() -> None:
     d, e = (te.compute((32, 32), lambda i, j, n=n: c[i, j] + n, name) for n, name in ((1, "D"), (2, "E")))
     assert sketches(te.create_prim_func([a, b, d]), AMX)
     assert sketches(te.create_prim_func([a, b, d, e]), AMX) == []
+
+
+EPILOGUES: dict[str, tuple[tuple[int, ...], Callable[..., Callable[..., Expr]], int]] = {
+    "elementwise": ((32, 32), lambda c: lambda i, j: c[i, j] + 1, 8),
+    "transposed": ((32, 32), lambda c: lambda i, j: c[j, i] + 1, 8),
+    "part": ((16, 32), lambda c: lambda i, j: c[i, j] + 1, 8),
+    "split": ((2, 16, 32), lambda c: lambda q, i, j: c[q * 16 + i, j] + 1, 8),
+    "flat": ((1024,), lambda c: lambda f: c[f // 32, f % 32] + 1, 4),
+    "one column": ((32,), lambda c: lambda i: c[i, 0] + 1, 0),
+    "one row": ((32,), lambda c: lambda j: c[0, j] + 1, 0),
+    "diagonal": ((32,), lambda c: lambda i: c[i, i] + 1, 0),
+    "shifted": ((16, 32), lambda c: lambda i, j: c[i + 3, j] + 1, 0),
+    "symmetric": ((32, 32), lambda c: lambda i, j: c[i, j] + c[j, i], 0),
+}
+"""The shape of the result, its elements, and the number of sketches."""
+
+
+@pytest.mark.parametrize("between", [False, True])
+@pytest.mark.parametrize("name", EPILOGUES)
+def test_epilogues_that_do_not_read_element_by_element_have_no_sketch(name: str, between: bool) -> None:
+    """The rule proposes no schedule whose epilogue `reverse_compute_at` refuses."""
+    shape, element, count = EPILOGUES[name]
+    a, b, k = te.placeholder((32, 64), "uint8", "A"), te.placeholder((64, 32), "int8", "B"), te.reduce_axis(64, "k")
+    c = te.compute((32, 32), lambda i, j: te.sum(a[i, k].astype("int32") * b[k, j].astype("int32"), axis=k), "C")
+    d = te.compute((32, 32), lambda i, j: c[i, j] * 2, "doubled") if between else c
+    func = te.create_prim_func([a, b, te.compute(shape, element(d), "D")], "product")
+    assert len(sketches_of(sketches, func, AMX)) == count
+    assert count or not sketches(func, AMX)
 
 
 def test_padding_for_a_single_task_is_outside_of_its_tiles() -> None:
