@@ -55,10 +55,10 @@ def _group(x: Tensor, packed: Tensor, scale: Tensor, offset: Tensor) -> int:
     if k is None or not groups or k % (2 * groups):
         raise ScriptError(f"rows of {x.shape[-1]} elements are no {scale.shape[0]} groups of an even number of weights")
     if packed.shape[0] != k // 2 or scale.shape != offset.shape or scale.shape[1] != packed.shape[1]:
+        bytes_, scales, offsets = [f"[{', '.join(map(repr, t.shape))}]" for t in (packed, scale, offset)]
         raise ScriptError(
-            f"the shapes [{', '.join(map(repr, packed.shape))}] of bytes, [{', '.join(map(repr, scale.shape))}] of scales and"
-            f" [{', '.join(map(repr, offset.shape))}] of offsets do not fit rows of {k} elements: the bytes have {k // 2} rows, and scales and"
-            " offsets one row for each group"
+            f"the shapes {bytes_} of bytes, {scales} of scales and {offsets} of offsets do not fit rows of {k} elements: the bytes have"
+            f" {k // 2} rows, and scales and offsets one row for each group"
         )
     return k // groups
 
@@ -74,6 +74,6 @@ MATMUL_INT4 = GraphOperator(
     FUSABLE,
     _matmul_int4,
     _matmul_int4_reference,
-    meaning="x[..., k] times a matrix of 4-bit weights: bytes [k / 2, n] with the rows 2 i in the lower and 2 i + 1 in the upper halves, float32"
-    " scales and offsets [groups, n]; a weight is its number from 0 to 15 times the scale plus the offset of its group of rows.",
+    meaning="x[..., k] times a matrix of 4-bit weights: bytes [k / 2, n] with the rows 2 i in the lower and 2 i + 1 in the upper halves,"
+    " float32 scales and offsets [groups, n]; a weight is its number from 0 to 15 times the scale plus the offset of its group of rows.",
 )

@@ -20,6 +20,7 @@ from tunesmith.ir.expr import Binary, Const, Expr, IsNegative, Not, Select
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Poly, Var, substitute
 from tunesmith.ir.stmt import Allocate, Block, BufferStore, Evaluate, For, If, Seq
+from tunesmith.support import dtype as dt
 from tunesmith.support.errors import ScriptError
 
 _POINTS = 4096
@@ -118,7 +119,7 @@ class _Walk:
         return substitute(p, self.values) if not p.vars.isdisjoint(self.values) else p
 
     def _access(self, n: BufferStore | BufferLoad, what: str) -> None:
-        if (n.lanes if type(n) is BufferLoad else n.stride or n.mask) not in (1, None):
+        if dt.lanes(n.value.dtype if isinstance(n, BufferStore) else n.dtype) != 1:
             return
         for d, (i, extent) in enumerate(zip(n.indices, n.buffer.shape, strict=True)):
             which = f"index {d} of" if len(n.indices) > 1 else "the index of"

@@ -121,3 +121,9 @@ def test_both_sides_of_a_conjunction_are_evaluated() -> None:
         check_out_of_bounds(func)
     nested = "if vi >= 4:\n                if A[vi - 4, vj] > 0:\n                    C[vi, vj] = 1"
     check_out_of_bounds(parse(program(nested)))
+
+
+@pytest.mark.parametrize("options", ["", ", stride=2", ", mask=3"])
+def test_vectors_are_not_examined(options: str) -> None:
+    """Their elements are checked by the run-time checks."""
+    check_out_of_bounds(parse(program(f"C.vstore([vi, 0], A.vload([vi, 0], 4){options})")))
