@@ -126,3 +126,81 @@ def test_products_of_one_activation_share_its_bytes() -> None:
 def test_rows_need_no_calibration_data() -> None:
     with pytest.raises(UserError, match="rows=True quantises activations in each call and needs no calibration data: leave out batches"):
         tunesmith.quantize(network(), [[data(8, 16)]], rows=True)
+
+
+def unpacked(func: GraphFunc, name: str) -> np.ndarray:
+    """The float weights of a product with 4-bit weights."""
+    calls = [b.operation for b in all_bindings(func.body) if isinstance(b.operation, Call) and b.operation.operator == "matmul_int4"]
+    call = next(c for c in calls if c.args[1].name == name)
+    packed, scale, offset = (a.data for a in call.args[1:] if isinstance(a, Constant))
+    numbers = np.stack([packed & 15, packed >> 4], 1).reshape(2 * len(packed), -1)
+    group = len(numbers) // len(scale)
+    return np.asarray(numbers * np.repeat(scale.astype(np.float64), group, 0) + np.repeat(offset.astype(np.float64), group, 0))
+
+
+@pytest.mark.parametrize("group", [2, 4, 8])
+def test_four_bits(group: int) -> None:
+    """Each weight is within half a step of its group, zeros are exact, and results are those of the rounded weights."""
+    mod = network()
+    main = mod["main"]
+    assert isinstance(main, GraphFunc)
+    small = tunesmith.quantize(mod, bits=4, group=group)
+    made = small["main"]
+    assert isinstance(made, GraphFunc)
+    verify(made, small)
+    rounded = {}
+    for name, shape in (("fc1.weight", (16, 24)), ("fc2.weight", (24, 10))):
+        weights = next(o for b in all_bindings(main.body) for o in b.operation.args if o.name == name)
+        assert isinstance(weights, Constant)
+        groups = weights.data.reshape(-1, group, shape[1])
+        step = (np.maximum(groups.max(1), 0) - np.minimum(groups.min(1), 0)) / 15
+        rounded[name] = unpacked(made, name)
+        assert (np.abs(rounded[name] - weights.data) <= np.repeat(step, group, 0) * 0.501 + 1e-6).all()
+    x = data(8, 16, seed=1)
+    bias = next(o for b in all_bindings(main.body) for o in b.operation.args if o.name == "fc1.bias")
+    assert isinstance(bias, Constant)
+    want = np.maximum(x @ rounded["fc1.weight"] + bias.data, 0) @ rounded["fc2.weight"]
+    np.testing.assert_allclose(run(made, [x], small)[0], want, atol=1e-4)
+    np.testing.assert_allclose(compile_model(small, TARGET, untuned=default_schedule)(x), want, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "weights", [np.zeros((8, 3)), np.full((8, 3), 7.0), np.full((8, 3), -1e-30), np.tile([[0.0], [2.0]], (4, 3)), np.eye(8)[:, :3]]
+)
+def test_four_bits_of_weights_of_one_sign(weights: np.ndarray) -> None:
+    """Zeros stay zeros, and the largest weight of a group is exact up to rounding."""
+    b = GraphBuilder("main")
+    mod = IRModule({"main": b.finish(b.matmul(b.input("x", (2, 8)), b.constant(weights.astype(np.float32), "w")))})
+    made = tunesmith.quantize(mod, bits=4, group=8)["main"]
+    assert isinstance(made, GraphFunc)
+    np.testing.assert_allclose(unpacked(made, "w"), weights, rtol=1e-6, atol=0)
+
+
+def test_layers_that_are_skipped_keep_their_weights() -> None:
+    made = tunesmith.quantize(network(), bits=4, group=8, skip="fc2*")["main"]
+    text = str(made)
+    assert text.count("G.matmul_int4(") == 1 and text.count("G.matmul(") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"bits": 3}, "bits=3: weights are quantised to 8 or 4 bits"),
+        ({"bits": 4, "rows": True}, "bits=4 is weight-only quantisation: leave out batches and rows"),
+        ({"bits": 4, "batches": [[data(8, 16)]]}, "bits=4 is weight-only quantisation"),
+        ({"bits": 4, "group": 3}, "group=3: two weights share a byte"),
+        ({"bits": 4, "group": 0}, "group=0: a group has at least 2 weights"),
+        (
+            {"bits": 4, "group": 16},
+            r"group=16 does not divide the 24 rows of the weight fc2.weight: choose another group, or skip=\['fc2.weight'\]",
+        ),
+    ],
+)
+def test_four_bits_that_do_not_fit(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        tunesmith.quantize(network(), **arguments)
+
+
+def test_four_bits_of_a_model_without_products() -> None:
+    with pytest.raises(UserError, match="no matrix product"):
+        tunesmith.quantize(images(), bits=4)

@@ -22,6 +22,7 @@ from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.ir.name_patterns import warn_unmatched
 from tunesmith.graph.ir.node import Call, Constant, Operand, Operation, Region, Value
 from tunesmith.graph.ir.rewrite import Rewriter
+from tunesmith.graph.operators.int4 import pack_int4
 from tunesmith.graph.passes.fold_constants import fold_constants
 from tunesmith.graph.passes.fold_scale_axis import fold_scale_axis
 from tunesmith.graph.passes.integer_contractions import fits_int32
@@ -29,6 +30,7 @@ from tunesmith.graph.passes.simplify_inference import simplify_inference
 from tunesmith.ir.function import IRModule
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.evaluator.correctness import relative_error
+from tunesmith.support.arguments import as_count
 from tunesmith.support.errors import UserError
 from tunesmith.support.free_memory import return_free_memory
 
@@ -68,6 +70,8 @@ def quantize(
     percentile: float = 100.0,
     skip: Sequence[str] = (),
     rows: bool = False,
+    bits: int = 8,
+    group: int = 32,
     target: str | Target | None = None,
 ) -> IRModule:
     """Quantise the convolutions and matrix products of a model that have constant weights.
@@ -89,12 +93,14 @@ def quantize(
             magnitude (Dettmers et al., LLM.int8(), NeurIPS 2022, without its outliers), so that no calibration data are needed: `batches`
             must be None.  Convolutions, and products whose sums may exceed int32, stay float32.  Rows with elements that are not finite
             have no defined result.
+        bits: of the weights: 8, or 4 for weight-only quantisation to integers from 0 to 15 with a scale and zero point for each group.
+        group: for 4 bits, how many neighbouring rows of a column share a scale and zero point, an even number that divides all rows.
         target: target of the calibration run; by default this machine.
     Returns:
         The quantised model, for `tune` and `compile`.
     Raises:
-        UserError: no model, no batch, a percentile out of range, no contraction to quantise, an activation that is not finite, or `rows`
-            together with calibration data.
+        UserError: no model, no batch, a percentile out of range, no contraction to quantise, an activation that is not finite, `rows`
+            together with calibration data, 4 bits together with either, or a group that does not divide the rows of a weight.
     """
     if not isinstance(percentile, Real) or not 50.0 < percentile <= 100.0:
         raise UserError(f"percentile={percentile!r}: expected a number above 50 and up to 100")
@@ -102,6 +108,7 @@ def quantize(
         raise UserError(f"skip={skip!r}: expected patterns of the names of weights, such as ['fc.*']")
     if rows and batches is not None:
         raise UserError("rows=True quantises activations in each call and needs no calibration data: leave out batches")
+    _check_bits(bits, group, rows or batches is not None)
     if batches is not None:
         _check_batches(batches)
     _main(model, "quantize takes a model")
@@ -110,7 +117,8 @@ def quantize(
     patterns = [skip] if isinstance(skip, str) else list(skip)
     warn_unmatched([main], patterns, "skip")
     if batches is None:
-        rewritten = (_QuantizeRows(patterns) if rows else _Quantize(None, patterns))(main)
+        rewriter = _QuantizeRows(patterns) if rows else _Quantize(None, patterns) if bits == 8 else _QuantizeInt4(patterns, group)
+        rewritten = rewriter(main)
         if rewritten is main:
             long = " and sums that fit int32" if rows else ""
             raise UserError(f"the model has no matrix product with constant float32 weights{long} to quantise (see skip=)")
@@ -160,6 +168,15 @@ def _main(mod: IRModule, what: str) -> GraphFunc:
     if not isinstance(main, GraphFunc):
         raise UserError(f"{what}: this module has no graph function `main`")
     return main
+
+
+def _check_bits(bits: int, group: int, has_activations: bool) -> None:
+    if bits not in (4, 8):
+        raise UserError(f"bits={bits!r}: weights are quantised to 8 or 4 bits")
+    if bits == 4 and has_activations:
+        raise UserError("bits=4 is weight-only quantisation: leave out batches and rows, or use 8 bits")
+    if as_count("group", group, what="a group has at least 2 weights") % 2:
+        raise UserError(f"group={group}: two weights share a byte, so that a group has an even number of them")
 
 
 def _check_batches(batches: object) -> None:
@@ -290,6 +307,42 @@ class _QuantizeRows(Rewriter):
         q, scale = self._done[x]
         sums = build.cast(build.matmul(q, weights, out_dtype="int32"), dtype="float32")
         return [build.multiply(build.multiply(sums, scale), Constant(units.name, units.data.reshape(-1)))]
+
+
+class _QuantizeInt4(Rewriter):
+    """Replace the weights of matrix products by 4-bit integers in groups.
+
+    Args:
+        skip: patterns of weights that stay float32.
+        group: weights of a column that share a scale and zero point.
+    """
+
+    def __init__(self, skip: Sequence[str], group: int) -> None:
+        super().__init__()
+        self._skip, self._group = skip, group
+
+    def visit(self, operation: Operation, build: RegionBuilder) -> Sequence[Operand] | None:
+        """See `Rewriter.visit`."""
+        is_product = isinstance(operation, Call) and operation.operator == "matmul"
+        if self.in_branch or not isinstance(operation, Call) or not is_product or not _is_quantizable(operation, self._skip):
+            return None
+        x, w = operation.args
+        if operation.attr("out_dtype") not in ("", "float32"):
+            return None
+        assert isinstance(w, Constant)
+        k, n = w.data.shape
+        if k % self._group:
+            raise UserError(
+                f"group={self._group} does not divide the {k} rows of the weight {w.name}: choose another group, or skip=[{w.name!r}]"
+            )
+        groups = w.data.reshape(k // self._group, self._group, n)
+        low, high = np.minimum(groups.min(1), 0.0), np.maximum(groups.max(1), 0.0)
+        scale = (high - low) / np.float32(15.0)
+        scale = np.where(scale == 0.0, np.float32(1.0), scale).astype(np.float32)
+        zero = np.rint(-low / scale)
+        numbers = np.clip(np.rint(groups / scale[:, None]) + zero[:, None], 0, 15).astype(np.uint8)
+        parts = (pack_int4(numbers.reshape(k, n)), scale, (-zero * scale).astype(np.float32))
+        return [build.matmul_int4(x, *[Constant(f"{w.name}{end}", a) for a, end in zip(parts, ("", "_scale", "_offset"), strict=True)])]
 
 
 _LEAST = 2.0**-100
