@@ -17,7 +17,7 @@ The operand with columns is packed, tile by tile, outside the nest if it is a co
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tunesmith.ir.analysis.access_regions import accesses, plain_iter, reads, writes
@@ -31,11 +31,11 @@ from tunesmith.ir.visit import blocks_under
 from tunesmith.schedule.handles import BlockRV, IntRV, LoopRV
 from tunesmith.schedule.layout import Layout
 from tunesmith.schedule.schedule import Schedule
-from tunesmith.search.space.rules.block_classes import consumers, is_output, is_pointwise
-from tunesmith.search.space.rules.contraction import Candidate, Named, candidate, pad
-from tunesmith.search.space.rules.dot_instruction import vectorize_groups
+from tunesmith.search.space.rules.block_classes import consumers, is_output
+from tunesmith.search.space.rules.contraction import Candidate, Named, candidate, inline_elementwise, pad, split_longest
+from tunesmith.search.space.rules.dot_instruction import grouped_layout, vectorize_groups
 from tunesmith.search.space.rules.tile_domains import middle_tiles, outer_tiles
-from tunesmith.search.space.rules.tile_instruction import TileProduct, packed_layout, rows_layout, tile_product_of
+from tunesmith.search.space.rules.tile_instruction import TileProduct, rows_layout, tile_product_of
 
 SUMS = 6
 """Tile registers for sums; two of the eight are left for operands."""
@@ -71,6 +71,14 @@ class Plan:
         parts = ["amx", "columns-rows" if self.columns_first else "rows-columns", f"rows({self.rows})"]
         marks = {"const": self.constant, "blocked": self.blocked, "serial": not self.threads}
         return " ".join([*parts, *[mark for mark, there in marks.items() if there]])
+
+
+@dataclass(slots=True)
+class _Operand:
+    """An operand of the product: the name of its buffer, and the blocks that write it."""
+
+    name: str
+    makers: list[str]
 
 
 @dataclass(slots=True)
@@ -137,65 +145,51 @@ def _steps(main: Block, tiles: TileProduct) -> list[int]:
 def schedule(s: Schedule, found: Candidate, tiles: TileProduct, plan: Plan, target: Target) -> None:
     """Build the nest of `plan`."""
     main, pads = found.main.name, list(found.pads)
-    for b in [b.name for b in s.blocks() if is_pointwise(b) and b.name not in pads and b.name != main and not is_output(s.func, b)]:
-        s.compute_inline(s.get_block(b))
+    inline_elementwise(s, main, pads)
     block = s.get_block(main)
-    operands = {"left": tiles.left.buffer.name, "packed": tiles.packed.buffer.name}
-    makers = {operand: [c for c in pads if writes(s.block(s.get_block(c)))[0].buffer.name == name] for operand, name in operands.items()}
+    left, packed = (
+        _Operand(name, [c for c in pads if writes(s.block(s.get_block(c)))[0].buffer.name == name])
+        for name in (tiles.left.buffer.name, tiles.packed.buffer.name)
+    )
     if tiles.is_padded:
         for copy in s.pad_einsum(block, list(tiles.padding)):
             made, read = writes(s.block(copy))[0].buffer.name, {a.buffer.name for a in reads(s.block(copy))}
-            for operand, name in operands.items():
-                if name in read:
-                    for c in makers[operand]:
+            for operand in (left, packed):
+                if operand.name in read:
+                    for c in operand.makers:
                         s.compute_inline(s.get_block(c))
-                    operands[operand], makers[operand] = made, [s.block(copy).name]
+                    operand.name, operand.makers = made, [s.block(copy).name]
         for reader in consumers(s.func, s.block(block)):
             if not is_output(s.func, reader):
                 s.compute_inline(s.get_block(reader.name))
-    readers = [c.name for c in consumers(s.func, s.block(block))]
-    _nest(s, block, readers, operands, makers, tiles, plan, target)
+    _nest(s, block, left, packed, tiles, plan, target)
 
 
-def _nest(
-    s: Schedule,
-    block: BlockRV,
-    readers: Sequence[str],
-    operands: Mapping[str, str],
-    makers: Mapping[str, Sequence[str]],
-    tiles: TileProduct,
-    plan: Plan,
-    target: Target,
-) -> None:
+def _nest(s: Schedule, block: BlockRV, left: _Operand, packed: _Operand, tiles: TileProduct, plan: Plan, target: Target) -> None:
     """Build the nest of a contraction of whole tiles.
 
     Args:
         s: the schedule.
         block: the contraction.
-        readers: the epilogue, which reads the sums; empty if they are written as they are.
-        operands: the names of the buffers `left` and `packed`.
-        makers: the blocks that write these buffers.
+        left: the operand with rows.
+        packed: the operand with columns.
         tiles: the instruction.
         plan: the structural choices.
         target: the machine.
     """
+    readers = [c.name for c in consumers(s.func, s.block(block))]  # the epilogue; empty if the sums are written as they are
     t = _tile(s, block, tiles)
     inner = [[t.columns[n], *[x for x in level if x is not t.columns[n]]] for n, level in enumerate(t.levels)]
     over_tiles = inner[2] if plan.columns_first else [*inner[2][1:], inner[2][0]]
     tasks = t.levels[0]
     cut: list[LoopRV] = []
     if plan.blocked:
-        longest = max(t.reduction, key=lambda x: s.loop(x).extent.const or 0)
-        count = s.loop(longest).extent.const or 1
-        length = s.sample_tile(longest, 2, "block", [tuple(n for n in BLOCKS if n < count)])
-        over, inside = s.split(longest, [None, *length])
-        t.reduction[t.reduction.index(longest)] = inside
-        cut = [over]
+        cut = [split_longest(s, t.reduction, BLOCKS, "block")]
     s.reorder([*tasks, *cut, *inner[1], *over_tiles, *t.reduction, *inner[3][1:], inner[3][0], *t.instruction])
     s.step = "register budget"
     s.require("le0", product([f.expr for f in t.factors]) - SUMS, "register-budget", "the register tile does not fit the tile registers")
-    _pack(s, block, operands["packed"], makers["packed"], tiles, plan, t.columns[1])
-    _rows(s, block, operands["left"], makers["left"], tiles, plan, tasks[-1], target.vector_lanes("float32"))
+    _pack(s, block, packed, tiles, plan, t.columns[1])
+    _rows(s, block, left, tiles, plan, tasks[-1], target.vector_lanes("float32"))
     register_tile = [*inner[3][1:], inner[3][0]]
     if plan.blocked:
         _blocked_sums(s, block, readers, tiles, tasks[-1], cut[0], over_tiles[-1])
@@ -311,10 +305,11 @@ def _tile(s: Schedule, block: BlockRV, tiles: TileProduct) -> _Tiling:
     return t
 
 
-def _pack(s: Schedule, block: BlockRV, name: str, makers: Sequence[str], tiles: TileProduct, plan: Plan, at: LoopRV) -> None:
+def _pack(s: Schedule, block: BlockRV, operand: _Operand, tiles: TileProduct, plan: Plan, at: LoopRV) -> None:
     """Pack the operand with columns into tiles, in the order in which they are read."""
-    copy = s.cache_read(block, name, "global" if plan.constant else "workspace", packed_layout(tiles, s.block(block), name))
-    for maker in makers:
+    layout = grouped_layout(s.block(block), operand.name, tiles.columns, tiles.reduced, ROWS, tiles.group)
+    copy = s.cache_read(block, operand.name, "global" if plan.constant else "workspace", layout)
+    for maker in operand.makers:
         s.compute_inline(s.get_block(maker))
     if not plan.constant:
         s.compute_at(copy, at)
@@ -327,16 +322,16 @@ def _pack(s: Schedule, block: BlockRV, name: str, makers: Sequence[str], tiles: 
         s.annotate(at, "prefetch_ahead", s.sample_categorical((0, 1), "prefetch"))
 
 
-def _rows(s: Schedule, block: BlockRV, name: str, makers: Sequence[str], tiles: TileProduct, plan: Plan, at: LoopRV, lanes: int) -> None:
+def _rows(s: Schedule, block: BlockRV, operand: _Operand, tiles: TileProduct, plan: Plan, at: LoopRV, lanes: int) -> None:
     """Copy the operand with rows into tiles, or pad it."""
     if plan.rows == "tiles":
-        copy = s.cache_read(block, name, "workspace", rows_layout(tiles, s.block(block), name))
-        for maker in makers:
+        copy = s.cache_read(block, operand.name, "workspace", rows_layout(tiles, s.block(block), operand.name))
+        for maker in operand.makers:
             s.compute_inline(s.get_block(maker))
         s.compute_at(copy, at)
         s.vectorize(s.get_loops(copy)[-1])
         return
-    for maker in makers:
+    for maker in operand.makers:
         pad(s, s.get_block(maker), at if plan.rows == "block" else None, lanes, plan.threads)
 
 
