@@ -22,11 +22,12 @@ from dataclasses import dataclass, field
 
 from tunesmith.ir.analysis.access_regions import accesses, plain_iter, reads, writes
 from tunesmith.ir.analysis.work import worth_serial
+from tunesmith.ir.buffer import TILE_SCOPE
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import product
 from tunesmith.ir.stmt import Block
 from tunesmith.ir.target.target import Target
-from tunesmith.ir.tile_products import ROWS
+from tunesmith.ir.tile_products import SUM_REGISTERS, TILE_ROWS
 from tunesmith.ir.visit import blocks_under
 from tunesmith.schedule.handles import BlockRV, IntRV, LoopRV
 from tunesmith.schedule.layout import Layout
@@ -37,8 +38,6 @@ from tunesmith.search.space.rules.dot_instruction import grouped_layout, vectori
 from tunesmith.search.space.rules.tile_domains import middle_tiles, outer_tiles
 from tunesmith.search.space.rules.tile_instruction import TileProduct, rows_layout, tile_product_of
 
-SUMS = 6
-"""Tile registers for sums; two of the eight are left for operands."""
 TILES = (1, 2, 3, 4, 6)
 """Tiles of a register tile along an axis."""
 BLOCKS = (8, 12, 16, 24, 32)
@@ -139,7 +138,7 @@ def plans(func: PrimFunc, found: Candidate, tiles: TileProduct, target: Target) 
 def _steps(main: Block, tiles: TileProduct) -> list[int]:
     """The extents of the reduction loops, that of the instruction's in tiles."""
     extents = {n: it.extent.const or 1 for n, it in enumerate(main.iters) if it.kind == "R"}
-    return [-(-e // (ROWS * tiles.group)) if n == tiles.reduced else e for n, e in extents.items()]
+    return [-(-e // (TILE_ROWS * tiles.group)) if n == tiles.reduced else e for n, e in extents.items()]
 
 
 def schedule(s: Schedule, found: Candidate, tiles: TileProduct, plan: Plan, target: Target) -> None:
@@ -187,7 +186,8 @@ def _nest(s: Schedule, block: BlockRV, left: _Operand, packed: _Operand, tiles: 
         cut = [split_longest(s, t.reduction, BLOCKS, "block")]
     s.reorder([*tasks, *cut, *inner[1], *over_tiles, *t.reduction, *inner[3][1:], inner[3][0], *t.instruction])
     s.step = "register budget"
-    s.require("le0", product([f.expr for f in t.factors]) - SUMS, "register-budget", "the register tile does not fit the tile registers")
+    over = product([f.expr for f in t.factors]) - SUM_REGISTERS
+    s.require("le0", over, "register-budget", "the register tile does not fit the tile registers")
     _pack(s, block, packed, tiles, plan, t.columns[1])
     _rows(s, block, left, tiles, plan, tasks[-1], target.vector_lanes("float32"))
     register_tile = [*inner[3][1:], inner[3][0]]
@@ -207,7 +207,7 @@ def _sums(
     s: Schedule, block: BlockRV, readers: Sequence[str], tiles: TileProduct, at: LoopRV, reduction: LoopRV, register_loops: int
 ) -> None:
     """Keep the sums of a register tile in tile registers; clear them before, and store them to scratch memory after the reduction."""
-    epilogue = _epilogue(s, block, readers, "amx.tile")
+    epilogue = _epilogue(s, block, readers, TILE_SCOPE)
     row, column = _axes(s, block, tiles)
     sums = writes(s.block(block))[0].buffer.name
     s.reverse_compute_at(epilogue, at)
@@ -232,7 +232,7 @@ def _blocked_sums(s: Schedule, block: BlockRV, readers: Sequence[str], tiles: Ti
     scratch = writes(s.block(block))[0].buffer.name
     s.reverse_compute_at(epilogue, task)
     init = s.decompose_reduction(block, cut)
-    fill, spill = s.cache_reduction(block, at, "amx.tile")
+    fill, spill = s.cache_reduction(block, at, TILE_SCOPE)
     sums = writes(s.block(block))[0].buffer.name
     s.vectorize(s.get_loops(init)[-1])
     nests = [_as_tiles(s, b, row, column) for b in (fill, spill)]
@@ -262,7 +262,7 @@ def _axes(s: Schedule, block: BlockRV, tiles: TileProduct) -> tuple[int, int]:
 def _layout(rank: int, row: int, column: int) -> Layout:
     """Tile by tile: [other dimensions, tiles of rows, tiles of columns, rows, columns]."""
     rest = [d for d in range(rank) if d not in (row, column)]
-    return [*rest, [row, "/", ROWS], [column, "/", ROWS], [row, "%", ROWS], [column, "%", ROWS]]
+    return [*rest, [row, "/", TILE_ROWS], [column, "/", TILE_ROWS], [row, "%", TILE_ROWS], [column, "%", TILE_ROWS]]
 
 
 def _tile(s: Schedule, block: BlockRV, tiles: TileProduct) -> _Tiling:
@@ -274,17 +274,17 @@ def _tile(s: Schedule, block: BlockRV, tiles: TileProduct) -> _Tiling:
     for n, (it, loop) in enumerate(zip(s.block(block).iters, s.get_loops(block), strict=True)):
         extent = it.extent.const or 1
         if n == tiles.reduced:
-            over, *group = s.split(loop, [None, ROWS, tiles.group])
+            over, *group = s.split(loop, [None, TILE_ROWS, tiles.group])
             t.reduction.append(over)
         elif it.kind == "R":
             t.reduction.append(loop)
         elif n in (tiles.rows, tiles.columns):
-            count = -(-extent // ROWS)
+            count = -(-extent // TILE_ROWS)
             inner = tuple([x for x in TILES if x <= count])
-            domains = [outer_tiles(count), middle_tiles(count, inner), inner, (ROWS,)]
-            *factors, _ = s.sample_tile(loop, LEVELS + 1, loop.var.name, domains, slack=ROWS)
+            domains = [outer_tiles(count), middle_tiles(count, inner), inner, (TILE_ROWS,)]
+            *factors, _ = s.sample_tile(loop, LEVELS + 1, loop.var.name, domains, slack=TILE_ROWS)
             # The sides of a tile are literals: packed operands are addressed by tiles.
-            *parts, last = s.split(loop, [None, *factors, ROWS])
+            *parts, last = s.split(loop, [None, *factors, TILE_ROWS])
             t.factors.append(factors[-1])
             for level, x in zip(t.levels, parts, strict=True):
                 level.append(x)
@@ -307,7 +307,7 @@ def _tile(s: Schedule, block: BlockRV, tiles: TileProduct) -> _Tiling:
 
 def _pack(s: Schedule, block: BlockRV, operand: _Operand, tiles: TileProduct, plan: Plan, at: LoopRV) -> None:
     """Pack the operand with columns into tiles, in the order in which they are read."""
-    layout = grouped_layout(s.block(block), operand.name, tiles.columns, tiles.reduced, ROWS, tiles.group)
+    layout = grouped_layout(s.block(block), operand.name, tiles.columns, tiles.reduced, TILE_ROWS, tiles.group)
     copy = s.cache_read(block, operand.name, "global" if plan.constant else "workspace", layout)
     for maker in operand.makers:
         s.compute_inline(s.get_block(maker))
@@ -339,7 +339,7 @@ def _as_tiles(s: Schedule, spill: BlockRV, row: int, column: int) -> LoopRV:
     """Split the loops of the block that copies the sums to scratch memory into tiles; returns the outer loop of a tile."""
     rank = len(writes(s.block(spill))[0].indices)
     loops = s.get_loops(spill)[-rank:]
-    rows, columns = (s.split(loops[d], [None, ROWS]) for d in (row, column))
+    rows, columns = (s.split(loops[d], [None, TILE_ROWS]) for d in (row, column))
     outer = [x for d, x in enumerate(loops) if d not in (row, column)] + [rows[0], columns[0]]
     s.reorder([*outer, rows[1], columns[1]])
     for x in outer:
@@ -355,8 +355,8 @@ def _vectorize_epilogue(s: Schedule, epilogue: BlockRV, scratch: str, row: int, 
     loops = dict(zip(spatial, s.get_loops(epilogue)[-len(spatial) :], strict=True))
     places = [plain_iter(e, b) for e in tile.indices]
     vector, rows = (loops.pop(p) for p in (places[column], places[row]) if p is not None)
-    over, inside = s.split(rows, [None, ROWS])
-    inner = [vector] if unrolled else s.split(vector, [None, ROWS])
+    over, inside = s.split(rows, [None, TILE_ROWS])
+    inner = [vector] if unrolled else s.split(vector, [None, TILE_ROWS])
     s.reorder([*loops.values(), over, inside, *inner])
     s.vectorize(inner[-1])
     for x in (*loops.values(), over) if unrolled else ():

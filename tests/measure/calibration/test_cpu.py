@@ -172,7 +172,7 @@ def test_products_of_tiles_are_probed(monkeypatch: pytest.MonkeyPatch) -> None:
     here = Target.detect()
     if not available() or "avx512vl" not in here.features:
         pytest.skip("AMX code cannot run here, not even emulated")
-    monkeypatch.setattr(llvm_probe, "tiles_permitted", lambda: True)
+    monkeypatch.setattr(llvm_probe, "request_tile_permission", lambda: True)
     monkeypatch.setattr(llvm_probe, "check_runs_here", lambda target: None)
     target = here.with_attributes(mattr=",".join(filter(None, [here.mattr, "+amx-tile,+amx-bf16,+amx-int8"])))
     kernels = llvm_probe.load_probe(target)
@@ -190,5 +190,5 @@ def test_products_of_tiles_are_probed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_permission_no_product_of_tiles_is_probed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(llvm_probe, "tiles_permitted", lambda: False)
+    monkeypatch.setattr(llvm_probe, "request_tile_permission", lambda: False)
     assert "tdp" not in llvm_probe.probe_text(Target("llvm -mcpu=sapphirerapids -num-cores=2"))
