@@ -14,7 +14,8 @@ from tunesmith.ir.poly import ONE, Index, Poly, mod, poly, product
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import ScriptError
 
-SCOPES = ("global", "workspace", "register", "amx.tile", "shared", "shared.dyn", "local")
+TILE_SCOPE = "amx.tile"
+SCOPES = ("global", "workspace", "register", TILE_SCOPE, "shared", "shared.dyn", "local")
 """Storage scopes.
 
 `workspace`: scratch private to a thread, one arena sized at compile time.  `register`: becomes SSA values, so every access must have

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tunesmith.ir.buffer import TILE_SCOPE
+
 BLOCK_AXES = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
 """Axes of the grid, the blocks of a kernel."""
 THREAD_AXES = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
@@ -14,7 +16,7 @@ SHARED_SCOPES = ("shared", "shared.dyn")
 """Memory that the threads of a block share."""
 COMMON_SCOPES = ("global", *SHARED_SCOPES)
 """Memory in which accesses of different threads may conflict."""
-PRIVATE_SCOPES = ("workspace", "register", "amx.tile", "local")
+PRIVATE_SCOPES = ("workspace", "register", TILE_SCOPE, "local")
 """Memory of one thread."""
 
 WARP = 32

@@ -110,7 +110,7 @@ def _sigmoid(x: Any) -> Any:
         return (1.0 / (1.0 + np.exp(-np.asarray(x, np.float64)))).astype(np.asarray(x).dtype)[()]
 
 
-TILE_BYTES = (
+BYTE_PRODUCTS = (
     ("tdpbssd", "int8", "int8"),
     ("tdpbsud", "int8", "uint8"),
     ("tdpbusd", "uint8", "int8"),
@@ -188,14 +188,14 @@ _ALL = (
             8 * 16,
             operands=(("int32", 1), (left, 4), (right, 4)),
         )
-        for name, left, right in TILE_BYTES
+        for name, left, right in BYTE_PRODUCTS
     ],
     *[
         Intrinsic(f"shuffle_xor_{n}", 1, lambda x: x, f"The value of x in the thread with this thread's number ^ {n}.", shuffle=n)
         for n in (1, 2, 4, 8, 16)
     ],
 )
-TILE_PRODUCTS = ("tdpbf16ps", *[name for name, _, _ in TILE_BYTES])
+TILE_PRODUCTS = ("tdpbf16ps", *[name for name, _, _ in BYTE_PRODUCTS])
 """The products of tiles of AMX."""
 PREFETCHES = ("prefetch", "prefetch_l2")
 INTRINSICS: dict[str, Intrinsic] = {i.name: i for i in _ALL}

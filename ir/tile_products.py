@@ -10,9 +10,13 @@ from typing import Any
 
 import numpy as np
 
-ROWS = 16
+TILE_ROWS = 16
 """Rows of a tile, columns of 32 bits, and groups of a reduction."""
-
+TILE_REGISTERS = 8
+OPERAND_REGISTERS = 2
+"""Tile registers that a product needs for its operands."""
+SUM_REGISTERS = TILE_REGISTERS - OPERAND_REGISTERS
+"""Tile registers that are left for sums."""
 
 _LOWEST = 2.0**-126 - 2.0**-151
 """Lowest value that is rounded to a normal float32, by rounding to 24 bits without a limit of the exponent."""
@@ -41,18 +45,18 @@ def flushed_fma(x: Any, y: Any, z: Any) -> Any:
 def tile_product_bfloat16(c: Any, a: Any, b: Any) -> Any:
     """C + A @ B by the rule of TDPBF16PS: two chains of fused multiply-adds from zero, over the even and the odd elements of the groups;
     then their sum is added to C.  Denormal operands and results are zero."""
-    x, y = np.asarray(a, np.float32).reshape(ROWS, ROWS, 2), np.asarray(b, np.float32).reshape(ROWS, ROWS, 2)
-    even = odd = np.zeros((ROWS, ROWS), np.float32)
+    x, y = np.asarray(a, np.float32).reshape(TILE_ROWS, TILE_ROWS, 2), np.asarray(b, np.float32).reshape(TILE_ROWS, TILE_ROWS, 2)
+    even = odd = np.zeros((TILE_ROWS, TILE_ROWS), np.float32)
     one = np.float32(1)
-    for k in range(ROWS):
+    for k in range(TILE_ROWS):
         even = flushed_fma(x[:, k, 0, None], y[None, k, :, 0], even)
         odd = flushed_fma(x[:, k, 1, None], y[None, k, :, 1], odd)
-    return flushed_fma(np.reshape(c, (ROWS, ROWS)), one, flushed_fma(even, one, odd)).ravel()
+    return flushed_fma(np.reshape(c, (TILE_ROWS, TILE_ROWS)), one, flushed_fma(even, one, odd)).ravel()
 
 
 def tile_product_bytes(c: Any, a: Any, b: Any) -> Any:
     """C + A @ B of bytes in int32; overflow wraps around."""
-    x = np.asarray(a).astype(np.int32).reshape(ROWS, 4 * ROWS)
-    y = np.asarray(b).astype(np.int32).reshape(ROWS, ROWS, 4).transpose(0, 2, 1).reshape(4 * ROWS, ROWS)
+    x = np.asarray(a).astype(np.int32).reshape(TILE_ROWS, 4 * TILE_ROWS)
+    y = np.asarray(b).astype(np.int32).reshape(TILE_ROWS, TILE_ROWS, 4).transpose(0, 2, 1).reshape(4 * TILE_ROWS, TILE_ROWS)
     with np.errstate(over="ignore"):
         return np.asarray(c, np.int32) + (x @ y).ravel()

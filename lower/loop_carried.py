@@ -185,18 +185,11 @@ def _is_within(w: GuardedAccess, r: GuardedAccess, own: Mapping[Var, Poly], othe
 
 
 def _bounds(e: Poly, r: GuardedAccess, loops: Mapping[Var, Poly]) -> tuple[Poly, list[Poly]]:
-    """The lowest value of an index of `r`, and upper bounds: that of the loops, and u * n - u + max(x) for each guard g < n, if the index
-    is u * g + x."""
+    """The lowest value of an index of `r`, and upper bounds: that of the loops, and u * n - u + max(x) for each guard g < n and each
+    positive u with which the index is u * g + x."""
     ranges = {v: _guarded_last(v, n, r) for v, n in loops.items()}
     low, high = nested_interval(e, ranges)
-    lasts = [high]
-    terms = dict(e.terms)
-    for g in r.guards:
-        (m, c), *_ = [*split_constant(g)[0].terms, ((), 0)]
-        u = terms.get(m, 0) // c if c and terms.get(m, 0) % c == 0 else 0
-        if u > 0:
-            lasts.append(nested_interval(e - scale(g, u), ranges)[1] - u)
-    return low, lasts
+    return low, [high, *[nested_interval(e - scale(g, u), ranges)[1] - u for g in r.guards for u in sorted(_ratios(e, g))]]
 
 
 def _guarded_last(v: Var, last: Poly, r: GuardedAccess) -> Poly:

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from tunesmith.support.errors import OtherMachineError
-from tunesmith.support.tile_permission import tiles_permitted
+from tunesmith.support.tile_permission import request_tile_permission
 
 NEEDS = "__tunesmith_needs_v1."
 """Beginning of the symbol."""
@@ -47,7 +47,7 @@ def check_processor(symbols: Iterable[str], what: str) -> None:
             f"{what} was compiled for a processor with {', '.join(missing)}, which this machine lacks. Compile it for this machine, or for "
             'a target that both have, such as Target("llvm -mcpu=x86-64-v3 -num-cores=2")'
         )
-    if TILES in needed - EMULATED and not tiles_permitted():
+    if TILES in needed - EMULATED and not request_tile_permission():
         raise OtherMachineError(
             f"{what} uses the tile registers of AMX, and the kernel refuses this process the permission to use them "
             "(arch_prctl ARCH_REQ_XCOMP_PERM), which needs Linux 5.16 and no sandbox that filters the call. Compile it for a target "

@@ -16,8 +16,8 @@ ARCH_PRCTL, REQUEST_PERMISSION, TILE_DATA = 158, 0x1023, 18
 
 
 @cache
-def tiles_permitted() -> bool:
-    """Whether this process may use tile registers; asks for the permission on the first call."""
+def request_tile_permission() -> bool:
+    """Ask for the permission to use tile registers, on the first call; whether this process has it."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return False
     return int(ctypes.CDLL(None).syscall(ARCH_PRCTL, REQUEST_PERMISSION, TILE_DATA)) == 0

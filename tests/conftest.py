@@ -11,11 +11,11 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 # Set before any test imports tunesmith: nodes are frozen and programs verified after each rewrite.
 os.environ.setdefault("TUNESMITH_CHECK", "1")
@@ -28,7 +28,9 @@ import hypothesis
 import pytest
 
 if TYPE_CHECKING:
+    from tunesmith.ir.target.target import Target
     from tunesmith.measure.ray.ray_cluster import RayCluster
+    from tunesmith.testing.amx_emulator import Counts
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -152,6 +154,55 @@ def ray_cluster() -> Iterator[RayCluster]:
 
     with RayCluster(workers=8, runners=4) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def amx() -> Iterator[Counts]:
+    """AMX instructions can be executed, by the processor if it has them and the kernel permits them."""
+    from tunesmith.support.tile_permission import request_tile_permission
+    from tunesmith.testing.amx_emulator import available, emulated_amx, in_hardware
+
+    if not available():
+        pytest.skip("this is not Linux on x86-64 with AMX or a C compiler")
+    if in_hardware() and not request_tile_permission():
+        pytest.skip("the kernel does not permit AMX")
+    with emulated_amx() as counts:
+        yield counts
+
+
+@pytest.fixture
+def amx_target(amx: Counts) -> Target:
+    """The target of this machine with the features of AMX."""
+    from tunesmith.ir.target.target import Target
+
+    here = Target.detect()
+    if "avx512vl" not in here.features:
+        pytest.skip("code with tiles also has vectors of AVX-512, which is not emulated")
+    return here.with_attributes(mattr=",".join(filter(None, [here.mattr, "+amx-tile,+amx-bf16,+amx-int8"])))
+
+
+@pytest.fixture(scope="session")
+def in_threads() -> Callable[[Callable[[Any], None], Iterable[Any]], None]:
+    """`in_threads(work, arguments)`: call `work` with each argument in a thread of its own; raise the first error."""
+
+    def run(work: Callable[[Any], None], arguments: Iterable[Any]) -> None:
+        errors: list[BaseException] = []
+
+        def call(argument: Any) -> None:
+            try:
+                work(argument)
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=call, args=(argument,)) for argument in arguments]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if errors:
+            raise errors[0]
+
+    return run
 
 
 @pytest.fixture(scope="session")

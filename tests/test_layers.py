@@ -29,7 +29,7 @@ CROWDED = {
     "schedule/primitives": "one primitive a file",
     "search/space/rules": "one rule a file",
     "src/tunesmith/testing": "one contract a file, which extensions import by its name",
-    "support": "one idea that packages of a layer share a file",
+    "support": "one helper shared by several packages a file",
 }
 """Folder -> why it may hold more than FLAT_FILES modules."""
 

@@ -22,15 +22,15 @@ def _start() -> None:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     llvm.set_option("tunesmith", "-disable-lsr")
-    keep_registers()
+    disable_antidependency_breaking()
 
 
 @cache
-def keep_registers() -> None:
-    """Forbid LLVM to rename registers after their allocation, in this process.
+def disable_antidependency_breaking() -> None:
+    """Disable LLVM's anti-dependency breaking after register allocation, for this process.
 
-    It renames registers that seem to be dead, and does not know that tile registers, whose numbers the text chooses, live in the next
-    iteration of a loop.  Processors rename registers themselves.
+    That pass renames registers, and does not see that physical tile registers are live across iterations of a loop.  Processors rename
+    registers themselves.
     """
     llvm.set_option("tunesmith", "-break-anti-dependencies=none")
 

@@ -12,17 +12,17 @@ from dataclasses import dataclass
 
 import llvmlite.binding as llvm
 
-from tunesmith.codegen.llvm.compile import keep_registers
+from tunesmith.codegen.llvm.compile import disable_antidependency_breaking
 from tunesmith.codegen.llvm.host import check_runs_here, llvm_options
 from tunesmith.codegen.llvm.kernel.dot_product import declared
-from tunesmith.codegen.llvm.kernel.tile_registers import CONFIGURATION, OPERANDS, REGISTERS, ROW_BYTES, configuration_text
+from tunesmith.codegen.llvm.kernel.tile_registers import CONFIGURATION, ROW_BYTES, configuration_text
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.tensor_intrinsics.intrinsic import TENSOR_INTRINSICS
-from tunesmith.ir.tile_products import ROWS
+from tunesmith.ir.tile_products import SUM_REGISTERS, TILE_REGISTERS, TILE_ROWS
 from tunesmith.runtime.object_loader import LoadedObject, load_object
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import UserError
-from tunesmith.support.tile_permission import tiles_permitted
+from tunesmith.support.tile_permission import request_tile_permission
 
 OUT_BYTES = 4096
 """Bytes of `out` that one thread may write."""
@@ -157,7 +157,7 @@ def load_probe(target: Target) -> ProbeKernels:
     lanes = target.vector_lanes("float32")
     operations = {name: 8 // dt.nbytes(dtype) * chains * lanes for name, dtype in instructions(target).items()}
     for name, dtype in tile_instructions(target).items():
-        operations[name] = (REGISTERS - OPERANDS) * ROWS * ROWS * ROW_BYTES // dt.nbytes(dtype) * 2
+        operations[name] = SUM_REGISTERS * TILE_ROWS * TILE_ROWS * ROW_BYTES // dt.nbytes(dtype) * 2
     return ProbeKernels(2 * chains * lanes, operations, _STREAMS * lanes * 4, load_object(_object_code(probe_text(target), target)))
 
 
@@ -175,7 +175,7 @@ def tile_instructions(target: Target) -> dict[str, str]:
     """Products of tiles of the target that this process may execute, with the types of their operands."""
     named = {"tdpbf16ps": "bfloat16", "tdpbssd": "int8", "tdpbusd": "int8"}
     found = {name: dtype for name, dtype in named.items() if TENSOR_INTRINSICS.get(f"x86.{name}").is_available(target.features)}
-    return found if found and tiles_permitted() else {}
+    return found if found and request_tile_permission() else {}
 
 
 def probe_text(target: Target) -> str:
@@ -194,7 +194,7 @@ def probe_text(target: Target) -> str:
 def _object_code(text: str, target: Target) -> bytes:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    keep_registers()
+    disable_antidependency_breaking()
     options = llvm_options(target)
     machine = llvm.Target.from_triple(options.triple).create_target_machine(cpu=options.cpu, features=options.features, opt=2, reloc="pic")
     return bytes(machine.emit_object(llvm.parse_assembly(text)))
@@ -252,12 +252,12 @@ def _dot_product(instruction: str, lanes: int, chains: int) -> str:
 
 def _tile_product(instruction: str) -> str:
     """As `_multiply_add`, with a product of tiles: a chain in each register that the operands do not need."""
-    *sums, a, b = range(REGISTERS)
+    *sums, a, b = range(TILE_REGISTERS)
     lines = [
         f"declare void @llvm.x86.{instruction}(i8, i8, i8)",
         f"define void @{instruction}{_KERNEL} {{\nentry:",
         f"  call void @llvm.x86.ldtilecfg(ptr @{CONFIGURATION})",
-        *[f"  call void @llvm.x86.tilezero(i8 {t})" for t in range(REGISTERS)],
+        *[f"  call void @llvm.x86.tilezero(i8 {t})" for t in range(TILE_REGISTERS)],
         "  br label %loop\nloop:",
         "  %i = phi i64 [0, %entry], [%next, %loop]",
         *[f"  call void @llvm.x86.{instruction}(i8 {t}, i8 {a}, i8 {b})" for t in sums],

@@ -16,25 +16,25 @@ _CHECKED = frozenset(
 """Instruction sets that code may use without a check of its own."""
 
 
-def required_features(target: Target, units: Collection[str]) -> list[str]:
-    """Definitions in LLVM IR: the symbol that lists the instruction sets of x86 that the code may use, and the units that it does use; with
-    tile registers also a function that asks for the permission.
+def required_features(target: Target, features: Collection[str]) -> list[str]:
+    """Definitions in LLVM IR: the symbol that lists the instruction sets of x86 that the code may use, and the features that it does use;
+    with tile registers also a function that asks for the permission.
 
     Args:
         target: the target of the code.
-        units: features that the code uses beyond those of vectors, as LLVM spells them.
+        features: features that the code uses beyond those of vectors, as LLVM spells them.
     """
-    flags = [cpuinfo_flag(f) for f in (target.features & _CHECKED).union(units)]
+    flags = [cpuinfo_flag(f) for f in (target.features & _CHECKED).union(features)]
     symbol = [f'@"{needs_symbol(flags)}" = weak_odr constant i8 0'] if flags else []
-    return [*symbol, *_permission(units)]
+    return [*symbol, *_permission(features)]
 
 
-def _permission(units: Collection[str]) -> list[str]:
+def _permission(features: Collection[str]) -> list[str]:
     """A function that asks Linux for the permission to use tile registers when a library is loaded, for programs without tunesmith.
 
     Objects that are loaded into this process have it from `runtime/processor.py`, which says so if the kernel refuses.
     """
-    if "amx-tile" not in units:
+    if "amx-tile" not in features:
         return []
     numbers = ", ".join([f"i64 {n}" for n in (ARCH_PRCTL, REQUEST_PERMISSION, TILE_DATA)])
     return [

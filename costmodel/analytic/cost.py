@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from itertools import permutations
 
 from tunesmith.costmodel.analysis.program_analysis import Indices, Loop, ProgramAnalysis, Store, Use
-from tunesmith.costmodel.analytic.tile import REGISTERS, Width, slots_of, tile_loops
+from tunesmith.costmodel.analytic.tile import REGISTER_SCOPES, Width, slots_of, tile_loops
 from tunesmith.costmodel.formulas.expr_graph import Dag, Num
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.stmt import TENSORIZED
@@ -180,7 +180,7 @@ class _Cost:
         arithmetic = self._arithmetic(s, tile, width)
         loads, stores = d.zero, d.zero
         for u in s.uses.values():
-            if u.buffer.scope not in REGISTERS:
+            if u.buffer.scope not in REGISTER_SCOPES:
                 pieces = self._accesses(s, u, tile, width)
                 loads = loads + (pieces if u.reads else d.zero)
                 stores = stores + (pieces * STORE if u.writes else d.zero)
@@ -320,7 +320,7 @@ class _Cost:
         loops = [x for x in reversed(tile) if x is not width.loop and x not in width.groups]
         inner = [x for x in loops if not s.reduces(x)][-ORDERED:]
         outer = [x for x in loops if x not in inner]
-        operands = [(u, at) for u in s.uses.values() if u.buffer.scope not in REGISTERS and not u.writes for at in u.at]
+        operands = [(u, at) for u in s.uses.values() if u.buffer.scope not in REGISTER_SCOPES and not u.writes for at in u.at]
         totals = []
         for order in permutations(inner):
             total = d.zero
@@ -365,7 +365,7 @@ class _Cost:
             for s in self.a.stores if loop is None else self.a.under(loop):
                 depth = len(s.loops) if loop is None else next(i for i, x in enumerate(s.loops) if x.var is loop.var) + level
                 for u in s.uses.values():
-                    if u.buffer.scope not in REGISTERS:
+                    if u.buffer.scope not in REGISTER_SCOPES:
                         size = self._spread(s, u, depth)
                         largest[u.buffer] = self.d.maximum(largest[u.buffer], size) if u.buffer in largest else size
             found = self._footprints[key] = self.d.total(list(largest.values()))
@@ -396,7 +396,7 @@ class _Cost:
         fits = [self._under(s.loops[k - 1], 1) < limit if k else d.one for k in range(top)]
         total, stalled = d.zero, d.zero
         for u in s.uses.values():
-            if u.buffer.scope not in REGISTERS:
+            if u.buffer.scope not in REGISTER_SCOPES:
                 level = self._reuse_level(s, u)
                 # One iteration of the loop outside the reuse level; for the program, the caches of all threads hold data between runs.
                 around = self._under(s.loops[level], 0) if level < top else self._under(None, 1) / threads

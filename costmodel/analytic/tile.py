@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tunesmith.costmodel.analysis.operation_kinds import COUNTS
 from tunesmith.costmodel.analysis.program_analysis import Loop, Store
 from tunesmith.costmodel.formulas.expr_graph import Num
+from tunesmith.ir.buffer import TILE_SCOPE
 from tunesmith.ir.stmt import TENSORIZED
 from tunesmith.ir.tensor_intrinsics.intrinsic import TENSOR_INTRINSICS, TensorIntrinsic
 
@@ -17,7 +18,7 @@ MASK = 0.25
 """Slots of a select on positions: most become loop bounds, some masked loads."""
 CALL = 1.2
 """Slots of an operation inside an intrinsic: half of them are fused to multiply-adds."""
-REGISTERS = ("register", "amx.tile")
+REGISTER_SCOPES = ("register", TILE_SCOPE)
 """Scopes of buffers that occupy no memory."""
 
 

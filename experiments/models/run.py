@@ -43,7 +43,7 @@ BASELINES = ("torch", "torch_compile", "onnxruntime", "openvino", "openvino_defa
 INT8_BASELINES = ("onnxruntime_int8", "openvino_int8", "openvino_int8_default")
 QUANTIZED = {"int8": "f32", "int8+bf16": "bf16"}
 """Precision of a quantised model -> the policy of the contractions that are not quantised."""
-PEERS = {"f32": "f32", "bf16": "bf16", "bf16x3": "f32", "int8": "int8", "int8+bf16": "int8+bf16"}
+COMPARABLE = {"f32": "f32", "bf16": "bf16", "bf16x3": "f32", "int8": "int8", "int8+bf16": "int8+bf16"}
 """Our precision -> that of the baselines that it is compared with."""
 LIMIT = 1e-4
 """Largest error of a correct result in float32, relative to its largest element; narrower precisions have 8 eps."""
@@ -127,7 +127,10 @@ def compare(name: str, systems: Sequence[str], given: argparse.Namespace) -> dic
     """Tune, compile and time one model, and print the results."""
     with tempfile.TemporaryDirectory() as folder:
         try:
-            compiled, files, reference, facts = (int8_models if given.precision in QUANTIZED else float_model)(name, systems, given, folder)
+            if given.precision in QUANTIZED:
+                compiled, files, reference, facts = int8_models(name, systems, given, folder)
+            else:
+                compiled, files, reference, facts = float_model(name, given, folder)
         except RunError as error:
             print(f"{name}: skipped: {error}", flush=True)
             return {"skipped": str(error)}
@@ -139,9 +142,7 @@ def compare(name: str, systems: Sequence[str], given: argparse.Namespace) -> dic
     return {**facts, **columns(times)}
 
 
-def float_model(
-    name: str, systems: Sequence[str], given: argparse.Namespace, folder: str
-) -> tuple[Any, Files, Reference, dict[str, object]]:
+def float_model(name: str, given: argparse.Namespace, folder: str) -> tuple[Any, Files, Reference, dict[str, object]]:
     """Our model, compiled and exported to the folder, and the reference."""
     model, inputs = get(name, size=given.size)
     compiled, facts = made(name, from_torch(model, inputs), given)
@@ -200,7 +201,7 @@ def compared(times: dict[str, Timed]) -> str:
     """The ratio of the fastest baseline of our precision to ours; a sentence if one of the two is missing."""
     ours = times.get("ours")
     baselines = [system for system in times if not system.startswith("ours")]
-    equal = [] if ours is None else [system for system in baselines if times[system].precision == PEERS[ours.precision]]
+    equal = [] if ours is None else [system for system in baselines if times[system].precision == COMPARABLE[ours.precision]]
     if ours is None or not equal:
         return "  no ratio: ours or a baseline of its precision was skipped"
     best = min(equal, key=lambda system: times[system].median)
@@ -262,7 +263,8 @@ def checked(pool: WorkerPool, reference: Reference, from_file: bool = True) -> T
     is_quantized, limit = precision.startswith("int8"), max(LIMIT, 8 * EPS.get(precision.removeprefix("int8+"), 0.0))
     if reference.qdq:
         difference = largest_error(outputs, reference.qdq)
-        limit += 2 * largest_error(reference.qdq, reference.exact) * is_quantized
+        if is_quantized:
+            limit += 2 * largest_error(reference.qdq, reference.exact)
     if not error <= limit:
         raise RunError(f"wrong result: the error is {error:.1e} of the largest element, more than {limit:.1e} for {precision}")
     if is_quantized and from_file and difference is not None and not difference <= limit:

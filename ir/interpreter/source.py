@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from tunesmith.ir.buffer import Buffer, BufferLoad
+from tunesmith.ir.buffer import TILE_SCOPE, Buffer, BufferLoad
 from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, IsNegative, Not, Ramp, Select
 from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.gpu import PRIVATE_SCOPES, SHARED_SCOPES
 from tunesmith.ir.indirect_index import IndirectIndex
 from tunesmith.ir.interpreter.memory import InterpretError, ProgramPoint, poisoned, round_bfloat16, runtime
 from tunesmith.ir.intrinsics import intrinsic
@@ -39,8 +40,8 @@ _INFIX = {
     "eq": "==",
     "ne": "!=",
 }
-_OWN = ("workspace", "register", "amx.tile", "shared", "shared.dyn", "local")
-_PRIVATE = {"parallel": _OWN, "blockIdx": _OWN, "vthread": ("register", "amx.tile", "local"), "vectorized": ()}
+_OWN = (*PRIVATE_SCOPES, *SHARED_SCOPES)
+_PRIVATE = {"parallel": _OWN, "blockIdx": _OWN, "vthread": ("register", TILE_SCOPE, "local"), "vectorized": ()}
 """Storage scopes private to each iteration of a loop, by loop kind."""
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tunesmith.ir.target.cpus import CPUS, best_match, llvm_feature, vector_width
-from tunesmith.support.tile_permission import tiles_permitted
+from tunesmith.support.tile_permission import request_tile_permission
 
 _SIZE_UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
 _MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
@@ -74,7 +74,7 @@ def detect_host(root: Path = Path("/"), cpus: Iterable[int] | None = None, machi
     usable = tuple(sorted(cpus if cpus is not None else _affinity()))
     fields = _cpuinfo(root)
     features = frozenset(llvm_feature(flag) for flag in (fields.get("flags") or fields.get("Features") or "").split())
-    if root == Path("/") and "amx-tile" in features and not tiles_permitted():
+    if root == Path("/") and "amx-tile" in features and not request_tile_permission():
         features = frozenset(
             f for f in features if not f.startswith("amx-")
         )  # a sandbox or an old kernel: code with AMX would end the process

@@ -16,7 +16,7 @@ from tunesmith.ir.analysis.guarded_accesses import GuardedAccess, guarded_access
 from tunesmith.ir.analysis.size_ranges import symbol_ranges
 from tunesmith.ir.arith.enumerate import values_at
 from tunesmith.ir.arith.interval import bounds, nested_interval
-from tunesmith.ir.buffer import Buffer, BufferLoad
+from tunesmith.ir.buffer import TILE_SCOPE, Buffer, BufferLoad
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.gpu import BLOCK_AXES, SHARED_SCOPES, is_block_axis
 from tunesmith.ir.poly import ZERO, Op, Poly, Var, minimum, poly
@@ -28,8 +28,6 @@ from tunesmith.lower.pass_infra import function_pass
 from tunesmith.lower.simplifier import Simplifier
 from tunesmith.support.errors import BuildError
 
-TILES = "amx.tile"
-"""The scope of tile registers."""
 MAX_POINTS = 1 << 17
 """Limit on enumerated iterations."""
 MAX_NESTED = 32
@@ -49,14 +47,14 @@ def plan_allocations(func: PrimFunc, target: Target) -> PrimFunc:
             nests, and one of them is in tile registers.
     """
     body, remaining = _with_allocations(func, target) if func.allocs else (func.body, ())
-    tile = next((b for b in remaining if b.scope == TILES), None)
+    tile = next((b for b in remaining if b.scope == TILE_SCOPE), None)
     if tile is not None:
         raise BuildError(
-            f"{func.name}: several nests use the buffer {tile.name} of scope {TILES}, and more than {MAX_NESTED} buffers pass values "
+            f"{func.name}: several nests use the buffer {tile.name} of scope {TILE_SCOPE}, and more than {MAX_NESTED} buffers pass values "
             f"between nests, so that {tile.name} would be in memory. Compute the blocks that access it in one nest (compute_at, "
             "reverse_compute_at)"
         )
-    if any(b.scope == TILES for b in func.allocs):
+    if any(b.scope == TILE_SCOPE for b in func.allocs):
         body = transform(body, {Allocate: _around_tiles})
     _check_private(func.name, body, ())
     if not func.allocs:
@@ -102,7 +100,7 @@ def _with_allocations(func: PrimFunc, target: Target) -> tuple[Stmt, tuple[Buffe
 def _around_tiles(n: Allocate, recurse: Any) -> Stmt:
     """Allocate tile registers from their first to their last use, so that parallel loops before and after are outside."""
     made: Allocate = n.map_children(recurse)
-    return _narrowed(made.buffer, made.body) if made.buffer.scope == TILES else made
+    return _narrowed(made.buffer, made.body) if made.buffer.scope == TILE_SCOPE else made
 
 
 def _narrowed(b: Buffer, n: Stmt) -> Stmt:

@@ -171,20 +171,21 @@ def _padded(b: Block, old: Buffer, indices: Sequence[Poly], extents: Mapping[Var
 
 
 def _shape(b: Block, old: Buffer, indices: Sequence[Poly], extents: Mapping[Var, Poly]) -> tuple[Poly, ...]:
-    """The extents of an access at iteration variables, which have the given or else their own extents.
-
-    A dimension that is indexed by a sum keeps its size, unless a padded variable exceeds it.
-    """
+    """The extents of an access at iteration variables, which have the given or else their own extents."""
     last: dict[Var, Poly] = {it.var: extents.get(it.var, it.extent) - 1 for it in b.iters}
-    return tuple(
-        [
-            substitute_index(e, last) + 1 if e.as_var() is not None else size if e.vars.isdisjoint(extents) else _exceeding(e, size, last)
-            for e, size in zip(indices, old.shape, strict=True)
-        ]
-    )
+    return tuple([_dimension(e, size, extents, last) for e, size in zip(indices, old.shape, strict=True)])
 
 
-def _exceeding(e: Poly, size: Poly, last: Mapping[Var, Poly]) -> Poly:
+def _dimension(e: Poly, size: Poly, extents: Mapping[Var, Poly], last: Mapping[Var, Poly]) -> Poly:
+    """The extent of a dimension with the index `e`, where `last` has the highest values of the variables.
+
+    That of an iteration variable; the unchanged size for a sum without padded variables; the larger of the size and the extent of the sum
+    for one with padded variables.
+    """
+    if e.as_var() is not None:
+        return substitute_index(e, last) + 1
+    if e.vars.isdisjoint(extents):
+        return size
     return maximum(size, substitute_index(e, last) + 1)
 
 

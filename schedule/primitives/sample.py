@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tunesmith.ir.poly import ceildiv, is_param_only, mod, product
+from tunesmith.ir.poly import Index, Poly, ceildiv, is_param_only, mod, poly, product
 from tunesmith.schedule.handles import IntRV, LoopRV
 from tunesmith.schedule.primitive import primitive
 from tunesmith.schedule.state import ScheduleState
@@ -66,24 +66,28 @@ def sample_tile(
     if len(domains) != n - 1:
         raise s.refuse("parts", f"a tiling into {n} loops needs {n - 1} domains, got {len(domains)}")
     _require_values(s, domains)
-    share = round(waste * 16)
 
     def accept(d: Sequence[int]) -> bool:
-        t = product(d)
-        over = (ceildiv(extent, t) * t - extent) * 16 - extent * share - 16 * slack
-        return over.const is None or over.const <= 0
+        return covers(extent, product(d), waste, slack)
 
     out = s.sample([f"{name}{i + 1}" for i in range(n - 1)], domains, decision, accept)
     _require_positive(s, out)
-    t = product([v.expr for v in out])
     if is_param_only(extent):
-        s.require(
-            "le0",
-            (ceildiv(extent, t) * t - extent) * 16 - extent * share - 16 * slack,
-            "waste",
-            f"the tiles of {loop!r} exceed its extent too far",
-        )
+        over = _excess(extent, product([v.expr for v in out]), waste, slack)
+        s.require("le0", over, "waste", f"the tiles of {loop!r} exceed its extent too far")
     return out
+
+
+def covers(extent: Index, tile: Index, waste: float = 0.25, slack: int = 4) -> bool:
+    """Whether tiles of a size cover at most (1 + waste) * extent + slack iterations, or the extent has a dynamic size."""
+    over = _excess(extent, tile, waste, slack).const
+    return over is None or over <= 0
+
+
+def _excess(extent: Index, tile: Index, waste: float, slack: int) -> Poly:
+    """16 times the number of iterations by which tiles of a size exceed (1 + waste) * extent + slack."""
+    tiles, n = poly(tile), poly(extent)
+    return (ceildiv(n, tiles) * tiles - n) * 16 - n * round(waste * 16) - 16 * slack
 
 
 @primitive

@@ -105,11 +105,10 @@ class Chain:
 
 
 def _convolve(c: Chain, x: Operand) -> Operand:
-    channels, *sides = self_shape = c.elements[x].shape[1:]
+    channels, *sides = c.elements[x].shape[1:]
     groups = channels if c.chance(0.15) else 1
     kernel = [min(k, side) for k, side in zip(c.pick((3, 3), (1, 1), (2, 3)), sides, strict=True)]
     out = channels if groups > 1 else c.pick(4, 8, 5, 16)
-    assert len(self_shape) == 3
     w = c.weights((out, channels // groups, *kernel), 0)
     attrs: dict[str, Any] = {"padding": c.pick((0, 0, 0, 0), (1, 1, 1, 1), (1, 0, 0, 1)), "strides": c.pick((1, 1), (1, 1), (2, 1))}
     if c.chance(0.25):
@@ -182,7 +181,6 @@ def generate(seed: int) -> tuple[GraphFunc, list[np.ndarray], float]:
                 x = _branch(c, x)
             elif step == "pool" and image and min(c.elements[x].shape[2:]) > 1:
                 x = c.call(c.pick("max_pool2d", "avg_pool2d"), x, kernel=(2, 2), strides=c.pick((1, 1), (2, 2)))
-    # The condition of a branch is a parameter that was added later.
     low, high = float(c.elements[x].min()), float(c.elements[x].max())
     scale = max((high - low) / 250, 1e-3)
     zero = int(np.clip(np.rint(-low / scale), 0, 255))

@@ -1,4 +1,4 @@
-"""Fuzz sets of CPU features: each gives code, with the results of numpy where it runs here, or an error in words; the process survives."""
+"""Fuzz sets of CPU features: each gives code, with the results of numpy where it runs here, or an error that names the target."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ABORTED = (
 SEEDS = range(10)
 
 
-def test_builds_end_in_code_or_in_words() -> None:
+def test_builds_end_in_code_or_in_an_error() -> None:
     cases = [*ABORTED, *[draw(seed) for seed in SEEDS]]
     with WorkerPool(FACTORY, 1, timeout=60.0) as pool:
         results = pool.run([astuple(c) for c in cases])

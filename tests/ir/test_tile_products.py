@@ -1,6 +1,8 @@
-"""Products of tiles: the numpy models against a second one, and against the descriptions of the tensor intrinsics."""
+"""Products of tiles: the numpy models against a second one, rational arithmetic, and the descriptions of the tensor intrinsics."""
 
 from __future__ import annotations
+
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -69,6 +71,69 @@ def test_models_equal_the_descriptions(kind: str) -> None:
         assert (np.abs(got - want) <= 1e-6 * terms).all()
     else:
         np.testing.assert_array_equal(got, want)
+
+
+def exact_fma(x: np.float32, y: np.float32, z: np.float32) -> np.float32:
+    """x * y + z by exact arithmetic: rounded to 24 bits, ties to even; denormal operands and results are zero."""
+    p, q, r = (Fraction(0) if abs(v) < LOWEST else Fraction(float(v)) for v in (x, y, z))
+    total = p * q + r
+    if total == 0:
+        # Zeros of one sign keep it; others, also of a difference of equal numbers, are positive.
+        negative = p * q == 0 == r and np.signbit(x) != np.signbit(y) and np.signbit(z)
+        return np.float32(-0.0 if negative else 0.0)
+    exponent = 0
+    while Fraction(2) ** (exponent + 1) <= abs(total):
+        exponent += 1
+    while Fraction(2) ** exponent > abs(total):
+        exponent -= 1
+    unit = Fraction(2) ** (exponent - 23)
+    rounded = round(total / unit) * unit  # to even
+    if abs(rounded) < Fraction(float(LOWEST)):
+        return np.float32(-0.0 if total < 0 else 0.0)
+    return np.float32(np.copysign(np.inf, float(total)) if abs(rounded) >= 2**128 else float(rounded))
+
+
+def fma_operands() -> dict[str, list[tuple[float, float, float]]]:
+    """Operands of fused multiply-adds by kind; the factors have 8 significant bits."""
+    rng = np.random.default_rng(7)
+
+    def factor(low: int, high: int) -> float:
+        return float(rng.choice([-1, 1]) * np.ldexp(rng.integers(128, 256) / 128, rng.integers(low, high)))
+
+    def addend(low: int, high: int) -> float:
+        return float(rng.choice([-1, 1]) * np.ldexp(rng.integers(1 << 23, 1 << 24) / (1 << 23), rng.integers(low, high)))
+
+    cases: dict[str, list[tuple[float, float, float]]] = {
+        "normal": [(factor(-4, 5), factor(-4, 5), addend(-12, 13)) for _ in range(200)],
+        "denormal": [(factor(-66, -60), factor(-66, -60), addend(-127, -122)) for _ in range(200)],
+        "overflow": [(factor(62, 65), factor(62, 64), addend(122, 128)) for _ in range(100)],
+        "far": [(factor(-40, -20), factor(-20, -3), addend(-2, 3)) for _ in range(100)],
+        "zeros": [(a, b, c) for a in (0.0, -0.0, 1.5, -1.5) for b in (0.0, -0.0, 3.0) for c in (0.0, -0.0, 2.0, float(LOWEST))],
+        "cancellation": [],
+        "ties": [],
+    }
+    for _ in range(100):
+        x, y = factor(-4, 5), factor(-4, 5)
+        ulps = int(rng.integers(-2, 3))
+        cases["cancellation"].append((x, y, float(np.float32(-x * y * (1 + ulps * 2.0**-23)))))
+        # Half a unit of the sum's last place, and a quarter more or less.
+        z = float(np.ldexp(rng.integers(1 << 23, 1 << 24) / (1 << 23), 3)) * float(rng.choice([-1, 1]))
+        cases["ties"].append((float(rng.choice([1.0, 1.5, 0.5, 1.0078125, 0.99609375])) * float(rng.choice([-1, 1])), 2.0**-21, z))
+    return cases
+
+
+FMA_OPERANDS = fma_operands()
+
+
+@pytest.mark.parametrize("kind", FMA_OPERANDS)
+def test_fused_multiply_adds_are_exact_and_rounded_once(kind: str) -> None:
+    """Against rational arithmetic, bit by bit."""
+    x, y, z = (np.float32(v) for v in zip(*FMA_OPERANDS[kind], strict=True))
+    want = np.array([exact_fma(*v) for v in zip(x, y, z, strict=True)])
+    for model in (flushed_fma, amx_model.fused):
+        with np.errstate(over="ignore"):
+            got = np.asarray(model(x, y, z))
+        np.testing.assert_array_equal(got.view(np.uint32), want.view(np.uint32), err_msg=model.__name__)
 
 
 def test_results_are_rounded_once_and_denormals_are_zero() -> None:

@@ -80,14 +80,14 @@ def test_machines_without_cpuinfo_check_nothing(monkeypatch: pytest.MonkeyPatch)
 
 def test_code_with_tile_registers_needs_the_permission_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processor, "_flags", lambda: frozenset({"amx_tile", "amx_bf16"}))
-    monkeypatch.setattr(processor, "tiles_permitted", lambda: False)
+    monkeypatch.setattr(processor, "request_tile_permission", lambda: False)
     with pytest.raises(RunError, match=r"code uses the tile registers of AMX, and the kernel refuses .*-mattr=-amx-tile"):
         check_processor([needs_symbol(["amx_tile", "amx_bf16"])], "code")
     check_processor([needs_symbol(["amx_bf16"])], "code")
     monkeypatch.setattr(processor, "EMULATED", {"amx_tile"})
     check_processor([needs_symbol(["amx_tile"])], "code")
     monkeypatch.setattr(processor, "EMULATED", set())
-    monkeypatch.setattr(processor, "tiles_permitted", lambda: True)
+    monkeypatch.setattr(processor, "request_tile_permission", lambda: True)
     check_processor([needs_symbol(["amx_tile"])], "code")
 
 

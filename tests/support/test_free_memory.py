@@ -7,8 +7,6 @@ import sys
 
 import pytest
 
-from tunesmith.support.free_memory import return_free_memory
-
 SCRIPT = """
 from pathlib import Path
 from tunesmith.support.free_memory import return_free_memory
@@ -30,8 +28,3 @@ def test_pages_between_living_objects_return() -> None:
     """Of 240 MB, all but a few objects are freed."""
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
     assert int(done.stdout.split()[0]) > 100 << 20
-
-
-def test_it_can_be_called_at_any_time() -> None:
-    return_free_memory()
-    return_free_memory()

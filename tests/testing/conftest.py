@@ -1,4 +1,4 @@
-"""Fixtures of the tests of emulated AMX: the emulation, code from LLVM IR and from assembly, and the end of forked processes."""
+"""Fixtures of the tests of emulated AMX: code from LLVM IR and from assembly, and the end of forked processes."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import ctypes
 import os
 import resource
 import signal
+import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -15,22 +16,10 @@ import pytest
 
 from tunesmith.runtime.processor import EMULATED
 from tunesmith.testing import amx_emulator
-from tunesmith.testing.amx_emulator import Counts, available, emulated_amx, in_hardware
+from tunesmith.testing.amx_emulator import Counts
 
 Functions = Callable[[str], Callable[..., None]]
 FEATURES = "+amx-tile,+amx-bf16,+amx-int8,+amx-fp16"
-ARCH_PRCTL, REQUEST_PERMISSION, TILE_DATA = 158, 0x1023, 18
-
-
-@pytest.fixture
-def amx() -> Iterator[Counts]:
-    """AMX instructions can be executed, by the processor if it has them."""
-    if not available():
-        pytest.skip("this is not Linux on x86-64 with AMX or a C compiler")
-    if in_hardware() and ctypes.CDLL(None).syscall(ARCH_PRCTL, REQUEST_PERMISSION, TILE_DATA):
-        pytest.skip("the kernel does not permit AMX")
-    with emulated_amx() as counts:
-        yield counts
 
 
 @pytest.fixture
@@ -91,23 +80,32 @@ def assemble(**functions: str) -> Functions:
 
 
 def end_of_fork(call: Callable[[], None]) -> tuple[int, str]:
-    """The signal that ends a forked process which makes the call, 0 if none does, and its stderr."""
+    """The signal that ends a forked process which makes the call, 0 if none does, and its stderr.
+
+    AssertionError if the call raises.
+    """
     reader, writer = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # fork beside threads: the child runs only compiled code
         child = os.fork()
     if child == 0:
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        os.dup2(writer, 2)
-        # Below the emulator, in place of handlers that print tracebacks.
-        signal.signal(signal.SIGILL, signal.SIG_DFL)
-        signal.signal(signal.SIGSEGV, signal.SIG_DFL)
-        if EMULATED:
-            amx_emulator._library().amx_emulator_install()
-        call()
-        os._exit(0)
+        try:
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            os.dup2(writer, 2)
+            # Below the emulator, in place of handlers that print tracebacks.
+            signal.signal(signal.SIGILL, signal.SIG_DFL)
+            signal.signal(signal.SIGSEGV, signal.SIG_DFL)
+            if EMULATED:
+                amx_emulator._library().amx_emulator_install()
+            call()
+            os._exit(0)
+        except BaseException:
+            os.write(2, traceback.format_exc().encode())
+        finally:
+            os._exit(99)  # the child runs no more tests
     os.close(writer)
     with os.fdopen(reader) as pipe:
         text = pipe.read()
-    status = os.waitpid(child, 0)[1]
-    return os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0, text
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code <= 0, text
+    return -code, text

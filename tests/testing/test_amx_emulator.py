@@ -23,6 +23,8 @@ from tunesmith.testing.amx_model import ELEMENTS, configuration, product, random
 pytestmark = pytest.mark.skipif(not available(), reason="no Linux for x86-64 with AMX or a C compiler")
 emulator_only = pytest.mark.skipif(in_hardware(), reason="the processor has AMX, and nothing is emulated")
 
+Three = tuple[int, int, int]
+"""Numbers of tiles, extents or strides, for each of three matrices or axes."""
 ALL_TILES = configuration(dict.fromkeys(range(8), (16, 64)))
 
 
@@ -253,35 +255,24 @@ def test_tiles_keep_their_values_until_zeroed(amx: Counts, assembly: Any) -> Non
 # ---- Threads ----
 
 
-def test_threads_have_tiles_of_their_own(amx: Counts, products: Any) -> None:
+def test_threads_have_tiles_of_their_own(amx: Counts, products: Any, in_threads: Any) -> None:
     """Two configurations at once."""
     wait = threading.Barrier(2)
-    failures: list[BaseException] = []
 
-    def work(first: int) -> None:
-        try:
-            wait.wait()
-            for i in range(60):
-                check_product(products, "tdpbssd", (0, 1, 2), ((16, 16, 16), (5, 7, 9))[first], (64, 64, 64), "bits", i)
-        except BaseException as error:
-            failures.append(error)
+    def work(shape: Three) -> None:
+        wait.wait()
+        for i in range(60):
+            check_product(products, "tdpbssd", (0, 1, 2), shape, (64, 64, 64), "bits", i)
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    in_threads(work, [(16, 16, 16), (5, 7, 9)])
 
 
-def test_threads_that_end_leave_their_tiles_to_others(amx: Counts, assembly: Any) -> None:
+def test_threads_that_end_leave_their_tiles_to_others(amx: Counts, assembly: Any, in_threads: Any) -> None:
     """More threads one after another than the emulator has states; tiles of a new thread are not configured."""
     run = assembly(run="sttilecfg (%rsi)\nldtilecfg (%rdi)\nsttilecfg 64(%rsi)")("run")
     out = np.zeros((1100, 2, 64), np.uint8)
     for row in out:
-        thread = threading.Thread(target=run, args=(ALL_TILES, row))
-        thread.start()
-        thread.join()
+        in_threads(lambda out: run(ALL_TILES, out), [row])
     assert not out[:, 0].any() and (out[:, 1] == ALL_TILES).all()
 
 

@@ -17,13 +17,13 @@ from tunesmith.codegen.llvm.kernel.loop_uses import LoopUses
 from tunesmith.codegen.llvm.kernel.masks import inactive_lanes_are_unused
 from tunesmith.codegen.llvm.kernel.store import StoreEmitter
 from tunesmith.codegen.llvm.kernel.store_groups import Interleaved, Products, Tile, grouped_stores
-from tunesmith.codegen.llvm.kernel.tile_registers import SCOPE, configuration_text, has_parallel_loop, is_parallel, uses_tiles
+from tunesmith.codegen.llvm.kernel.tile_registers import configuration_text, has_parallel_loop, is_parallel, uses_tiles
 from tunesmith.codegen.llvm.required_features import required_features
 from tunesmith.codegen.llvm.text import literal, llvm_type
 from tunesmith.ir.analysis.size_ranges import symbol_ranges
 from tunesmith.ir.arith.interval import bounds
 from tunesmith.ir.arith.linear import linear
-from tunesmith.ir.buffer import Buffer
+from tunesmith.ir.buffer import TILE_SCOPE, Buffer
 from tunesmith.ir.expr import Call, Expr
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.intrinsics import PREFETCHES
@@ -50,13 +50,13 @@ class Module:
         target: the target.
         exported: whether other objects may call the kernels.
         static: bytes of static scratch memory of the kernels so far.
-        units: features of the target that the kernels need besides vectors, as LLVM spells them: `amx-tile`.
+        features: those that the kernels need of the target besides vectors, as LLVM spells them: `amx-tile`.
     """
 
     target: Target
     exported: bool = True
     static: int = 0
-    units: set[str] = field(default_factory=set)
+    features: set[str] = field(default_factory=set)
     declares: set[str] = field(default_factory=set)
     globals: list[str] = field(default_factory=list)
     functions: list[str] = field(default_factory=list)
@@ -64,8 +64,8 @@ class Module:
     def text(self) -> str:
         """The text of the module."""
         attributes = 'attributes #0 = { nounwind "no-trapping-math"="true" "prefer-vector-width"="512" }'
-        tiles = [configuration_text()] if self.units else []
-        required = required_features(self.target, self.units)
+        tiles = [configuration_text()] if self.features else []
+        required = required_features(self.target, self.features)
         return "\n".join([*tiles, *self.globals, *sorted(self.declares), *self.functions, attributes, *required, ""])
 
 
@@ -158,7 +158,7 @@ class _Function(StoreEmitter):
 
     def __init__(self, kernel: _Kernel, base: dict[Buffer, str], parallel: bool = False) -> None:
         module = kernel.module
-        super().__init__(kernel.func.name, module.declares, module.target.has_feature("avx512f"), module.units)
+        super().__init__(kernel.func.name, module.declares, module.target.has_feature("avx512f"), module.features)
         self.kernel = kernel
         self.base = dict(base)
         self.parallel = parallel
@@ -204,7 +204,7 @@ class _Function(StoreEmitter):
     def _allocate(self, n: Allocate) -> None:
         b = n.buffer
         count = b.shape[0]
-        if b.scope == SCOPE:
+        if b.scope == TILE_SCOPE:
             self._allocate_tiles(n)
         elif b.scope == "register" and count.const is None:
             raise BuildError(f"{self.kernel.func.name}: the register buffer {b.name} has {count} elements; registers need a constant size")
@@ -256,7 +256,7 @@ class _Function(StoreEmitter):
         e: Any = n.value
         if type(e) is Call and e.name in PREFETCHES:
             load: Any = e.args[0]
-            if load.buffer.scope == SCOPE:
+            if load.buffer.scope == TILE_SCOPE:
                 raise self.tiles.not_a_tile(load.buffer)
             at = self.address(load.buffer, load.indices[0])
             level = "3" if e.name == "prefetch" else "2"

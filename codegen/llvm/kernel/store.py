@@ -5,10 +5,10 @@ from __future__ import annotations
 from tunesmith.codegen.llvm.kernel.expr import ExprEmitter
 from tunesmith.codegen.llvm.kernel.masks import active_lanes
 from tunesmith.codegen.llvm.kernel.store_groups import Interleaved, Products, Tile
-from tunesmith.codegen.llvm.kernel.tile_registers import SCOPE, TileRegisters
+from tunesmith.codegen.llvm.kernel.tile_registers import TileRegisters
 from tunesmith.codegen.llvm.kernel.transpose import interleave, transpose
 from tunesmith.codegen.llvm.text import llvm_type, suffix
-from tunesmith.ir.buffer import Buffer, BufferLoad
+from tunesmith.ir.buffer import TILE_SCOPE, Buffer, BufferLoad
 from tunesmith.ir.poly import ONE
 from tunesmith.ir.stmt import BufferStore
 from tunesmith.support import dtype as dt
@@ -21,14 +21,14 @@ class StoreEmitter(ExprEmitter):
         function: name of the function, for messages.
         declares: receives the declarations of the functions that are called.
         has_avx512: the target has AVX-512.
-        units: receives the features that the code needs besides vectors.
+        features: receives the features that the code needs besides vectors.
     """
 
-    def __init__(self, function: str, declares: set[str], has_avx512: bool, units: set[str]) -> None:
+    def __init__(self, function: str, declares: set[str], has_avx512: bool, features: set[str]) -> None:
         super().__init__(declares, has_avx512)
         self.whole: set[Buffer] = set()
         """Register buffers of which inactive lanes are not used."""
-        self.tiles = TileRegisters(function, self.address, self.index, self._call_void, units)
+        self.tiles = TileRegisters(function, self.address, self.index, self._call_void, features)
 
     def _call_void(self, name: str, args: list[tuple[str, str]]) -> None:
         self.call("void", name, args)
@@ -50,10 +50,10 @@ class StoreEmitter(ExprEmitter):
 
     def store(self, n: BufferStore) -> None:
         """Emit a store."""
-        if n.buffer.scope == SCOPE:
+        if n.buffer.scope == TILE_SCOPE:
             self.tiles.store(n)
             return
-        if isinstance(n.value, BufferLoad) and n.value.buffer.scope == SCOPE:
+        if isinstance(n.value, BufferLoad) and n.value.buffer.scope == TILE_SCOPE:
             self.tiles.spill(n)
             self.forget(n.buffer)
             return

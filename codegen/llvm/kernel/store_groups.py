@@ -12,8 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tunesmith.codegen.llvm.kernel.masks import active_lanes
-from tunesmith.codegen.llvm.kernel.tile_registers import SCOPE
-from tunesmith.ir.buffer import Buffer, BufferLoad
+from tunesmith.ir.buffer import TILE_SCOPE, Buffer, BufferLoad
 from tunesmith.ir.expr import Call
 from tunesmith.ir.intrinsics import TILE_PRODUCTS
 from tunesmith.ir.poly import ONE, Poly, split_constant
@@ -104,7 +103,7 @@ def _products(stmts: Sequence[Stmt], first: int) -> list[BufferStore]:
 
 
 def _is_strided(s: Stmt) -> bool:
-    if type(s) is not BufferStore or s.buffer.scope == SCOPE:  # tile registers have no addresses
+    if type(s) is not BufferStore or s.buffer.scope == TILE_SCOPE:  # tile registers have no addresses
         return False
     return s.stride is not None and s.stride != ONE and dt.lanes(s.value.dtype) > 1
 

@@ -13,21 +13,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from tunesmith.ir.buffer import Buffer, BufferLoad
+from tunesmith.ir.buffer import TILE_SCOPE, Buffer, BufferLoad
 from tunesmith.ir.expr import Broadcast, Call, Const, Expr
 from tunesmith.ir.intrinsics import TILE_PRODUCTS
 from tunesmith.ir.poly import ONE, Poly, poly
 from tunesmith.ir.stmt import Allocate, BufferStore, For, Stmt
-from tunesmith.ir.tile_products import ROWS
+from tunesmith.ir.tile_products import OPERAND_REGISTERS, SUM_REGISTERS, TILE_REGISTERS, TILE_ROWS
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import BuildError
 
-SCOPE = "amx.tile"
-REGISTERS = 8
-OPERANDS = 2
-"""Registers that a product needs for its operands."""
 ROW_BYTES = 64
-TILE_BYTES = ROWS * ROW_BYTES
+TILE_BYTES = TILE_ROWS * ROW_BYTES
 CONFIGURATION = "__tunesmith_tile_configuration"
 
 CallVoid = Callable[[str, list[tuple[str, str]]], None]
@@ -36,15 +32,15 @@ CallVoid = Callable[[str, list[tuple[str, str]]], None]
 def configuration_text() -> str:
     """The definition of the configuration: palette 1, every register with 16 rows of 64 bytes."""
     head = [1, *[0] * 15]
-    columns = [x for n in range(16) for x in ((ROW_BYTES if n < REGISTERS else 0), 0)]
-    rows = [ROWS if n < REGISTERS else 0 for n in range(16)]
+    columns = [x for n in range(16) for x in ((ROW_BYTES if n < TILE_REGISTERS else 0), 0)]
+    rows = [TILE_ROWS if n < TILE_REGISTERS else 0 for n in range(16)]
     values = ", ".join([f"i8 {x}" for x in (*head, *columns, *rows)])
     return f"@{CONFIGURATION} = internal constant [64 x i8] [{values}], align 64"
 
 
 def uses_tiles(n: Stmt) -> bool:
     """Whether a statement allocates tile registers."""
-    return any(type(x) is Allocate and x.buffer.scope == SCOPE for x in _statements(n))
+    return any(type(x) is Allocate and x.buffer.scope == TILE_SCOPE for x in _statements(n))
 
 
 def is_parallel(n: Stmt) -> bool:
@@ -75,7 +71,7 @@ class TileRegisters:
         address: emits the address of an element of a buffer.
         index: emits an index.
         call: emits a call without result, from the name and the arguments with their types.
-        units: receives the features that the code needs.
+        features: receives the features that the code needs.
     """
 
     def __init__(
@@ -84,9 +80,9 @@ class TileRegisters:
         address: Callable[[Buffer, Poly], str],
         index: Callable[[Poly], str],
         call: CallVoid,
-        units: set[str],
+        features: set[str],
     ) -> None:
-        self.function, self.units = function, units
+        self.function, self.features = function, features
         self.configured = False
         self._address, self._index, self._call = address, index, call
         self._first: dict[Buffer, int] = {}
@@ -97,7 +93,7 @@ class TileRegisters:
 
     def configure(self) -> None:
         """Begin a region that uses tile registers."""
-        self.units.add("amx-tile")
+        self.features.add("amx-tile")
         self._call("llvm.x86.ldtilecfg", [("ptr", f"@{CONFIGURATION}")])
         self.configured = True
 
@@ -110,8 +106,8 @@ class TileRegisters:
         """BuildError if a region contains a parallel loop, whose body would change the configuration of this thread."""
         if has_parallel_loop(n):
             raise BuildError(
-                f"{self.function}: a parallel loop is inside of a loop that keeps values in tile registers ({SCOPE}), which the threads "
-                "would overwrite. Mark an outer loop parallel, or leave the inner one serial"
+                f"{self.function}: a parallel loop is inside of a loop that keeps values in tile registers ({TILE_SCOPE}), which the "
+                "threads would overwrite. Mark an outer loop parallel, or leave the inner one serial"
             )
 
     def allocate(self, b: Buffer) -> None:
@@ -119,18 +115,18 @@ class TileRegisters:
         count = b.nbytes.const
         if count is None or count % TILE_BYTES:
             raise BuildError(
-                f"{self.function}: the buffer {b.name} of scope {SCOPE} has {b.nbytes} bytes, which is not a number of tiles of "
+                f"{self.function}: the buffer {b.name} of scope {TILE_SCOPE} has {b.nbytes} bytes, which is not a number of tiles of "
                 f"{TILE_BYTES} bytes (16 rows of 64). Choose the tile of the loops around it accordingly"
             )
         used = sum(x.nbytes.as_int() for x in self._first) // TILE_BYTES
-        if used + count // TILE_BYTES > REGISTERS - OPERANDS:
+        if used + count // TILE_BYTES > SUM_REGISTERS:
             raise BuildError(
-                f"{self.function}: the buffers of scope {SCOPE} need {used + count // TILE_BYTES} tile registers; there are {REGISTERS}, "
-                f"and a product needs {OPERANDS} for its operands. Choose a smaller register tile"
+                f"{self.function}: the buffers of scope {TILE_SCOPE} need {used + count // TILE_BYTES} tile registers; there are "
+                f"{TILE_REGISTERS}, and a product needs {OPERAND_REGISTERS} for its operands. Choose a smaller register tile"
             )
         taken = {t for x, first in self._first.items() for t in range(first, first + x.nbytes.as_int() // TILE_BYTES)}
         need = count // TILE_BYTES
-        first = next((t for t in range(REGISTERS - need + 1) if taken.isdisjoint(range(t, t + need))), None)
+        first = next((t for t in range(TILE_REGISTERS - need + 1) if taken.isdisjoint(range(t, t + need))), None)
         assert first is not None, "buffers are allocated in a nested order"
         self.forget_operands()
         self._first[b] = first
@@ -158,7 +154,7 @@ class TileRegisters:
         register = held
         if register is None or register in busy:  # a product needs two registers also for a tile by itself
             taken = {t for b, first in self._first.items() for t in range(first, first + b.nbytes.as_int() // TILE_BYTES)}
-            free = [t for t in range(REGISTERS) if t not in taken and t not in self._held.values() and t not in busy]
+            free = [t for t in range(TILE_REGISTERS) if t not in taken and t not in self._held.values() and t not in busy]
             oldest = next((k for k, t in self._held.items() if t not in busy), None)
             register = free[0] if free or oldest is None else self._held.pop(oldest)
             self._load(register, load, pitch)
@@ -169,7 +165,11 @@ class TileRegisters:
         """The first row of an operand, and the distance between rows in bytes.  BuildError if it is not 16 rows of 64 bytes."""
         rows = e.args if isinstance(e, Call) and e.name == "concat16" else (e,)
         loads = [x for x in rows if isinstance(x, BufferLoad) and x.mask is None and x.stride in (None, ONE)]
-        if len(loads) == len(rows) and dt.lanes(e.dtype) * dt.nbytes(dt.element(e.dtype)) == TILE_BYTES and loads[0].buffer.scope != SCOPE:
+        if (
+            len(loads) == len(rows)
+            and dt.lanes(e.dtype) * dt.nbytes(dt.element(e.dtype)) == TILE_BYTES
+            and loads[0].buffer.scope != TILE_SCOPE
+        ):
             size = dt.nbytes(loads[0].buffer.dtype)
             if len(loads) == 1:
                 return loads[0], poly(ROW_BYTES)
@@ -191,8 +191,8 @@ class TileRegisters:
         lanes = TILE_BYTES // dt.nbytes(b.dtype)
         if p.const is None or p.const % lanes or b not in self._first or not 0 <= p.const < b.nbytes.as_int() // dt.nbytes(b.dtype):
             raise BuildError(
-                f"{self.function}: the buffer {b.name} of scope {SCOPE} is accessed at the element {p}; a tile register has a constant "
-                "number. Unroll the loops that index its tiles"
+                f"{self.function}: the buffer {b.name} of scope {TILE_SCOPE} is accessed at the element {p}; a tile register has a "
+                "constant number. Unroll the loops that index its tiles"
             )
         return self._first[b] + p.const // lanes
 
@@ -207,9 +207,9 @@ class TileRegisters:
         elif isinstance(value, Call) and value.name in TILE_PRODUCTS and self._is_same(value.args[0], n):
             left = self._operand(value.args[1], set())
             right = self._operand(value.args[2], {left})
-            self.units.add("amx-bf16" if value.name == "tdpbf16ps" else "amx-int8")
+            self.features.add("amx-bf16" if value.name == "tdpbf16ps" else "amx-int8")
             self._call(f"llvm.x86.{value.name}", [("i8", str(t)) for t in (register, left, right)])
-        elif isinstance(value, BufferLoad) and value.buffer.scope != SCOPE:
+        elif isinstance(value, BufferLoad) and value.buffer.scope != TILE_SCOPE:
             load, pitch = self._rows(value)
             self._load(register, load, pitch)
         else:
@@ -247,7 +247,7 @@ class TileRegisters:
     def not_a_tile(self, b: Buffer) -> BuildError:
         """The error of an access that is not a whole tile."""
         return BuildError(
-            f"{self.function}: the buffer {b.name} of scope {SCOPE} is accessed by other code than tensor intrinsics of whole tiles. "
+            f"{self.function}: the buffer {b.name} of scope {TILE_SCOPE} is accessed by other code than tensor intrinsics of whole tiles. "
             "Tensorize all loops that access it, and pad the operands to whole tiles (pad_einsum)"
         )
 

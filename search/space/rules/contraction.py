@@ -22,6 +22,7 @@ from tunesmith.ir.visit import blocks_under
 from tunesmith.lower.code_size import UNROLLED
 from tunesmith.schedule.handles import BlockRV, IntRV, LoopRV
 from tunesmith.schedule.layout import Layout
+from tunesmith.schedule.primitives.sample import covers
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.search.space.rules.block_classes import (
     Operand,
@@ -37,7 +38,7 @@ from tunesmith.search.space.rules.block_classes import (
     vector_axis,
 )
 from tunesmith.search.space.rules.code_budget import bound_code, epilogue_size
-from tunesmith.search.space.rules.dot_instruction import Dot, packed_layout, vectorize_groups
+from tunesmith.search.space.rules.dot_instruction import Dot, grouped_layout, vectorize_groups
 from tunesmith.search.space.rules.tile_domains import ROWS, VECTORS, middle_tiles, outer_tiles, vector_tiles
 
 WINDOW = 8
@@ -221,8 +222,8 @@ def plans(func: PrimFunc, found: Candidate, target: Target, axis: int, dot: Dot 
 
 
 def _has_blocks(extent: int) -> bool:
-    """Whether a reduction has at least two blocks, of a size that covers it within the bound of `sample_tile`."""
-    return extent >= BLOCKS[0] * 2 and any(4 * (-(-extent // n) * n - extent) <= extent + 16 for n in BLOCKS if n < extent)
+    """Whether a reduction has at least two blocks, of a size that `sample_tile` accepts."""
+    return extent >= BLOCKS[0] * 2 and any(covers(extent, n) for n in BLOCKS if n < extent)
 
 
 def packs_well(main: Block, o: Operand, vector: Var, constant: bool = False) -> bool:
@@ -238,8 +239,7 @@ def packs_well(main: Block, o: Operand, vector: Var, constant: bool = False) -> 
 
 def schedule(s: Schedule, main: str, pads: Sequence[str], plan: Plan, target: Target) -> None:
     """Build the nest of `plan`."""
-    for b in [b.name for b in s.blocks() if is_pointwise(b) and b.name not in pads and b.name != main and not is_output(s.func, b)]:
-        s.compute_inline(s.get_block(b))
+    inline_elementwise(s, main, pads)
     if plan.pad == "inline":
         for p in pads:
             s.compute_inline(s.get_block(p))
@@ -248,6 +248,29 @@ def schedule(s: Schedule, main: str, pads: Sequence[str], plan: Plan, target: Ta
         pads = [c.name for c in map(s.block, copies) if plan.pack not in [a.buffer.name for a in reads(c)]]
     block = next(b for b in s.blocks() if b.name == main)
     nest(s, main, [c.name for c in consumers(s.func, block)], pads, plan, target)
+
+
+def inline_elementwise(s: Schedule, main: str, pads: Sequence[str]) -> None:
+    """Inline the elementwise blocks, except for outputs and those that pad operands of the contraction."""
+    for b in [b.name for b in s.blocks() if is_pointwise(b) and b.name not in pads and b.name != main and not is_output(s.func, b)]:
+        s.compute_inline(s.get_block(b))
+
+
+def split_longest(s: Schedule, reduction: list[LoopRV], sizes: Sequence[int], name: str | None = None) -> LoopRV:
+    """Split the longest reduction loop into blocks of a sampled size; returns the loop over blocks.
+
+    Args:
+        s: the schedule.
+        reduction: the reduction loops.  The loop over the iterations of a block replaces the longest.
+        sizes: sizes of a block, of which those below the extent are tried.
+        name: prefix of the parameter's name, by default the name of the loop and `_block`.
+    """
+    longest = max(reduction, key=lambda x: s.loop(x).extent.const or 0)
+    extent = s.loop(longest).extent.const or 1
+    length = s.sample_tile(longest, 2, name or f"{longest.var.name}_block", [tuple(n for n in sizes if n < extent)])
+    over, inside = s.split(longest, [None, *length])
+    reduction[reduction.index(longest)] = inside
+    return over
 
 
 def nest(s: Schedule, main: str, readers: Sequence[str], pads: Sequence[str], plan: Plan, target: Target) -> None:
@@ -274,13 +297,7 @@ def nest(s: Schedule, main: str, readers: Sequence[str], pads: Sequence[str], pl
     between = [levels.loops[0], *outer, over_tiles]
     cut: list[LoopRV] = []
     if plan.blocked:
-        longest = max(reduction, key=lambda x: s.loop(x).extent.const or 0)
-        extent = s.loop(longest).extent.const or 1
-        sizes = (*SHORT_BLOCKS, *BLOCKS) if structure.count("R") == 2 else BLOCKS
-        length = s.sample_tile(longest, 2, f"{longest.var.name}_block", [tuple(n for n in sizes if n < extent)])
-        over, inside = s.split(longest, [None, *length])
-        reduction[reduction.index(longest)] = inside
-        cut = [over]
+        cut = [split_longest(s, reduction, (*SHORT_BLOCKS, *BLOCKS) if structure.count("R") == 2 else BLOCKS)]
         # In a structure with one R, the blocks are those of the loops over register tiles.
         at = structure.index("R") if structure.count("R") == 2 else len(between) - 1
         between.insert(at, cut)
@@ -310,7 +327,7 @@ def nest(s: Schedule, main: str, readers: Sequence[str], pads: Sequence[str], pl
         s.unroll(x)
     if window is not None:
         s.unroll(window)
-    for b in [epilogue, *map(s.get_block, readers[1:])]:
+    for b in [epilogue, *map(s.get_block, readers[1:])]:  # a second `get_block`, as in the traces of stored records
         mark_epilogue(s, b)
     init = None if plan.blocked else s.decompose_reduction(block, reduction[0])
     if plan.dot is not None:
@@ -401,7 +418,7 @@ def _pack(s: Schedule, block: BlockRV, plan: Plan, levels: _Levels, at: LoopRV) 
     assert plan.pack is not None and levels.vector is not None
     b = s.block(block)
     name = f"{plan.pack}_pad" if plan.dot and plan.dot.tail else plan.pack
-    layout, whole, access = (packed_layout(plan.dot, b, name), False, {}) if plan.dot else _panels(b, plan, levels.vector)
+    layout, whole, access = _panels(b, plan, levels.vector) if plan.dot is None else (_groups(b, name, plan.dot), False, {})
     copy = s.cache_read(block, name, "global" if plan.constant or whole else "workspace", layout, **access)
     if name != plan.pack:
         s.compute_inline(s.get_block(name))
@@ -416,6 +433,10 @@ def _pack(s: Schedule, block: BlockRV, plan: Plan, levels: _Levels, at: LoopRV) 
     if (plan.constant or whole) and plan.threads:
         s.parallel(s.get_loops(copy)[0])
     return copy
+
+
+def _groups(b: Block, name: str, dot: Dot) -> Layout:
+    return grouped_layout(b, name, dot.vector, dot.reduced, dot.lanes, dot.group)
 
 
 def _panels(b: Block, plan: Plan, width: IntRV) -> tuple[Layout, bool, dict[str, int]]:

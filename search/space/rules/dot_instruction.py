@@ -63,20 +63,16 @@ def dot_of(b: Block, target: Target) -> Dot | None:
     if vector is None or b.iters[vector].extent == ONE:  # no tile would be whole
         return None
     for found, a, p in operands_of(b, vector, INSTRUCTIONS):
-        # Dimensions of one element separate no elements.
-        indices = [e for e, size in zip(a.indices, a.buffer.shape, strict=True) if size != ONE]
-        for n, it in enumerate(b.iters if indices else ()):
-            neighbours = it.kind == "R" and (it.extent.const or 1) >= found[1] and step_of(indices[-1], it.var) == ONE
-            if neighbours and not any(it.var in e.vars for e in indices[:-1]) and any(e.as_var() is it.var for e in p.indices):
-                # The compensation of signed bytes needs the product of the packed operand with 128, and one more broadcast.
-                held = 2 if found[0] == "vpdpbusd_s8s8" else 1
-                tail = bool((it.extent.const or 1) % found[1])
-                if tail and not all(e.as_var() is not None for r in (a, p) for e in r.indices):
-                    continue  # pad_einsum needs operands indexed by variables
-                for bits in (512, 256, 128):
-                    name = f"x86.{found[0]}.{bits}"
-                    if bits <= target.vector_bits and TENSOR_INTRINSICS.get(name).is_available(target.features):
-                        return Dot(name, bits // 32, found[1], vector, n, p, held, tail)
+        for n in contiguous_reductions(b, a, p, found[1]):
+            # The compensation of signed bytes needs the product of the packed operand with 128, and one more broadcast.
+            held = 2 if found[0] == "vpdpbusd_s8s8" else 1
+            tail = bool((b.iters[n].extent.const or 1) % found[1])
+            if tail and not all(e.as_var() is not None for r in (a, p) for e in r.indices):
+                continue  # pad_einsum needs operands indexed by variables
+            for bits in (512, 256, 128):
+                name = f"x86.{found[0]}.{bits}"
+                if bits <= target.vector_bits and TENSOR_INTRINSICS.get(name).is_available(target.features):
+                    return Dot(name, bits // 32, found[1], vector, n, p, held, tail)
     return None
 
 
@@ -105,6 +101,23 @@ def operands_of(
             yield found, a, p
 
 
+def contiguous_reductions(b: Block, a: Access, p: Access, group: int) -> Iterator[int]:
+    """Positions of the reduction variables along which `a` is contiguous, and which are one index of the packed operand `p`.
+
+    Args:
+        b: the block.
+        a: the read of an operand.
+        p: the read of the packed operand.
+        group: the least extent of the variables.
+    """
+    # Dimensions of one element separate no elements.
+    indices = [e for e, size in zip(a.indices, a.buffer.shape, strict=True) if size != ONE]
+    for n, it in enumerate(b.iters if indices else ()):
+        neighbours = it.kind == "R" and (it.extent.const or 1) >= group and step_of(indices[-1], it.var) == ONE
+        if neighbours and not any(it.var in e.vars for e in indices[:-1]) and [e.as_var() is it.var for e in p.indices].count(True) == 1:
+            yield n
+
+
 def vectorize_groups(s: Schedule, copy: BlockRV) -> None:
     """Vectorize a block that packs groups, whose last loops are over columns and over the elements of a group.
 
@@ -121,9 +134,18 @@ def vectorize_groups(s: Schedule, copy: BlockRV) -> None:
         s.vectorize(s.get_loops(copy)[-1])
 
 
-def packed_layout(dot: Dot, b: Block, name: str) -> Layout:
-    """The layout of the packed operand of a block, given by name: [vectors, other axes, groups, lanes, elements of a group]."""
+def grouped_layout(b: Block, name: str, column: int, reduced: int, width: int, group: int) -> Layout:
+    """The layout of a packed operand: [columns / width, other axes, groups, columns % width, elements of a group].
+
+    Args:
+        b: the block.
+        name: of the operand.
+        column: position of the iteration variable of the columns.
+        reduced: position of the reduction variable whose neighbours form groups.
+        width: columns of a vector or tile.
+        group: elements of a group.
+    """
     indices = next(a.indices for a in reads(b) if a.buffer.name == name)
-    lane, element = (next(d for d, e in enumerate(indices) if e.as_var() is b.iters[n].var) for n in (dot.vector, dot.reduced))
+    lane, element = (next(d for d, e in enumerate(indices) if e.as_var() is b.iters[n].var) for n in (column, reduced))
     rest = [d for d in range(len(indices)) if d not in (lane, element)]
-    return [[lane, "/", dot.lanes], *rest, [element, "/", dot.group], [lane, "%", dot.lanes], [element, "%", dot.group]]
+    return [[lane, "/", width], *rest, [element, "/", group], [lane, "%", width], [element, "%", group]]

@@ -10,19 +10,18 @@ from dataclasses import dataclass
 
 from tunesmith.ir.analysis.access_regions import Access, reads, writes
 from tunesmith.ir.analysis.guards import step_of
-from tunesmith.ir.intrinsics import TILE_BYTES
-from tunesmith.ir.poly import ONE
+from tunesmith.ir.intrinsics import BYTE_PRODUCTS
 from tunesmith.ir.stmt import Block
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.tensor_intrinsics.intrinsic import TENSOR_INTRINSICS
-from tunesmith.ir.tile_products import ROWS
+from tunesmith.ir.tile_products import TILE_ROWS
 from tunesmith.schedule.layout import Layout
 from tunesmith.search.space.rules.block_classes import vector_axis
-from tunesmith.search.space.rules.dot_instruction import operands_of
+from tunesmith.search.space.rules.dot_instruction import contiguous_reductions, operands_of
 
 INSTRUCTIONS = {
     ("bfloat16", "bfloat16", "float32"): ("tdpbf16ps", 2),
-    **{(left, right, "int32"): (name, 4) for name, left, right in TILE_BYTES},
+    **{(left, right, "int32"): (name, 4) for name, left, right in BYTE_PRODUCTS},
 }
 """By the types of the operand with rows, the packed operand and the sums: the instruction, and the elements of a group."""
 
@@ -71,7 +70,7 @@ def tile_product_of(b: Block, target: Target) -> TileProduct | None:
         rows = _rows(b, left, packed, columns)
         if reduced is None or rows is None:
             continue
-        multiples = {rows: ROWS, columns: ROWS, reduced: ROWS * group}
+        multiples = {rows: TILE_ROWS, columns: TILE_ROWS, reduced: TILE_ROWS * group}
         padding = tuple([multiples[n] if n in multiples and (it.extent.const or 1) % multiples[n] else 1 for n, it in enumerate(b.iters)])
         suffix = "f32" if result.buffer.dtype == "float32" else "s32"
         return TileProduct(f"x86.{name}", suffix, group, rows, columns, reduced, left, packed, padding)
@@ -79,16 +78,12 @@ def tile_product_of(b: Block, target: Target) -> TileProduct | None:
 
 
 def _reduced(b: Block, left: Access, packed: Access, group: int) -> int | None:
-    """The reduction variable along which the operand with rows is contiguous, which is an index of the packed operand."""
-    # Dimensions of one element separate no elements.
-    indices = [e for e, size in zip(left.indices, left.buffer.shape, strict=True) if size != ONE]
-    for n, it in enumerate(b.iters if indices else ()):
-        if it.kind != "R" or (it.extent.const or 1) < group or step_of(indices[-1], it.var) != ONE:
-            continue
-        if not any(it.var in e.vars for e in indices[:-1]) and [e.as_var() is it.var for e in packed.indices].count(True) == 1:
-            padded = (it.extent.const or 1) % (ROWS * group)
-            if not padded or indices[-1].as_var() is it.var:
-                return n
+    """The reduction variable along which the operand with rows is contiguous, which is one index of the packed operand."""
+    for n in contiguous_reductions(b, left, packed, group):
+        it = b.iters[n]
+        # pad_einsum needs operands indexed by variables.
+        if (it.extent.const or 1) % (TILE_ROWS * group) == 0 or any(e.as_var() is it.var for e in left.indices):
+            return n
     return None
 
 
@@ -102,18 +97,10 @@ def _rows(b: Block, left: Access, packed: Access, columns: int) -> int | None:
         used = [e for e in left.indices if it.var in e.vars]
         if len(used) != 1 or used[0] is left.indices[-1] or step_of(used[0], it.var) is None:
             continue
-        useful = extent / (-(-extent // ROWS) * ROWS)
+        useful = extent / (-(-extent // TILE_ROWS) * TILE_ROWS)
         if best is None or useful >= best[0]:
             best = useful, n
     return None if best is None else best[1]
-
-
-def packed_layout(t: TileProduct, b: Block, name: str) -> Layout:
-    """The layout of the packed operand of a block, given by name: [tiles of columns, other axes, groups, columns, elements of a group]."""
-    indices = next(a.indices for a in reads(b) if a.buffer.name == name)
-    column, element = (next(d for d, e in enumerate(indices) if e.as_var() is b.iters[n].var) for n in (t.columns, t.reduced))
-    rest = [d for d in range(len(indices)) if d not in (column, element)]
-    return [[column, "/", ROWS], *rest, [element, "/", t.group], [column, "%", ROWS], [element, "%", t.group]]
 
 
 def rows_layout(t: TileProduct, b: Block, name: str) -> Layout | None:
@@ -126,4 +113,4 @@ def rows_layout(t: TileProduct, b: Block, name: str) -> Layout | None:
         return None
     row, element = (next(d for d, e in enumerate(indices) if e.as_var() is b.iters[n].var) for n in (t.rows, t.reduced))
     rest = [d for d in range(len(indices)) if d not in (row, element)]
-    return [*rest, [row, "/", ROWS], [element, "/", ROWS * t.group], [row, "%", ROWS], [element, "%", ROWS * t.group]]
+    return [*rest, [row, "/", TILE_ROWS], [element, "/", TILE_ROWS * t.group], [row, "%", TILE_ROWS], [element, "%", TILE_ROWS * t.group]]

@@ -17,30 +17,28 @@ The operand with columns is packed, tile by tile, outside the nest if it is a co
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tunesmith.ir.analysis.access_regions import accesses, plain_iter, reads, writes
 from tunesmith.ir.analysis.work import worth_serial
-from tunesmith.ir.buffer import Buffer
+from tunesmith.ir.buffer import TILE_SCOPE, Buffer
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import product
 from tunesmith.ir.stmt import Block
 from tunesmith.ir.target.target import Target
-from tunesmith.ir.tile_products import ROWS
+from tunesmith.ir.tile_products import SUM_REGISTERS, TILE_ROWS
 from tunesmith.ir.visit import blocks_under
 from tunesmith.schedule.handles import BlockRV, IntRV, LoopRV
 from tunesmith.schedule.layout import Layout
 from tunesmith.schedule.reshaped_block import reshaped
 from tunesmith.schedule.schedule import Schedule
-from tunesmith.search.space.rules.block_classes import consumers, is_output, is_pointwise
-from tunesmith.search.space.rules.contraction import Candidate, Named, candidate, pad
-from tunesmith.search.space.rules.dot_instruction import vectorize_groups
+from tunesmith.search.space.rules.block_classes import consumers, is_output
+from tunesmith.search.space.rules.contraction import Candidate, Named, candidate, inline_elementwise, pad, split_longest
+from tunesmith.search.space.rules.dot_instruction import grouped_layout, vectorize_groups
 from tunesmith.search.space.rules.tile_domains import middle_tiles, outer_tiles
-from tunesmith.search.space.rules.tile_instruction import TileProduct, packed_layout, rows_layout, tile_product_of
+from tunesmith.search.space.rules.tile_instruction import TileProduct, rows_layout, tile_product_of
 
-SUMS = 6
-"""Tile registers for sums; two of the eight are left for operands."""
 TILES = (1, 2, 3, 4, 6)
 """Tiles of a register tile along an axis."""
 BLOCKS = (8, 12, 16, 24, 32)
@@ -73,6 +71,14 @@ class Plan:
         parts = ["amx", "columns-rows" if self.columns_first else "rows-columns", f"rows({self.rows})"]
         marks = {"const": self.constant, "blocked": self.blocked, "serial": not self.threads}
         return " ".join([*parts, *[mark for mark, there in marks.items() if there]])
+
+
+@dataclass(slots=True)
+class _Operand:
+    """An operand of the product: the name of its buffer, and the blocks that write it."""
+
+    name: str
+    makers: list[str]
 
 
 @dataclass(slots=True)
@@ -145,71 +151,58 @@ def plans(func: PrimFunc, found: Candidate, tiles: TileProduct, target: Target) 
 def _steps(main: Block, tiles: TileProduct) -> list[int]:
     """The extents of the reduction loops, that of the instruction's in tiles."""
     extents = {n: it.extent.const or 1 for n, it in enumerate(main.iters) if it.kind == "R"}
-    return [-(-e // (ROWS * tiles.group)) if n == tiles.reduced else e for n, e in extents.items()]
+    return [-(-e // (TILE_ROWS * tiles.group)) if n == tiles.reduced else e for n, e in extents.items()]
 
 
 def schedule(s: Schedule, found: Candidate, tiles: TileProduct, plan: Plan, target: Target) -> None:
     """Build the nest of `plan`."""
     main, pads = found.main.name, list(found.pads)
-    for b in [b.name for b in s.blocks() if is_pointwise(b) and b.name not in pads and b.name != main and not is_output(s.func, b)]:
-        s.compute_inline(s.get_block(b))
+    inline_elementwise(s, main, pads)
     block = s.get_block(main)
-    operands = {"left": tiles.left.buffer.name, "packed": tiles.packed.buffer.name}
-    makers = {operand: [c for c in pads if writes(s.block(s.get_block(c)))[0].buffer.name == name] for operand, name in operands.items()}
+    left, packed = (
+        _Operand(name, [c for c in pads if writes(s.block(s.get_block(c)))[0].buffer.name == name])
+        for name in (tiles.left.buffer.name, tiles.packed.buffer.name)
+    )
     if tiles.is_padded:
         for copy in s.pad_einsum(block, list(tiles.padding)):
             made, read = writes(s.block(copy))[0].buffer.name, {a.buffer.name for a in reads(s.block(copy))}
-            for operand, name in operands.items():
-                if name in read:
-                    for c in makers[operand]:
+            for operand in (left, packed):
+                if operand.name in read:
+                    for c in operand.makers:
                         s.compute_inline(s.get_block(c))
-                    operands[operand], makers[operand] = made, [s.block(copy).name]
+                    operand.name, operand.makers = made, [s.block(copy).name]
         for reader in consumers(s.func, s.block(block)):
             if not is_output(s.func, reader):
                 s.compute_inline(s.get_block(reader.name))
-    readers = [c.name for c in consumers(s.func, s.block(block))]
-    _nest(s, block, readers, operands, makers, tiles, plan, target)
+    _nest(s, block, left, packed, tiles, plan, target)
 
 
-def _nest(
-    s: Schedule,
-    block: BlockRV,
-    readers: Sequence[str],
-    operands: Mapping[str, str],
-    makers: Mapping[str, Sequence[str]],
-    tiles: TileProduct,
-    plan: Plan,
-    target: Target,
-) -> None:
+def _nest(s: Schedule, block: BlockRV, left: _Operand, packed: _Operand, tiles: TileProduct, plan: Plan, target: Target) -> None:
     """Build the nest of a contraction of whole tiles.
 
     Args:
         s: the schedule.
         block: the contraction.
-        readers: the epilogue, which reads the sums; empty if they are written as they are.
-        operands: the names of the buffers `left` and `packed`.
-        makers: the blocks that write these buffers.
+        left: the operand with rows.
+        packed: the operand with columns.
         tiles: the instruction.
         plan: the structural choices.
         target: the machine.
     """
+    readers = [c.name for c in consumers(s.func, s.block(block))]  # the epilogue; empty if the sums are written as they are
     t = _tile(s, block, tiles)
     inner = [[t.columns[n], *[x for x in level if x is not t.columns[n]]] for n, level in enumerate(t.levels)]
     over_tiles = inner[2] if plan.columns_first else [*inner[2][1:], inner[2][0]]
     tasks = t.levels[0]
     cut: list[LoopRV] = []
     if plan.blocked:
-        longest = max(t.reduction, key=lambda x: s.loop(x).extent.const or 0)
-        count = s.loop(longest).extent.const or 1
-        length = s.sample_tile(longest, 2, "block", [tuple(n for n in BLOCKS if n < count)])
-        over, inside = s.split(longest, [None, *length])
-        t.reduction[t.reduction.index(longest)] = inside
-        cut = [over]
+        cut = [split_longest(s, t.reduction, BLOCKS, "block")]
     s.reorder([*tasks, *cut, *inner[1], *over_tiles, *t.reduction, *inner[3][1:], inner[3][0], *t.instruction])
     s.step = "register budget"
-    s.require("le0", product([f.expr for f in t.factors]) - SUMS, "register-budget", "the register tile does not fit the tile registers")
-    _pack(s, block, operands["packed"], makers["packed"], tiles, plan, t.columns[1])
-    _rows(s, block, operands["left"], makers["left"], tiles, plan, tasks[-1], target)
+    over = product([f.expr for f in t.factors]) - SUM_REGISTERS
+    s.require("le0", over, "register-budget", "the register tile does not fit the tile registers")
+    _pack(s, block, packed, tiles, plan, t.columns[1])
+    _rows(s, block, left, tiles, plan, tasks[-1], target)
     register_tile = [*inner[3][1:], inner[3][0]]
     if plan.blocked:
         _blocked_sums(s, block, readers, tiles, tasks[-1], cut[0], over_tiles[-1])
@@ -227,7 +220,7 @@ def _sums(
     s: Schedule, block: BlockRV, readers: Sequence[str], tiles: TileProduct, at: LoopRV, reduction: LoopRV, register_loops: int
 ) -> None:
     """Keep the sums of a register tile in tile registers; clear them before, and store them to scratch memory after the reduction."""
-    epilogue = _epilogue(s, block, readers, "amx.tile")
+    epilogue = _epilogue(s, block, readers, TILE_SCOPE)
     row, column = _axes(s, block, tiles)
     sums = writes(s.block(block))[0].buffer.name
     s.reverse_compute_at(epilogue, at)
@@ -252,7 +245,7 @@ def _blocked_sums(s: Schedule, block: BlockRV, readers: Sequence[str], tiles: Ti
     scratch = writes(s.block(block))[0].buffer.name
     s.reverse_compute_at(epilogue, task)
     init = s.decompose_reduction(block, cut)
-    fill, spill = s.cache_reduction(block, at, "amx.tile")
+    fill, spill = s.cache_reduction(block, at, TILE_SCOPE)
     sums = writes(s.block(block))[0].buffer.name
     s.vectorize(s.get_loops(init)[-1])
     nests = [_as_tiles(s, b, row, column) for b in (fill, spill)]
@@ -282,7 +275,7 @@ def _axes(s: Schedule, block: BlockRV, tiles: TileProduct) -> tuple[int, int]:
 def _layout(rank: int, row: int, column: int) -> Layout:
     """Tile by tile: [other dimensions, tiles of rows, tiles of columns, rows, columns]."""
     rest = [d for d in range(rank) if d not in (row, column)]
-    return [*rest, [row, "/", ROWS], [column, "/", ROWS], [row, "%", ROWS], [column, "%", ROWS]]
+    return [*rest, [row, "/", TILE_ROWS], [column, "/", TILE_ROWS], [row, "%", TILE_ROWS], [column, "%", TILE_ROWS]]
 
 
 def _tile(s: Schedule, block: BlockRV, tiles: TileProduct) -> _Tiling:
@@ -294,17 +287,17 @@ def _tile(s: Schedule, block: BlockRV, tiles: TileProduct) -> _Tiling:
     for n, (it, loop) in enumerate(zip(s.block(block).iters, s.get_loops(block), strict=True)):
         extent = it.extent.const or 1
         if n == tiles.reduced:
-            over, *group = s.split(loop, [None, ROWS, tiles.group])
+            over, *group = s.split(loop, [None, TILE_ROWS, tiles.group])
             t.reduction.append(over)
         elif it.kind == "R":
             t.reduction.append(loop)
         elif n in (tiles.rows, tiles.columns):
-            count = -(-extent // ROWS)
+            count = -(-extent // TILE_ROWS)
             inner = tuple([x for x in TILES if x <= count])
-            domains = [outer_tiles(count), middle_tiles(count, inner), inner, (ROWS,)]
-            *factors, _ = s.sample_tile(loop, LEVELS + 1, loop.var.name, domains, slack=ROWS)
+            domains = [outer_tiles(count), middle_tiles(count, inner), inner, (TILE_ROWS,)]
+            *factors, _ = s.sample_tile(loop, LEVELS + 1, loop.var.name, domains, slack=TILE_ROWS)
             # The sides of a tile are literals: packed operands are addressed by tiles.
-            *parts, last = s.split(loop, [None, *factors, ROWS])
+            *parts, last = s.split(loop, [None, *factors, TILE_ROWS])
             t.factors.append(factors[-1])
             for level, x in zip(t.levels, parts, strict=True):
                 level.append(x)
@@ -325,10 +318,11 @@ def _tile(s: Schedule, block: BlockRV, tiles: TileProduct) -> _Tiling:
     return t
 
 
-def _pack(s: Schedule, block: BlockRV, name: str, makers: Sequence[str], tiles: TileProduct, plan: Plan, at: LoopRV) -> None:
+def _pack(s: Schedule, block: BlockRV, operand: _Operand, tiles: TileProduct, plan: Plan, at: LoopRV) -> None:
     """Pack the operand with columns into tiles, in the order in which they are read."""
-    copy = s.cache_read(block, name, "global" if plan.constant else "workspace", packed_layout(tiles, s.block(block), name))
-    for maker in makers:
+    layout = grouped_layout(s.block(block), operand.name, tiles.columns, tiles.reduced, TILE_ROWS, tiles.group)
+    copy = s.cache_read(block, operand.name, "global" if plan.constant else "workspace", layout)
+    for maker in operand.makers:
         s.compute_inline(s.get_block(maker))
     if not plan.constant:
         s.compute_at(copy, at)
@@ -341,18 +335,16 @@ def _pack(s: Schedule, block: BlockRV, name: str, makers: Sequence[str], tiles: 
         s.annotate(at, "prefetch_ahead", s.sample_categorical((0, 1), "prefetch"))
 
 
-def _rows(
-    s: Schedule, block: BlockRV, name: str, makers: Sequence[str], tiles: TileProduct, plan: Plan, at: LoopRV, target: Target
-) -> None:
+def _rows(s: Schedule, block: BlockRV, operand: _Operand, tiles: TileProduct, plan: Plan, at: LoopRV, target: Target) -> None:
     """Copy the operand with rows into tiles, or pad it."""
     if plan.rows == "tiles":
-        copy = s.cache_read(block, name, "workspace", rows_layout(tiles, s.block(block), name))
-        for maker in makers:
+        copy = s.cache_read(block, operand.name, "workspace", rows_layout(tiles, s.block(block), operand.name))
+        for maker in operand.makers:
             s.compute_inline(s.get_block(maker))
         s.compute_at(copy, at)
         s.vectorize(s.get_loops(copy)[-1])
         return
-    for maker in makers:
+    for maker in operand.makers:
         pad(s, s.get_block(maker), at if plan.rows == "block" else None, target, plan.threads)
 
 
@@ -360,7 +352,7 @@ def _as_tiles(s: Schedule, spill: BlockRV, row: int, column: int) -> LoopRV:
     """Split the loops of the block that copies the sums to scratch memory into tiles; returns the outer loop of a tile."""
     rank = len(writes(s.block(spill))[0].indices)
     loops = s.get_loops(spill)[-rank:]
-    rows, columns = (s.split(loops[d], [None, ROWS]) for d in (row, column))
+    rows, columns = (s.split(loops[d], [None, TILE_ROWS]) for d in (row, column))
     outer = [x for d, x in enumerate(loops) if d not in (row, column)] + [rows[0], columns[0]]
     s.reorder([*outer, rows[1], columns[1]])
     for x in outer:
@@ -376,8 +368,8 @@ def _vectorize_epilogue(s: Schedule, epilogue: BlockRV, scratch: str, row: int, 
     loops = dict(zip(spatial, s.get_loops(epilogue)[-len(spatial) :], strict=True))
     places = [plain_iter(e, b) for e in tile.indices]
     vector, rows = (loops.pop(p) for p in (places[column], places[row]) if p is not None)
-    over, inside = s.split(rows, [None, ROWS])
-    inner = [vector] if unrolled else s.split(vector, [None, ROWS])
+    over, inside = s.split(rows, [None, TILE_ROWS])
+    inner = [vector] if unrolled else s.split(vector, [None, TILE_ROWS])
     s.reorder([*loops.values(), over, inside, *inner])
     s.vectorize(inner[-1])
     for x in (*loops.values(), over) if unrolled else ():

@@ -80,7 +80,6 @@ class Counts:
     def __init__(self, library: ctypes.CDLL | None) -> None:
         self.emulated = library is not None
         self._library = library
-        self._start = dict.fromkeys(INSTRUCTIONS, 0)
         self.reset()
 
     def __call__(self) -> dict[str, int]:

@@ -1,7 +1,7 @@
 """Compile workloads of low precision for random sets of CPU features, and run the code where this machine has them.
 
-A combination of features that no processor has must give code or an error in words: LLVM aborts the process when it has no instruction
-for an operation, so cases run in worker processes.
+A combination of features that no processor has must give code or an error that names the target: LLVM aborts the process when it has no
+instruction for an operation, so cases run in worker processes.
 """
 
 from __future__ import annotations
@@ -85,15 +85,16 @@ def run(case: Case) -> str:
     """Compile a case, and compare its results with numpy where the target runs here.
 
     Returns:
-        "equal", "compiled", or the error in words with which the target is refused.
+        "equal", "compiled", or "refused: " and the message of the error.
     Raises:
         AssertionError: a result differs from numpy's.
     """
     compiled = workload(case.workload)
     try:
         target = Target(case.target)
-        func = analytic_schedule(compiled.func, target)
-        if case.seed >= 0:
+        if case.seed < 0:
+            func = analytic_schedule(compiled.func, target)
+        else:
             rng = stream(case.seed, "configuration")
             sketches = generate(compiled.func, target).sketches
             sketch = sketches[int(rng.integers(len(sketches)))]

@@ -305,29 +305,22 @@ class TestFakeDriver:
         assert now.value == context.value and fake.fake_depth() == 1
         fake.cuCtxPopCurrent_v2(ctypes.byref(now))
 
-    def test_threads_load_the_code_once(self, fake: ctypes.CDLL, load: Callable[..., Any], pair: tuple[Claimed, Claimed]) -> None:
+    def test_threads_load_the_code_once(
+        self, fake: ctypes.CDLL, load: Callable[..., Any], pair: tuple[Claimed, Claimed], in_threads: Callable[..., None]
+    ) -> None:
         f, a = load(program(*TWO, workspaces=(8, 1024), code=b"fake:slow,scale,reverse")), pair[0]
         outputs = [numbers() for _ in range(4)]
         for output in outputs:
             fake.fake_adopt(output.ctypes.data, output.nbytes)
         alive = fake.fake_live(MODULES), fake.fake_live(POOLS)
         together = threading.Barrier(len(outputs))
-        failed: list[Exception] = []
 
         def call(output: Float32Array) -> None:
             x, y = tvm_ffi.from_dlpack(a), tvm_ffi.from_dlpack(Claimed(output))
             together.wait()
-            try:
-                f(x, y)
-            except Exception as error:  # reported below
-                failed.append(error)
+            f(x, y)
 
-        threads = [threading.Thread(target=call, args=(output,)) for output in outputs]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert not failed
+        in_threads(call, outputs)
         wanted = 2 * a.array.reshape(4, 64)[:, ::-1]
         assert all(np.array_equal(output.reshape(4, 64), wanted) for output in outputs)
         assert (fake.fake_live(MODULES), fake.fake_live(POOLS)) == (alive[0] + 1, alive[1] + 1)

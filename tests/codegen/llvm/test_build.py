@@ -236,11 +236,10 @@ def test_copies_of_a_scratch_buffer_are_disjoint() -> None:
     check(scheduled(stages, steps))
 
 
-def test_concurrent_calls_from_python_threads() -> None:
+def test_concurrent_calls_from_python_threads(in_threads: Callable[..., None]) -> None:
     """One call uses the static arena, the others allocate memory."""
     func = scheduled(stages, private_and_shared)
     compiled = Module.from_object(build(func, TARGET).data)["stages"]
-    wrong: list[int] = []
     start = threading.Barrier(4)
 
     def call(seed: int) -> None:
@@ -250,15 +249,9 @@ def test_concurrent_calls_from_python_threads() -> None:
         for _ in range(200):
             out.fill(np.nan)
             compiled(a, out)
-            if not np.array_equal(out, expected):
-                wrong.append(seed)
+            np.testing.assert_array_equal(out, expected)
 
-    threads = [threading.Thread(target=call, args=(seed,)) for seed in range(4)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert not wrong
+    in_threads(call, range(4))
 
 
 @pytest.mark.parametrize("scope", ["register", "workspace"])

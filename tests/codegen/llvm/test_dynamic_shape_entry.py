@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -246,7 +246,7 @@ def test_failed_allocations() -> None:
     assert (out > 0).all()
 
 
-def test_concurrent_calls() -> None:
+def test_concurrent_calls(in_threads: Callable[..., None]) -> None:
     n = te.var("n")
     x = te.placeholder((n, 33), name="x")
     call = compiled(te.create_prim_func([x, softmax(x)], "f"))
@@ -260,11 +260,7 @@ def test_concurrent_calls() -> None:
             call(data, out, rows)
             wrong.append(float(np.abs(out - e / e.sum(1, keepdims=True)).max()))
 
-    threads = [threading.Thread(target=work, args=(rows,)) for rows in (3, 50, 200)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
+    in_threads(work, (3, 50, 200))
     assert len(wrong) == 60 and max(wrong) < 1e-5
 
 

@@ -135,7 +135,7 @@ def test_amx_without_the_permission_of_the_kernel_is_not_detected(monkeypatch: p
     monkeypatch.setattr("tunesmith.ir.target.detect._cpuinfo", lambda root: dict(line.split(": ") for line in text.splitlines()))
     found = {}
     for permitted in (True, False):
-        monkeypatch.setattr("tunesmith.ir.target.detect.tiles_permitted", lambda permitted=permitted: permitted)
+        monkeypatch.setattr("tunesmith.ir.target.detect.request_tile_permission", lambda permitted=permitted: permitted)
         found[permitted] = detect_host()
     assert found[True].mcpu == "sapphirerapids" and "amx-tile" in found[True].features
     assert not any(f.startswith("amx-") for f in CPUS[found[False].mcpu].features | found[False].features)

@@ -16,7 +16,7 @@ from tunesmith.measure.calibration import cpu as module
 from tunesmith.measure.calibration import worker
 from tunesmith.measure.calibration.cpu import MachineRates, calibrated, machine_rates
 from tunesmith.support.errors import BuildError, RecordError, RunError, UserError
-from tunesmith.testing.amx_emulator import available, emulated_amx
+from tunesmith.testing.amx_emulator import Counts
 
 RATES = MachineRates(252.0, 501.0, 224.0, 386.0, 114.0, 211.0, 38.0, 43.0, 0.5, "vpdpbusd=1004")
 
@@ -167,28 +167,23 @@ def test_slice_that_is_not_a_multiple_is_rejected() -> None:
         kernels.fill(out.ctypes.data, 0, out.ctypes.data, 1)
 
 
-def test_products_of_tiles_are_probed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_products_of_tiles_are_probed(amx: Counts, amx_target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each round has a product in each of the six registers that the operands leave."""
-    here = Target.detect()
-    if not available() or "avx512vl" not in here.features:
-        pytest.skip("AMX code cannot run here, not even emulated")
-    monkeypatch.setattr(llvm_probe, "tiles_permitted", lambda: True)
+    monkeypatch.setattr(llvm_probe, "request_tile_permission", lambda: True)
     monkeypatch.setattr(llvm_probe, "check_runs_here", lambda target: None)
-    target = here.with_attributes(mattr=",".join(filter(None, [here.mattr, "+amx-tile,+amx-bf16,+amx-int8"])))
-    kernels = llvm_probe.load_probe(target)
+    kernels = llvm_probe.load_probe(amx_target)
     assert {n: kernels.dot_operations[n] for n in ("tdpbf16ps", "tdpbssd", "tdpbusd")} == {
         "tdpbf16ps": 6 * 16 * 16 * 32 * 2,
         "tdpbssd": 6 * 16 * 16 * 64 * 2,
         "tdpbusd": 6 * 16 * 16 * 64 * 2,
     }
     out = np.full(llvm_probe.OUT_BYTES, 1, np.uint8)
-    with emulated_amx() as counts:
-        kernels.dot_product("tdpbusd", 3, out.ctypes.data, 1)
-        if counts.emulated:
-            assert counts()["tdpbusd"] == 3 * 6
+    kernels.dot_product("tdpbusd", 3, out.ctypes.data, 1)
+    if amx.emulated:
+        assert amx()["tdpbusd"] == 3 * 6
     assert not out[:1024].any() and out[1024:].all()
 
 
 def test_without_permission_no_product_of_tiles_is_probed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(llvm_probe, "tiles_permitted", lambda: False)
+    monkeypatch.setattr(llvm_probe, "request_tile_permission", lambda: False)
     assert "tdp" not in llvm_probe.probe_text(Target("llvm -mcpu=sapphirerapids -num-cores=2"))

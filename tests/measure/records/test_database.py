@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -230,26 +229,17 @@ def test_first_definition_of_a_workload_is_kept() -> None:
     assert database.workloads()["w0"].script == "1"
 
 
-def test_concurrent_adds_and_queries(make_record: Make) -> None:
+def test_concurrent_adds_and_queries(make_record: Make, in_threads: Callable[..., None]) -> None:
     database = Database()
-    failures: list[BaseException] = []
 
     def work(first: int) -> None:
-        try:
-            for number in range(first, first + 200):
-                database.add(_timed(make_record, number, 1.0 + number, seed=number))
-                database.best("w0", CPU)
-                database.top("w0", CPU, 3)
-                database.measured("w0", CPU)
-        except BaseException as error:
-            failures.append(error)
+        for number in range(first, first + 200):
+            database.add(_timed(make_record, number, 1.0 + number, seed=number))
+            database.best("w0", CPU)
+            database.top("w0", CPU, 3)
+            database.measured("w0", CPU)
 
-    threads = [threading.Thread(target=work, args=(first,)) for first in (0, 100, 200, 300)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    in_threads(work, (0, 100, 200, 300))
     assert len(database) == 500
     assert _best_row(database) == 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import subprocess
 import sys
-import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -95,29 +95,19 @@ def test_statuses_are_reported(loaded: Executor) -> None:
         function(1, pointers, pointers, 0)
 
 
-def in_threads(work: Any) -> None:
-    failures: list[object] = []
-    threads = [threading.Thread(target=work, args=(seed, failures)) for seed in range(2)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert not failures
-
-
-def test_threads(model: Any, loaded: Executor) -> None:
+def test_threads(model: Any, loaded: Executor, in_threads: Callable[..., None]) -> None:
     """Calls of one executor are serialised; two executors run the same code concurrently."""
-    others = {0: loaded, 1: load_executable(model.aot)}
 
-    def work(seed: int, failures: list[object], executors: dict[int, Executor]) -> None:
+    def work(given: tuple[int, Executor]) -> None:
+        seed, executor = given
         graph = load_executable(model.graph)
         rng = np.random.default_rng(seed)
         for _ in range(100):
             x = rng.standard_normal((4, 8)).astype("float32")
-            failures.extend(1 for a, b in zip(executors[seed](x), graph(x), strict=True) if a.tobytes() != b.tobytes())
+            assert all(a.tobytes() == b.tobytes() for a, b in zip(executor(x), graph(x), strict=True))
 
-    in_threads(lambda seed, failures: work(seed, failures, others))
-    in_threads(lambda seed, failures: work(seed, failures, {0: loaded, 1: loaded}))
+    in_threads(work, enumerate([loaded, load_executable(model.aot)]))
+    in_threads(work, enumerate([loaded, loaded]))
 
 
 def test_constants_are_in_one_block(tmp_path: Path, model: Any) -> None:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import copy
-import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -223,41 +223,31 @@ def test_profile(loaded: Executor, x: np.ndarray) -> None:
     assert len(loaded.profile(repeats=1)) == 4
 
 
-def test_two_executors_in_two_threads(model: Any) -> None:
+def test_two_executors_in_two_threads(model: Any, in_threads: Callable[..., None]) -> None:
     """Each executor has separate memory."""
-    failures: list[object] = []
 
     def work(seed: int) -> None:
         ex = load_executable(model.graph)
         rng = np.random.default_rng(seed)
         for _ in range(200):
             x = rng.integers(-4, 5, (4, 8)).astype("float32")
-            failures.extend(1 for a, b in zip(ex(x), model.reference(x), strict=True) if not np.array_equal(a, b))
+            for got, expected in zip(ex(x), model.reference(x), strict=True):
+                np.testing.assert_array_equal(got, expected)
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(2)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert not failures
+    in_threads(work, range(2))
 
 
-def test_one_executor_in_two_threads(model: Any, loaded: Executor) -> None:
+def test_one_executor_in_two_threads(model: Any, loaded: Executor, in_threads: Callable[..., None]) -> None:
     """Calls are serialised."""
-    failures: list[object] = []
 
     def work(seed: int) -> None:
         rng = np.random.default_rng(seed)
         for _ in range(200):
             x = rng.integers(-4, 5, (4, 8)).astype("float32")
-            failures.extend(1 for a, b in zip(loaded(x), model.reference(x), strict=True) if not np.array_equal(a, b))
+            for got, expected in zip(loaded(x), model.reference(x), strict=True):
+                np.testing.assert_array_equal(got, expected)
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(2)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert not failures
+    in_threads(work, range(2))
 
 
 MALFORMED: list[tuple[tuple[object, ...], object, str]] = [

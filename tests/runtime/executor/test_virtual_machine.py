@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import copy
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -168,23 +167,16 @@ def test_refusals_of_calls() -> None:
         vm(*inputs(9))
 
 
-def test_two_virtual_machines_in_two_threads(sized_model: Executable) -> None:
-    failures: list[int] = []
+def test_two_virtual_machines_in_two_threads(sized_model: Executable, in_threads: Callable[..., None]) -> None:
     w, b = np.subtract.outer(np.arange(8), np.arange(16)), np.arange(16)
 
     def work(seed: int) -> None:
         vm, rng = load_executable(sized_model), np.random.default_rng(seed)
         for _ in range(150):
             x = rng.integers(-4, 5, (int(rng.integers(1, 40)), 8)).astype("float32")
-            if not np.array_equal(vm(x), (x @ w + b).ravel()):
-                failures.append(seed)
+            np.testing.assert_array_equal(vm(x), (x @ w + b).ravel())
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(2)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert not failures
+    in_threads(work, range(2))
 
 
 def changed(at: int, ins: object) -> Program:

@@ -39,6 +39,13 @@ def product(
     return func.with_(attrs=(("constants", "B"),)) if constant else func
 
 
+def diagonal() -> PrimFunc:
+    """Rows of A times the diagonal B[k, k, :]."""
+    a, b, r = te.placeholder((32, 64), "uint8", "A"), te.placeholder((64, 64, 32), "int8", "B"), te.reduce_axis(64, "k")
+    c = te.compute((32, 32), lambda i, j: te.sum(a[i, r].astype("int32") * b[r, r, j].astype("int32"), axis=r), "C")
+    return te.create_prim_func([a, b, c], "diagonal")
+
+
 def convolution(ci: int, co: int) -> PrimFunc:
     """3 x 3, padded, with a bias, in NHWC, requantised to a multiple of 1/8."""
     x, w, bias = (
@@ -91,6 +98,7 @@ def test_other_products_have_no_instruction() -> None:
     assert intrinsic(product(8, 32, 16, "uint8", "int8", "float32")) is None
     assert intrinsic(product(8, 32, 3)) is None, "a group of 4 is longer than the reduction"
     assert intrinsic(convolution(6, 32)) is None, "operands of a convolution are not indexed by variables, so that they cannot be padded"
+    assert intrinsic(diagonal()) is None, "neighbours along the reduction are no neighbours in the packed operand"
     assert intrinsic(product(8, 32, 16, "float32", "float32", "float32")) is None
     assert sketches(product(8, 32, 16, "float32", "float32", "float32"), ZEN5) == []
     assert sketches(product(8, 32, 16), Target("cuda -arch=sm_90")) == []
