@@ -49,8 +49,10 @@ def with_precision(mod: IRModule, precision: Precision) -> IRModule:
         precision: the policy of all contractions, or of those with an operand whose name matches a pattern.  A pattern that matches no
             name is a PatternWarning.
     Raises:
-        UserError: a policy is unknown, or the module has no graph function.
+        UserError: no model, a policy is unknown, or the module has no graph function.
     """
+    if not isinstance(mod, IRModule):
+        raise UserError(f"a precision policy is for a model, an IRModule of from_torch, from_onnx or a builder, not a {type(mod).__name__}")
     text = _text(precision)
     graphs = {name: f for name, f in mod.items() if isinstance(f, GraphFunc) and f.codegen is None}
     if not graphs:

@@ -13,6 +13,7 @@ from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Poly, Var, minimum
 from tunesmith.ir.stmt import TENSORIZED, For, If, Stmt
 from tunesmith.ir.target.target import Target
+from tunesmith.ir.tensor_intrinsics.implemented import implemented
 from tunesmith.ir.tensor_intrinsics.intrinsic import TENSOR_INTRINSICS, TensorIntrinsic
 from tunesmith.ir.tensor_intrinsics.match import Mismatch, described_nest, match, nest_of
 from tunesmith.ir.visit import transform, with_body
@@ -29,8 +30,8 @@ def tensorize_loops(func: PrimFunc, target: Target) -> PrimFunc:
     execute, as they do a nest whose indices were simplified by its guards, `C[0]` for `C[j]` where j < 1.
 
     Raises:
-        BuildError: the target has no such instruction, a nest without guards does not match the description, or the implementation
-            returns no statement.
+        BuildError: the target has no such instruction, a nest without guards does not match the description, or the statement of the
+            implementation is invalid.
     """
     made: dict[str, int] = {}
 
@@ -59,12 +60,10 @@ def tensorize_loops(func: PrimFunc, target: Target) -> PrimFunc:
         if passing is not None and passing.const is None:
             guards = [*guards, IsNegative(-passing)]  # operands that all lanes share are in range only if a lane is active
         # More iterations than the loop has may pass a guard.
-        replaced = intrinsic.implementation(operands, None if passing is None else minimum(passing, n.extent))
-        if not isinstance(replaced, Stmt):
-            raise BuildError(
-                f"{func.name}: the implementation of the tensor intrinsic {intrinsic.name} returned an object of type "
-                f"{type(replaced).__name__}, not a statement of tunesmith.ir.stmt, such as a BufferStore"
-            )
+        try:
+            replaced = implemented(intrinsic, operands, None if passing is None else minimum(passing, n.extent))
+        except BuildError as error:
+            raise BuildError(f"{func.name}: {error}") from None
         made[intrinsic.name] += 1
         return _wrapped(guards, replaced)
 

@@ -12,6 +12,7 @@ from tunesmith.driver.compile_model import compile_model
 from tunesmith.graph.ir.builder import GraphBuilder
 from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.ir.interpret import run
+from tunesmith.graph.ir.name_patterns import PatternWarning
 from tunesmith.graph.ir.node import Call, Constant, all_bindings
 from tunesmith.graph.ir.verify import verify
 from tunesmith.ir.function import IRModule
@@ -188,6 +189,8 @@ def test_layers_that_are_skipped_keep_their_weights() -> None:
         ({"bits": 3}, "bits=3: weights are quantised to 8 or 4 bits"),
         ({"bits": 4, "rows": True}, "bits=4 is weight-only quantisation: leave out batches and rows"),
         ({"bits": 4, "batches": [[data(8, 16)]]}, "bits=4 is weight-only quantisation"),
+        ({"group": 64}, "group=64 is for bits=4"),
+        ({"percentile": 99.0}, "percentile=99.0 is for calibration data"),
         ({"bits": 4, "group": 3}, "group=3: two weights share a byte"),
         ({"bits": 4, "group": 0}, "group=0: a group has at least 2 weights"),
         (
@@ -204,3 +207,22 @@ def test_four_bits_that_do_not_fit(arguments: dict[str, Any], message: str) -> N
 def test_four_bits_of_a_model_without_products() -> None:
     with pytest.raises(UserError, match="no matrix product"):
         tunesmith.quantize(images(), bits=4)
+
+
+@pytest.mark.parametrize("first", [{}, {"rows": True}, {"bits": 4, "group": 8}, {"batches": [[data(8, 16)]]}])
+def test_a_quantised_model_is_refused(first: dict[str, Any]) -> None:
+    small = tunesmith.quantize(network(), **first)
+    if first != {"rows": True}:  # which has float32 operators and int8 products only
+        with pytest.raises(UserError, match="the model is quantised already: it has the operators"):
+            tunesmith.quantize(small)
+
+
+def test_a_batch_that_does_not_fit_is_named() -> None:
+    with pytest.raises(UserError, match="calibration, batch 1: "):
+        tunesmith.quantize(network(), [[data(8, 16)], [data(7, 16)]])
+
+
+@pytest.mark.parametrize("pattern", ["fc1.bias", "fc1", "input"])
+def test_patterns_that_match_no_weight_of_a_contraction(pattern: str) -> None:
+    with pytest.warns(PatternWarning, match=r"Weights: fc1\.weight, fc2\.weight\."):
+        tunesmith.quantize(network(), skip=[pattern])

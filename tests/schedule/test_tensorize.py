@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,14 +12,15 @@ import pytest
 from tunesmith import build
 from tunesmith.codegen.llvm.build import assembly
 from tunesmith.ir.buffer import BufferLoad
-from tunesmith.ir.expr import Binary
+from tunesmith.ir.expr import Binary, Broadcast, Call, const
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.interpreter.interpret import run
 from tunesmith.ir.poly import Poly, Var, poly
 from tunesmith.ir.script.parser import parse
-from tunesmith.ir.stmt import BufferStore, For, Seq
+from tunesmith.ir.stmt import BufferStore, For, Seq, Stmt
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.tensor_intrinsics.intrinsic import TENSOR_INTRINSICS, Operand, TensorIntrinsic
+from tunesmith.ir.visit import transform
 from tunesmith.lower.pipelines import CPU
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.support.errors import BuildError, UserError
@@ -247,4 +249,51 @@ def test_an_implementation_returns_a_statement(monkeypatch: pytest.MonkeyPatch) 
     known = TENSOR_INTRINSICS.get("x86.vpdpbusd.512")
     monkeypatch.setitem(TENSOR_INTRINSICS._values, known.name, replace(known, implementation=lambda operands, active: None))
     with pytest.raises(BuildError, match=r"x86\.vpdpbusd\.512 returned an object of type NoneType, not a statement of tunesmith\.ir"):
+        CPU(s.func, ZEN5)
+
+
+def _broken(kind: str) -> Callable[..., Stmt]:
+    """Implementations of vpdpbusd with a mistake."""
+    right = TENSOR_INTRINSICS.get("x86.vpdpbusd.512").implementation
+
+    def change(n: Call, recurse: Any) -> Any:
+        if n.name != "vpdpbusd":
+            return n.map_children(recurse)
+        c, a, b = n.args
+        return {
+            "arity": Call("vpdpbusd", (c, a), n.dtype),
+            "lanes": Call("vpdpbusd", (c, a, b), "int32x8"),
+            "name": Call("vpdpbusd5", (c, a, b), n.dtype),
+            "types": Binary("add", n, Broadcast(const(1.0, "float32"), 16)),
+            "fma": Call("fma", (c, c, Broadcast(const(1, "int32"), 8)), n.dtype),
+        }[kind]
+
+    return lambda operands, active: transform(right(operands, active), {Call: change})
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("arity", "vpdpbusd takes 3 operands, got 2"),
+        ("lanes", "the operands of vpdpbusd for a result of int32x8 are"),
+        ("name", "unknown intrinsic 'vpdpbusd5'"),
+        ("types", "the operands of add are int32x16 and float32x16"),
+        ("fma", "the result of fma is int32x16, and its operands are .* of another number of lanes"),
+    ],
+)
+def test_mistakes_of_an_implementation_are_named(kind: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    s = Schedule(product(8, 64, 32), decisions=((4,), (2,)))
+    tiled(s, 4, 2)
+    known = TENSOR_INTRINSICS.get("x86.vpdpbusd.512")
+    monkeypatch.setitem(TENSOR_INTRINSICS._values, known.name, replace(known, implementation=_broken(kind)))
+    with pytest.raises(BuildError, match=rf"product: the implementation of the tensor intrinsic x86\.vpdpbusd\.512: {message}"):
+        CPU(s.func, ZEN5)
+
+
+def test_an_unknown_operand_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    s = Schedule(product(8, 64, 32), decisions=((4,), (2,)))
+    tiled(s, 4, 2)
+    known = TENSOR_INTRINSICS.get("x86.vpdpbusd.512")
+    monkeypatch.setitem(TENSOR_INTRINSICS._values, known.name, replace(known, implementation=lambda operands, active: operands["X"]))
+    with pytest.raises(BuildError, match=r"x86\.vpdpbusd\.512 asks for the operand 'X'; its description has the operands C, A, B"):
         CPU(s.func, ZEN5)

@@ -20,7 +20,7 @@ from tunesmith.driver.compile import compile
 from tunesmith.graph.ir.builder import RegionBuilder
 from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.ir.name_patterns import warn_unmatched
-from tunesmith.graph.ir.node import Call, Constant, Operand, Operation, Region, Value
+from tunesmith.graph.ir.node import Call, Constant, Operand, Operation, Region, Value, all_bindings
 from tunesmith.graph.ir.rewrite import Rewriter
 from tunesmith.graph.operators.int4 import pack_int4
 from tunesmith.graph.passes.fold_constants import fold_constants
@@ -34,6 +34,7 @@ from tunesmith.support.arguments import as_count
 from tunesmith.support.errors import UserError
 from tunesmith.support.free_memory import return_free_memory
 
+_QUANTIZED = ("dequantize", "matmul_int4", "quantize")
 Batch = Sequence[Any]
 """The arguments of one call of the model: numpy arrays or torch tensors."""
 
@@ -71,7 +72,7 @@ def quantize(
     skip: Sequence[str] = (),
     rows: bool = False,
     bits: int = 8,
-    group: int = 32,
+    group: int | None = None,
     target: str | Target | None = None,
 ) -> IRModule:
     """Quantise the convolutions and matrix products of a model that have constant weights.
@@ -94,13 +95,15 @@ def quantize(
             must be None.  Convolutions, and products whose sums may exceed int32, stay float32.  Rows with elements that are not finite
             have no defined result.
         bits: of the weights: 8, or 4 for weight-only quantisation to integers from 0 to 15 with a scale and zero point for each group.
-        group: for 4 bits, how many neighbouring rows of a column share a scale and zero point, an even number that divides all rows.
+        group: for 4 bits, how many neighbouring rows of a column share a scale and zero point: an even number that divides all rows, by
+            default 32.
         target: target of the calibration run; by default this machine.
     Returns:
         The quantised model, for `tune` and `compile`.
     Raises:
-        UserError: no model, no batch, a percentile out of range, no contraction to quantise, an activation that is not finite, `rows`
-            together with calibration data, 4 bits together with either, or a group that does not divide the rows of a weight.
+        UserError: no model, a quantised model, no batch, a batch that does not fit the model, a percentile out of range, no contraction to
+            quantise, an activation that is not finite, arguments that exclude each other, or a group that does not divide the rows of a
+            weight.
     """
     if not isinstance(percentile, Real) or not 50.0 < percentile <= 100.0:
         raise UserError(f"percentile={percentile!r}: expected a number above 50 and up to 100")
@@ -108,10 +111,15 @@ def quantize(
         raise UserError(f"skip={skip!r}: expected patterns of the names of weights, such as ['fc.*']")
     if rows and batches is not None:
         raise UserError("rows=True quantises activations in each call and needs no calibration data: leave out batches")
-    _check_bits(bits, group, rows or batches is not None)
+    if batches is None and percentile != 100.0:
+        raise UserError(f"percentile={percentile} is for calibration data, and no batches are given")
+    group = _group_of(bits, group, rows or batches is not None)
     if batches is not None:
         _check_batches(batches)
-    _main(model, "quantize takes a model")
+    given = _main(model, "quantize takes a model")
+    done = sorted({b.operation.operator for b in all_bindings(given.body) if isinstance(b.operation, Call)} & set(_QUANTIZED))
+    if done:
+        raise UserError(f"the model is quantised already: it has the operators {', '.join(done)}. Quantise the float32 model")
     prepared = fold_scale_axis(fold_constants(simplify_inference(model)))
     main = _main(prepared, "quantize takes a model")
     patterns = [skip] if isinstance(skip, str) else list(skip)
@@ -170,13 +178,18 @@ def _main(mod: IRModule, what: str) -> GraphFunc:
     return main
 
 
-def _check_bits(bits: int, group: int, has_activations: bool) -> None:
+def _group_of(bits: int, group: int | None, has_activations: bool) -> int:
+    """The weights of a group, for 4 bits."""
     if bits not in (4, 8):
         raise UserError(f"bits={bits!r}: weights are quantised to 8 or 4 bits")
     if bits == 4 and has_activations:
         raise UserError("bits=4 is weight-only quantisation: leave out batches and rows, or use 8 bits")
-    if as_count("group", group, what="a group has at least 2 weights") % 2:
+    if bits == 8 and group is not None:
+        raise UserError(f"group={group!r} is for bits=4: with 8 bits, a column of weights has one scale")
+    count = as_count("group", 32 if group is None else group, what="a group has at least 2 weights")
+    if count % 2:
         raise UserError(f"group={group}: two weights share a byte, so that a group has an even number of them")
+    return count
 
 
 def _check_batches(batches: object) -> None:
@@ -225,8 +238,12 @@ def _ranges(
     tapped = main.with_(body=Region(main.body.bindings, (*main.body.results, *observed)))
     run = compile(mod.update({"main": tapped}), target)
     low, high = np.full(len(observed), np.inf), np.full(len(observed), -np.inf)
-    for batch in batches:
-        for i, values in enumerate(_results(run(*_arguments(batch)))[len(main.body.results) :]):
+    for n, batch in enumerate(batches):
+        try:
+            made = _results(run(*_arguments(batch)))
+        except UserError as error:
+            raise UserError(f"calibration, batch {n}: {error}") from None
+        for i, values in enumerate(made[len(main.body.results) :]):
             if not values.size:
                 continue
             if not np.isfinite(values).all():

@@ -195,3 +195,8 @@ def test_refusals() -> None:
     with pytest.raises(UserError, match="this module has no graph function"):
         tunesmith.compile(func, precision="bf16")
     assert isinstance(func, PrimFunc) and POLICIES == ("f32", "bf16", "bf16x3")
+
+
+def test_what_is_no_model_is_refused() -> None:
+    with pytest.raises(UserError, match="a precision policy is for a model, an IRModule of from_torch, from_onnx or a builder, not a dict"):
+        with_precision({}, "bf16")  # type: ignore[arg-type]

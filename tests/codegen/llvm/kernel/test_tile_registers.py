@@ -252,11 +252,11 @@ def test_other_uses_of_tile_registers_are_refused(body: str, tiles: int, message
         emit_text(_parsed(body, tiles), AMX)
 
 
-def test_one_thread_executes_parallel_loops_between_uses_of_tile_registers(amx: Counts) -> None:
+def test_one_thread_executes_parallel_loops_between_uses_of_tile_registers(amx_target: Target) -> None:
     """Its parallel loops are serial."""
     loop = "        for m in T.parallel(2):\n            D[m] = 1"
     func = _parsed(f"{ZERO}\n{loop}\n        D.vstore([0], C.vload([0], 256, stride=1), stride=1)")
-    one = HERE.with_attributes(mattr=",".join(filter(None, [HERE.mattr, "+amx-tile,+amx-bf16,+amx-int8"])), num_cores=1)
+    one = amx_target.with_attributes(num_cores=1)
     out = np.full(256, 7, "int32")
     Module.from_object(llvm_build(func, one).data)["f"](np.zeros(2048, "uint8"), np.zeros(2048, "int8"), out)
     np.testing.assert_array_equal(out, 0)
