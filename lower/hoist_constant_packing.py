@@ -1,16 +1,18 @@
 """Hoist the packing of constant parameters into separate functions that run once, when the constant is known.
 
 A block annotated `pack_constant` copies a constant parameter (weights; see `PrimFunc.constants`) into a buffer with another
-layout.  Without hoisting the function copies in each call, which is correct for any caller.  With hoisting the copy becomes a
-function, called once, and the main function takes the packed copy in place of the constant.
+layout, or a buffer that the nests before it compute from this constant alone, such as the transformed filter of `winograd`.  Without
+hoisting the function does so in each call, which is correct for any caller.  With hoisting these nests become a function, called once,
+and the main function takes the packed copy in place of the constant.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tunesmith.ir import structural
-from tunesmith.ir.analysis.access_regions import accesses, reads, writes
+from tunesmith.ir.analysis.access_regions import Access, accesses, reads, writes
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Var
@@ -48,8 +50,8 @@ def hoist_constant_packing(func: PrimFunc) -> HoistedPacking | None:
     and the constant itself if a version reads it.  Versions that pack it equally share a copy.
 
     Raises:
-        BuildError: an annotated block packs a buffer that is not declared constant, shares its loop nest with another block, or packs
-            a constant that other blocks access; or no other block exists.
+        BuildError: an annotated block packs a buffer that is not declared constant nor computed from one constant alone, shares its loop
+            nest with another block, or packs a buffer that other blocks access; or no other block exists.
     """
     versions, rest = versions_of(func)
     if versions:
@@ -62,16 +64,20 @@ def hoist_constant_packing(func: PrimFunc) -> HoistedPacking | None:
     packers: list[PrimFunc] = []
     positions: list[int] = []
     for stmt, block in annotated:
-        constant, copy = _packing(func, stmt, block)
-        stmts.remove(stmt)
-        others = [b.name for s in stmts for b in blocks_under(s) if any(a.buffer is constant for a in accesses(b))]
-        if others:
-            raise BuildError(f"{func.name}: {constant.name} cannot be packed ahead, block {', '.join(others)} reads it unpacked")
+        source, copy = _packing(func, stmt, block)
+        constant, before = _computed_from(func, stmts, block, source)
+        stmts = [s for s in stmts if s is not stmt and s not in before]
+        inner = {a.buffer for s in before for a in _writes_of(s)}
+        for buffer in (constant, *inner):
+            others = [b.name for s in stmts for b in blocks_under(s) if any(a.buffer is buffer for a in accesses(b))]
+            if others:
+                raise BuildError(f"{func.name}: {buffer.name} cannot be packed ahead, block {', '.join(others)} reads it unpacked")
         position = params.index(constant)
         params[position] = copy
-        allocs.remove(copy)
+        own = tuple([b for b in allocs if b in inner])
+        allocs = [b for b in allocs if b is not copy and b not in inner]
         positions.append(position)
-        packers.append(PrimFunc(f"{func.name}__pack_{constant.name}", (constant, copy), (), stmt))
+        packers.append(PrimFunc(f"{func.name}__pack_{constant.name}", (constant, copy), own, seq([*before, stmt])))
     if not stmts:
         raise BuildError(f"{func.name}: the function only packs constants; nothing is left when the packing is hoisted")
     main = PrimFunc(f"{func.name}__packed", tuple(params), tuple(allocs), seq(stmts))
@@ -119,17 +125,45 @@ def _layout(packer: PrimFunc) -> str:
     return structural.digest(packer.with_(body=transform(packer.body, {Block: lambda b, _: b.with_(name="")})))
 
 
+def _writes_of(stmt: Stmt) -> list[Access]:
+    """The writes of all blocks of a nest."""
+    return [a for b in blocks_under(stmt) for a in writes(b)]
+
+
+def _computed_from(func: PrimFunc, stmts: Sequence[Stmt], block: Block, source: Buffer) -> tuple[Buffer, list[Stmt]]:
+    """The constant parameter that `source` is, or is computed from, and the nests that compute it, in order."""
+    found: list[Stmt] = []
+    constants: list[Buffer] = []
+    pending, seen = [source], {source}
+    while pending:
+        buffer = pending.pop()
+        if buffer in func.params:
+            constants.append(buffer)
+            continue
+        makers = [s for s in stmts if any(a.buffer is buffer for a in _writes_of(s))]
+        found += [s for s in makers if s not in found]
+        new = {a.buffer for s in makers for b in blocks_under(s) for a in accesses(b)} - seen
+        seen |= new
+        pending += sorted(new, key=lambda b: b.name)
+    names = [b.name for b in constants]
+    what = f"{func.name}: block {block.name} is annotated {KEY}"
+    if len(constants) != 1 or constants[0].name not in func.constants:
+        declared = ", ".join(func.constants) or "none"
+        if source in func.params:
+            raise BuildError(f"{what}, but {source.name} is not a constant parameter; declared constants: {declared}")
+        used = ", ".join(sorted(names)) or "no parameter"
+        raise BuildError(f"{what}, but {source.name} is computed from {used}, not from one constant alone; declared constants: {declared}")
+    return constants[0], [s for s in stmts if s in found]
+
+
 def _packing(func: PrimFunc, stmt: Stmt, block: Block) -> tuple[Buffer, Buffer]:
-    """The constant that the block reads, and the buffer that it writes."""
+    """The buffer that the block reads, and the one that it writes."""
     sources = {a.buffer for a in reads(block)}
     targets = {a.buffer for a in writes(block)}
     what = f"{func.name}: block {block.name} is annotated {KEY}"
     if len(sources) != 1 or len(targets) != 1 or len(blocks_under(stmt)) != 1:
         raise BuildError(f"{what}: it must copy one buffer to another and be the only block of its loop nest")
     source, target = next(iter(sources)), next(iter(targets))
-    if source not in func.params or source.name not in func.constants:
-        declared = ", ".join(func.constants) or "none"
-        raise BuildError(f"{what}, but {source.name} is not a constant parameter; declared constants: {declared}")
     if target not in func.allocs or target.scope != "global":
         raise BuildError(f"{what}, but writes {target.name}, which is not an intermediate buffer of scope global")
     return source, target

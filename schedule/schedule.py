@@ -46,6 +46,7 @@ from tunesmith.schedule.primitives.tensorize import tensorize
 from tunesmith.schedule.primitives.transform_block_layout import transform_block_layout
 from tunesmith.schedule.primitives.transform_layout import transform_layout
 from tunesmith.schedule.primitives.unsafe_set_dtype import unsafe_set_dtype
+from tunesmith.schedule.primitives.winograd import winograd
 from tunesmith.schedule.primitives.write_at import write_at
 from tunesmith.schedule.state import ScheduleState
 from tunesmith.schedule.trace import Trace
@@ -105,6 +106,7 @@ class Schedule(ScheduleState):
     restrict_reduction = restrict_reduction
     decompose_reduction = decompose_reduction
     rfactor = rfactor
+    winograd = winograd
     annotate = annotate
     unannotate = unannotate
 

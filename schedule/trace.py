@@ -150,6 +150,7 @@ _LISTS = (
     "cache_index",
     "split",
     "pad_einsum",
+    "winograd",
     "loop_partition",
 )
 """Primitives that return a list even for one element, so that their outputs are unpacked."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tunesmith.ir.buffer import BufferLoad
-from tunesmith.ir.expr import Expr, IsNegative
+from tunesmith.ir.expr import Cast, Expr, IsNegative, Select
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Var, evaluate
 from tunesmith.ir.stmt import BufferStore, Evaluate, For, If, Stmt
@@ -97,7 +97,8 @@ class _Bounded:
                 return out.with_(kind="serial"), size + 2, copied
             return out, copies * size, copies * size
         if type(n) in (BufferStore, Evaluate):
-            return n, code_size(n), 0
+            value: Expr = n.value  # type: ignore[attr-defined]
+            return n, code_size(n) - expression_size(value) + self._value(value), 0
         if type(n) is If and (passing := self._passing(n.cond)) is not None:
             return self._decided(n, *passing)
         total = [1.0, 0.0]
@@ -114,6 +115,21 @@ class _Bounded:
 
         made = n.map_children(visit)
         return made, total[0], total[1]
+
+    def _value(self, e: Expr) -> float:
+        """The instructions of a value; of a select whose condition is constant in each copy, those of the side that remains."""
+        if type(e) is Cast:
+            return self._value(e.a) + expression_size(e) - expression_size(e.a)
+        if type(e) is not Select or (passing := self._passing(e.cond)) is None:
+            return expression_size(e)
+        v, values = passing
+        all_values, size = self.values[v], 0.0
+        for side, chosen in ((e.a, values), (e.b, [x for x in all_values if x not in values])):
+            if chosen:
+                self.values[v] = chosen
+                size += self._value(side) * len(chosen) / len(all_values)
+        self.values[v] = all_values
+        return size
 
     def _passing(self, cond: Expr) -> tuple[Var, list[int]] | None:
         """(the only unrolled loop that a condition depends on, its values for which the condition holds); None for other conditions."""

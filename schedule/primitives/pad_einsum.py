@@ -68,7 +68,7 @@ def pad_einsum(s: ScheduleState, block: BlockRV, padding: Sequence[IntRV | int])
         if not (type(given) is int and given == 1):
             extents[it.var] = ceildiv(it.extent, p) * p
     output = _check_einsum(s, b, extents)
-    loops = _trivial_loops(s, b)
+    loops = trivial_loops(s, b)
     check_in_blocks(s, b, "in-blocks")
     at = s.root_index(b.name)
     before, after = [], []
@@ -142,7 +142,7 @@ def _factors(e: Expr) -> list[BufferLoad] | None:
     return None
 
 
-def _trivial_loops(s: ScheduleState, b: Block) -> list[tuple[For, Var]]:
+def trivial_loops(s: ScheduleState, b: Block) -> list[tuple[For, Var]]:
     """The loops around the block, outermost first, each with the iteration variable that is bound to it."""
     bound = {e.as_var(): it for it, e in zip(b.iters, b.bindings, strict=True)}
     path = s.path(b.name)

@@ -77,6 +77,7 @@ GONE_BLOCK: dict[str, Callable[[Schedule, Any, Any], object]] = {
     "rolling_buffer": lambda s, b, x: s.rolling_buffer(b, "B"),
     "decompose_padding": lambda s, b, x: s.decompose_padding(b, x),
     "pad_einsum": lambda s, b, x: s.pad_einsum(b, [1, 4]),
+    "winograd": lambda s, b, x: s.winograd(b, 2),
     "fission": lambda s, b, x: s.fission(x, b),
     "restrict_reduction": lambda s, b, x: s.restrict_reduction(b, 1),
     "decompose_reduction": lambda s, b, x: s.decompose_reduction(b, x),

@@ -92,6 +92,17 @@ def windows(A: T.Buffer((14,), "float32"), C: T.Buffer((12,), "float32")):
             C[vi] = B[vi] + B[vi + 2]
 """)
 """A block that reads a sliding window of another."""
+TAPS = _parsed("""
+@T.prim_func
+def taps(A: T.Buffer((13, 4), "float32"), W: T.Buffer((3, 4, 6), "float32"), C: T.Buffer((11, 6), "float32")):
+    for i, j, k, c in T.grid(11, 6, 3, 4):
+        with T.block("C"):
+            vi, vj, vk, vc = T.axis.remap("SSRR", [i, j, k, c])
+            with T.init():
+                C[vi, vj] = 0.0
+            C[vi, vj] = C[vi, vj] + A[vi + vk, vc] * W[vk, vc, vj]
+""")
+"""A convolution with channels."""
 STRIDED = _parsed("""
 @T.prim_func
 def strided(A: T.Buffer((8,), "float32"), W: T.Buffer((4,), "float32"), C: T.Buffer((12,), "float32")):
@@ -159,6 +170,12 @@ def _merge(s: Schedule, b: BlockRV, loops: list[LoopRV]) -> None:
 def _fission(s: Schedule, b: BlockRV, loops: list[LoopRV]) -> None:
     first = s.get_block("B")
     s.fission(s.merge(s.get_loops(first)[0], loops[0]), first)
+
+
+def _winograd(s: Schedule) -> None:
+    products = s.winograd(s.get_block("C"), 2)[3]
+    loop = s.get_loops(products)[1]
+    s.split(loop, [None, _size(s, loop)])
 
 
 def _tensorize(s: Schedule, b: BlockRV, loops: list[LoopRV]) -> None:
@@ -257,6 +274,7 @@ SAMPLES: Mapping[str, Sample] = {
     "unsafe_set_dtype": _at(lambda s, b, loops: s.unsafe_set_dtype(b, "float64"), "B"),
     "decompose_reduction": _at(lambda s, b, loops: s.decompose_reduction(b, loops[2]), depth=2, func=PRODUCT),
     "restrict_reduction": _at(lambda s, b, loops: s.restrict_reduction(b, 1), depth=0, func=STRIDED),
+    "winograd": Sample(_winograd, func=TAPS),
     "rfactor": _at(lambda s, b, loops: s.rfactor(loops[3]), depth=2, func=PRODUCT),
 }
 """A sample of each primitive.  A new primitive needs one entry here, and one in `program_fuzz.generate_steps.FUZZED`."""

@@ -59,25 +59,6 @@ def random_step(c: Choices, s: Schedule, sampled: int, names: Iterable[str] = ()
     return m.step(c.weighted({n: f.weight * (0.05 if f.needs in lacking else 1.0) for n, f in listed.items()}))
 
 
-def finishing_steps(c: Choices, s: Schedule) -> list[Step]:
-    """Annotations for the loops of every block, as in good schedules: vectorize inside, unroll around, parallelize outside."""
-    steps = []
-    for b in s.blocks():
-        depth = len(s.loops_of(b.name))
-        if not depth:
-            continue
-        if c.chance(0.5):
-            steps.append(Step("split", (("loop", LoopRef(b.name, depth - 1)), ("factors", (None, c.one([2, 3, 4, 5, 8]))))))
-            depth += 1
-        steps.append(Step("vectorize", (("loop", LoopRef(b.name, depth - 1)),)))
-        in_registers = any(a.buffer.scope == "register" for a in (*reads(b), *writes(b))) and c.chance(0.85)
-        for at in range(depth - 1) if in_registers else [depth - 2] if depth > 1 and c.chance(0.6) else []:
-            steps.append(Step("unroll", (("loop", LoopRef(b.name, at)),)))
-        if depth > 1 and c.chance(0.3):
-            steps.append(Step("parallel", (("loop", LoopRef(b.name, 0)),)))
-    return steps
-
-
 class StepGenerator:
     """Draws arguments for the steps of a schedule."""
 
@@ -298,6 +279,11 @@ def _pad_einsum(m: StepGenerator) -> Arguments:
     return [("block", BlockRef(m.block)), ("padding", tuple([1 if m.c.chance(0.4) else m.integer() for _ in range(rank)]))]
 
 
+def _winograd(m: StepGenerator) -> Arguments:
+    m.choose(lambda b: sum(i.kind == "R" for i in b.iters) > 1)
+    return [("block", BlockRef(m.block)), ("tile", m.c.integer(2, 4))]
+
+
 def _restrict_reduction(m: StepGenerator) -> Arguments:
     m.choose(lambda b: bool(congruent_variables(b)))
     b = next((x for x in m.s.blocks() if x.name == m.block), None)
@@ -480,6 +466,7 @@ FUZZED: Mapping[str, Fuzzed] = {
     "rolling_buffer": Fuzzed(_rolling_buffer, needs="intermediate"),
     "decompose_padding": Fuzzed(_decompose_padding, weight=0.7),
     "pad_einsum": Fuzzed(_pad_einsum, weight=0.7, needs="reduction"),
+    "winograd": Fuzzed(_winograd, weight=0.3, needs="reduction"),
     "restrict_reduction": Fuzzed(_restrict_reduction, weight=0.3, needs="reduction"),
     "decompose_reduction": Fuzzed(_decompose, weight=1.5, needs="reduction"),
     "rfactor": Fuzzed(_rfactor, weight=2.5, needs="reduction"),

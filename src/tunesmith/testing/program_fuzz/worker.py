@@ -15,8 +15,9 @@ from tunesmith.testing.program_fuzz import evaluate
 from tunesmith.testing.program_fuzz import program as p
 from tunesmith.testing.program_fuzz.check import Case, Finding, Refused, Report, check_schedule, prepare, raised_finding
 from tunesmith.testing.program_fuzz.choices import Choices
+from tunesmith.testing.program_fuzz.finishing_steps import finishing_steps
 from tunesmith.testing.program_fuzz.generate import generate
-from tunesmith.testing.program_fuzz.generate_steps import finishing_steps, random_step
+from tunesmith.testing.program_fuzz.generate_steps import random_step
 from tunesmith.testing.program_fuzz.numbers import Undecided
 from tunesmith.testing.program_fuzz.render import render
 from tunesmith.testing.program_fuzz.steps import DEFAULT, Replay, Step, rule_step
