@@ -1,9 +1,10 @@
 """Fold the scale of a quantised result into the scales and biases that precede it.
 
     quantize(relu(cast(sums) * s + b + dequantize(q, t, z)), r, y)
-        ->  cast(round(clip(fma(cast(q), t / r, fma(cast(sums), s / r, b / r - z * t / r + y)))))
+        ->  cast(round(clip(fma(cast(q), t / r, fma(cast(sums), s / r, b / r - z * t / r)))) + y)
 
-A division for each element disappears, a relu whose zeros the clamp makes, and all constants that are added become one.  Where bytes are
+A division for each element disappears, a relu whose zeros the clamp makes, and all constants that are added become one.  Bounds are applied
+before rounding, so that rounding and conversion are one instruction.  Where bytes are
 dequantised in the function that computes them, the rounded numbers are used, without a conversion to bytes and back.  Scales and zero
 points of one element become vectors over the channels: a number would be a literal of the program, and layers that differ only in it would
 be different programs to tune.
@@ -73,7 +74,7 @@ class _Fold(Rewriter):
         self._uses = Counter([o for b in bindings for o in used(b.operation)] + list(func.results))
         self._bytes = self._read_as_bytes(func)
         self._numbers: dict[Operand, Operand] = {}
-        """Bytes -> the rounded numbers that were converted to them."""
+        """Bytes -> the rounded numbers, without zero point, that were converted to them."""
 
     def _read_as_bytes(self, func: GraphFunc) -> set[Operand]:
         """The bytes of `func` that are dequantised in another function than the one that computes them."""
@@ -120,14 +121,15 @@ class _Fold(Rewriter):
         last = self.made_by(x)
         if last is not None and last.operator == "relu" and self._is_used_once(x) and shift == low:
             x = last.args[0]
-        # A zero point of more bits would take digits from the number before it is rounded.
-        before = shift if dt.bits(zero.type.dtype) == 8 else 0
-        number = _emit(self._scaled(x, np.float64(1.0 / unit), channels, build) + _Sum((), np.float64(before)), channels, build)
-        if before == shift:
-            number = build.round(build.clip(number, min=low, max=high))
+        if dt.bits(zero.type.dtype) > 16 and shift:
+            return None  # float32 does not hold the bounds
+        number = _emit(self._scaled(x, np.float64(1.0 / unit), channels, build), channels, build)
+        number = build.round(_clamped(number, low - shift, high - shift, shift != low, channels, build))
+        if shift:
+            whole = build.add(build.cast(number, dtype="int32"), Constant("zero", np.full(channels, shift, np.int32)))
+            made = build.cast(whole, dtype=zero.type.dtype)
         else:
-            number = build.clip(build.add(build.round(number), _vector(shift, channels)), min=low, max=high)
-        made = build.cast(number, dtype=zero.type.dtype)
+            made = build.cast(number, dtype=zero.type.dtype)
         self._numbers[made] = number
         return [made]
 
@@ -140,8 +142,8 @@ class _Fold(Rewriter):
         channels = self._channels(number)
         if channels is None or number.type.dtype != scale.type.dtype or not _is_number(scale, q) or not _is_number(zero, q):
             return None
-        unit, shift = (float(a.data.reshape(())) for a in (scale, zero) if isinstance(a, Constant))
-        return [_emit(_Sum(((number, np.float64(unit)),), np.float64(-shift * unit)), channels, build)]
+        unit = float(scale.data.reshape(())) if isinstance(scale, Constant) else 0.0
+        return [_emit(_Sum(((number, np.float64(unit)),)), channels, build)]
 
     def _channels(self, o: Operand) -> tuple[int, ...] | None:
         """The shape, with the rank of `o`, of the scales of the integer contraction that it is computed from; None if there is none."""
@@ -156,7 +158,7 @@ class _Fold(Rewriter):
                 if cast is not None and cast.operator == "cast" and cast.args[0].type.dtype == "int32":
                     shape = call.args[1].type.extents
                     return (*[1] * (len(o.type.shape) - len(shape)), *shape)
-            if call.operator in ("add", "clip", "relu", "round") or is_scaled:
+            if call.operator in ("add", "clip", "maximum", "minimum", "relu", "round") or is_scaled:
                 new = [a for a in call.args if a not in reached]
                 reached.update(new)
                 pending += reversed(new)
@@ -192,6 +194,13 @@ class _Fold(Rewriter):
 
     def _inner(self, o: Operand, factor: Any, channels: tuple[int, ...], build: RegionBuilder, far: int) -> Operand:
         return _emit(self._scaled(o, factor, channels, build, far - 1), channels, build)
+
+
+def _clamped(x: Operand, low: float, high: float, has_zero: bool, channels: tuple[int, ...], build: RegionBuilder) -> Operand:
+    """`x` between two bounds, which are constants if they depend on a zero point, so that layers differ only in constants."""
+    if not has_zero:
+        return build.clip(x, min=low, max=high)
+    return build.minimum(build.maximum(x, _vector(low, channels)), _vector(high, channels))
 
 
 def _emit(made: _Sum, channels: tuple[int, ...], build: RegionBuilder) -> Operand:

@@ -105,6 +105,8 @@ def _channel(call: Call) -> int | None:
         return len(call.args[0].type.shape) - 1 if len(call.args[1].type.shape) == 2 else None
     if call.operator == "conv2d_transpose" and call.attr("groups") != 1:
         return None
+    if len(call.args[1].type.shape) != 4:
+        return None  # a depthwise filter of three dimensions
     return 1 if call.attr("layout") == "NCHW" else 3
 
 

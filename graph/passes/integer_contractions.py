@@ -28,8 +28,9 @@ def integer_contractions(mod: IRModule) -> IRModule:
 
     - a contraction of a dequantised activation, which has one scale, with dequantised constant weights, which have one scale or one for
       each output channel, is computed in integers.  Weights must be int8 after their zero point is subtracted, the padding of images
-      must be 0, the products of scales finite, and no sum may exceed int32;
-    - a `matmul` of a float32 activation with dequantised constant weights multiplies the bytes, and scales the result;
+      must be 0, the products of scales normal numbers, and no sum may exceed int32;
+    - a `matmul` of a float32 activation with dequantised constant weights multiplies the bytes, and scales the result, so that sums of
+      activations beyond 1e34 may overflow that would not before;
     - `quantize` to int8 before it becomes one to uint8, with a zero point larger by 128, as instructions multiply uint8 with int8.
     """
     # Scales may be computed from constants.
@@ -74,7 +75,7 @@ class _Integers(Rewriter):
         q, scale, zero = activation
         with np.errstate(over="ignore"):
             product = np.float32(scale) * factors.astype(np.float32)
-        if not np.isfinite(product).all():
+        if not np.isfinite(product).all() or np.any(np.abs(product) < np.finfo(np.float32).tiny):
             return None
         unsigned = self._unsigned(q, build)
         if unsigned is not None:
@@ -135,7 +136,7 @@ class _Integers(Rewriter):
         if call is None or call.operator != "quantize" or not _is_number(call.args[2]):
             return None
         x, scale, zero = call.args
-        shifted = np.asarray(int(_number(zero)) + 128, np.uint8)
+        shifted = np.full([e.as_int() for e in zero.type.shape], int(_number(zero)) + 128, np.uint8)
         made: Operand = build.quantize(x, scale, Constant(zero.name, shifted), name=q.name)
         return made
 

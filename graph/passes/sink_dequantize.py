@@ -47,7 +47,11 @@ class _Sink(Rewriter):
         if not all(isinstance(a, Constant) and a.data.size == 1 and a.data.ndim <= len(q.type.shape) for a in pair):
             return None
         if operation.operator == "quantize":
-            same = all(isinstance(b, Constant) and _equal(a, b) for a, b in zip(pair, operation.args[1:], strict=True))
+            ranks = [len(a.type.shape) for a in operation.args]
+            same = (
+                all(isinstance(b, Constant) and _equal(a, b) for a, b in zip(pair, operation.args[1:], strict=True))
+                and max(ranks) == ranks[0]
+            )
             return [q] if same and dt.bits(q.type.dtype) <= 16 and _is_invertible(pair[0]) else None
         if operation.operator not in _SELECTIONS or (operation.operator == "max_pool2d" and not _is_order_kept(operation, pair[0])):
             return None

@@ -226,3 +226,18 @@ def test_a_batch_that_does_not_fit_is_named() -> None:
 def test_patterns_that_match_no_weight_of_a_contraction(pattern: str) -> None:
     with pytest.warns(PatternWarning, match=r"Weights: fc1\.weight, fc2\.weight\."):
         tunesmith.quantize(network(), skip=[pattern])
+
+
+@pytest.mark.parametrize("largest", [2e38, 3.4e38])
+def test_four_bits_of_large_weights(largest: float) -> None:
+    """The range of a group may exceed float32."""
+    b = GraphBuilder("main")
+    w = np.tile(np.float32([[-largest], [largest]]), (16, 2))
+    mod = IRModule({"main": b.finish(b.matmul(b.input("x", (1, 32)), b.constant(w, "w")))})
+    try:
+        made = tunesmith.quantize(mod, bits=4)["main"]
+    except UserError as error:
+        assert "near the largest float32" in str(error)
+        return
+    assert isinstance(made, GraphFunc)
+    assert np.isfinite(unpacked(made, "w")).all()

@@ -97,7 +97,8 @@ def _conv(node: OnnxNode) -> Converted:
 def _matmul_nbits(node: OnnxNode) -> Converted:
     """onnxruntime's product with weights [n, groups, bytes of a group], the lower half of a byte first, and a zero point for each group."""
     b, x = node.b, node.input(0)
-    k, n, group, bits = (node.attr(name, 0) for name in ("K", "N", "block_size", "bits"))
+    k, n, group = (node.attr(name, 0) for name in ("K", "N", "block_size"))
+    bits = node.attr("bits", 4)
     if bits != 4:
         raise node.refuse(f"weights of {bits} bits; 4 bits are supported")
     if node.has(4):

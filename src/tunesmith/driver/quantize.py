@@ -352,12 +352,14 @@ class _QuantizeInt4(Rewriter):
             raise UserError(
                 f"group={self._group} does not divide the {k} rows of the weight {w.name}: choose another group, or skip=[{w.name!r}]"
             )
-        groups = w.data.reshape(k // self._group, self._group, n)
+        groups = w.data.reshape(k // self._group, self._group, n).astype(np.float64)
         low, high = np.minimum(groups.min(1), 0.0), np.maximum(groups.max(1), 0.0)
-        scale = (high - low) / np.float32(15.0)
-        scale = np.where(scale == 0.0, np.float32(1.0), scale).astype(np.float32)
+        scale = ((high - low) / 15.0).astype(np.float32)
+        scale = np.where(scale == 0.0, np.float32(1.0), scale)
         zero = np.rint(-low / scale)
         numbers = np.clip(np.rint(groups / scale[:, None]) + zero[:, None], 0, 15).astype(np.uint8)
+        if np.abs(zero * scale).max(initial=0.0) > np.finfo(np.float32).max:
+            raise UserError(f"the weight {w.name} has groups of weights near the largest float32: leave it out by skip=[{w.name!r}]")
         parts = (pack_int4(numbers.reshape(k, n)), scale, (-zero * scale).astype(np.float32))
         return [build.matmul_int4(x, *[Constant(f"{w.name}{end}", a) for a, end in zip(parts, ("", "_scale", "_offset"), strict=True)])]
 

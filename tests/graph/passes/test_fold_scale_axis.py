@@ -143,3 +143,12 @@ def test_weights_of_the_input_module_are_not_modified(passed: Passed) -> None:
     done = fold_constants(fold_scale_axis(IRModule({"main": f})))["main"]
     np.testing.assert_array_equal(w.data, np.ones((4, 2)))
     np.testing.assert_array_equal(done.body.bindings[0].operation.args[1].data, np.tile(np.float32([2, 3]), (4, 1)))
+
+
+def test_depthwise_filters_of_three_dimensions_are_kept() -> None:
+    """A factor of each channel does not broadcast against [channels, kh, kw] as against four dimensions."""
+    b = GraphBuilder("main")
+    w = np.random.default_rng(0).standard_normal((4, 3, 3)).astype(np.float32)
+    y = b.multiply(b.conv2d(b.input("x", (1, 4, 6, 6)), b.constant(w)), b.constant(np.arange(1, 5, dtype=np.float32).reshape(4, 1, 1)))
+    mod = IRModule({"main": b.finish(y)})
+    assert fold_scale_axis(mod)["main"] is mod["main"]

@@ -95,6 +95,7 @@ KEPT: dict[str, Made] = {
     "another scale": lambda b, q: b.quantize(b.dequantize(q, *pair(b)), *pair(b, 0.2)),
     "another zero point": lambda b, q: b.quantize(b.dequantize(q, *pair(b)), *pair(b, 0.3, 127)),
     "a scale whose products are denormal": lambda b, q: b.quantize(b.dequantize(q, *pair(b, 1e-42)), *pair(b, 1e-42)),
+    "a second scale that adds a dimension": lambda b, q: b.quantize(b.dequantize(q, *pair(b)), *pair(b, [[[[[0.3]]]]], 128)),
     "sums": lambda b, q: b.avg_pool2d(b.dequantize(q, *pair(b)), kernel=(2, 2), strides=(2, 2)),
 }
 
