@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from tunesmith.ir.analysis.access_regions import plain_iter, reads, writes
+from tunesmith.ir.analysis.work import worth_serial
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Var
 from tunesmith.ir.stmt import Block
@@ -40,14 +41,17 @@ class Plan:
     Attributes:
         tile: outputs of a tile in each dimension.
         columns: tasks are columns of the products, and the transformed image is computed before; otherwise rows of tiles.
+        threads: the tasks run in parallel.
     """
 
     tile: int
     columns: bool
+    threads: bool
 
     @property
     def name(self) -> str:
-        return f"winograd F({self.tile}){' columns' if self.columns else ''}"
+        """As records spell it."""
+        return f"winograd F({self.tile}){' columns' * self.columns}{' serial' * (not self.threads)}"
 
 
 def sketches(func: PrimFunc, target: Target) -> list[Named]:
@@ -55,7 +59,8 @@ def sketches(func: PrimFunc, target: Target) -> list[Named]:
     found = candidate(func, target)
     if found is None or not _is_convolution(func, found.main):
         return []
-    plans = [Plan(tile, columns) for tile in TILES for columns in (False, True)]
+    threading = (True, False) if worth_serial(func, target) else (True,)
+    plans = [Plan(tile, columns, threads) for tile in TILES for columns in (False, True) for threads in threading]
     return [(plan.name, partial(schedule, main=found.main.name, pads=found.pads, plan=plan, target=target)) for plan in plans]
 
 
@@ -94,9 +99,10 @@ def schedule(s: Schedule, main: str, pads: tuple[str, ...], plan: Plan, target: 
     s.compute_at(sums, levels.columns)
     s.set_scope(sums, "workspace")
     _products(s, sums, products, writes(s.block(made[4]))[0].buffer.name, levels.width, target)
-    _image(s, image, None if plan.columns else task, target)
-    pad(s, copy, None if plan.columns else task, target, True)
-    s.parallel(task)
+    _image(s, image, None if plan.columns else task, plan, target)
+    pad(s, copy, None if plan.columns else task, target, plan.threads)
+    if plan.threads:
+        s.parallel(task)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +179,7 @@ def _products(s: Schedule, sums: BlockRV, products: BlockRV, name: str, width: I
     s.annotate(copy, "pack_constant", name.removesuffix("_winograd"))
 
 
-def _image(s: Schedule, stages: list[BlockRV], at: LoopRV | None, target: Target) -> None:
+def _image(s: Schedule, stages: list[BlockRV], at: LoopRV | None, plan: Plan, target: Target) -> None:
     """Transform the tiles in vectors of channels, all points of a tile at once."""
     first, last = stages
     s.set_scope(last, "global" if at is None else "workspace")
@@ -191,5 +197,5 @@ def _image(s: Schedule, stages: list[BlockRV], at: LoopRV | None, target: Target
         s.unroll(inner[0])
         s.unroll(inner[1])
         s.vectorize(inner[2])
-    if at is None:
+    if at is None and plan.threads:
         s.parallel(s.fuse([t0, t1]))

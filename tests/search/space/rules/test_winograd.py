@@ -31,9 +31,11 @@ def test_results_and_law(name: str) -> None:
     want = run(func, given)[-1]
     space = generate(func, HERE, rules=[sketches])
     assert not space.refused and not space.left_out
-    assert [s.name for s in space.sketches] == [f"winograd F({m}){c}" for m in (2, 3, 4) for c in ("", " columns")]
+    assert [s.name for s in space.sketches if "serial" not in s.name] == [
+        f"winograd F({m}){c}" for m in (2, 3, 4) for c in ("", " columns")
+    ]
     for sketch in space.sketches:
-        for row in sketch.space.sample(3, np.random.default_rng(0)):
+        for row in sketch.space.sample(2, np.random.default_rng(0)):
             numbers = tuple(int(x) for x in row)
             program = sketch.concretize(numbers)
             assert structural.equal(program, replay(sketch.trace.with_configuration(numbers), func).func)
