@@ -74,11 +74,12 @@ def _is_convolution(func: PrimFunc, main: Block) -> bool:
     last = [a.indices[-1].as_var() for a in (made, *operands) if a.indices]
     filters = [a for a in operands if a.buffer.name in func.constants and a.indices[-1].as_var() is last[0]]
     images = [a for a in operands if kinds.get(a.indices[-1].as_var()) == "R"]  # type: ignore[arg-type]
-    taps = [it.extent.const for it in main.iters if it.kind == "R"]
-    if len(operands) != 2 or len(filters) != 1 or len(images) != 1 or taps.count(3) < 2 or last[0] is None:
+    if len(operands) != 2 or len(filters) != 1 or len(images) != 1 or last[0] is None or len(filters[0].indices) != 4:
         return False
+    taps = {it.var for it in main.iters if it.kind == "R" and it.extent == 3}
+    windows = [e for e in images[0].indices if not taps.isdisjoint(e.vars) and e.as_var() is None]
     s = Schedule(func)
-    return s.accepts(lambda: s.winograd(s.get_block(main.name), TILES[0]))
+    return len(windows) == 2 and s.accepts(lambda: s.winograd(s.get_block(main.name), TILES[0]))
 
 
 def schedule(s: Schedule, main: str, pads: tuple[str, ...], plan: Plan, target: Target) -> None:
