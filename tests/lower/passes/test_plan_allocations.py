@@ -234,7 +234,7 @@ def test_tile_registers_are_allocated_from_their_first_to_their_last_use(lowered
 
 
 def test_tile_registers_that_would_stay_with_the_function_are_refused(lowered: Lowered) -> None:
-    """Only so many allocations are nested; the rest are memory."""
+    """At most `MAX_NESTED` allocations are nested; other buffers are in memory."""
 
     def passing(count: int) -> PrimFunc:
         lines = [f'    B{n} = T.alloc_buffer((16,), "int32", scope="{"amx.tile" if n == count else "global"}")' for n in range(count + 1)]
