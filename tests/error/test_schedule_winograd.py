@@ -13,7 +13,7 @@ Refuse = Callable[..., None]
 TERM = "A[vi + vk, vc] * W[vk, vc]"
 
 
-def convolution(term: str = TERM, init: str = "0.0", out: str = "C[vi]", dtype: str = "float32") -> Schedule:
+def convolution(term: str = TERM, init: str = "0.0", out: str = "C[vi]", dtype: str = "float32", after: str = "") -> Schedule:
     return Schedule(
         parse(f"""
 @T.prim_func
@@ -24,6 +24,7 @@ def f(A: T.Buffer((40, 4), "{dtype}"), W: T.Buffer((8, 4), "{dtype}"), C: T.Buff
             with T.init():
                 {out} = {init}
             {out} = {out} + {term}
+    {after}
 """)
     )
 
@@ -90,17 +91,5 @@ def test_winograd_trivial(refuse: Refuse) -> None:
 
 
 def test_winograd_in_blocks(refuse: Refuse) -> None:
-    s = Schedule(
-        parse("""
-@T.prim_func
-def f(A: T.Buffer((10, 4), "float32"), W: T.Buffer((3, 4), "float32"), C: T.Buffer((8,), "float32")):
-    for i, k, c in T.grid(8, 3, 4):
-        with T.block("C"):
-            vi, vk, vc = T.axis.remap("SRR", [i, k, c])
-            with T.init():
-                C[vi] = 0.0
-            C[vi] = C[vi] + A[vi + vk, vc] * W[vk, vc]
-    C[0] = 1.0
-""")
-    )
+    s = convolution(after="C[0] = 1.0")
     refuse("winograd", "in-blocks", "C", s, lambda: s.winograd(s.get_block("C"), 2))

@@ -197,6 +197,30 @@ def test_copies_that_a_guard_removes_do_not_count() -> None:
     assert lines(f) < EMITTED
 
 
+@pytest.mark.parametrize("kind", ["float32", "float64"])
+def test_a_select_that_unrolling_decides_counts_one_side(kind: str) -> None:
+    """Each copy of the loop over 24 rows has one of 24 sums of 24 terms: 24 * 24 terms, and not 24 times as many."""
+    A = te.placeholder((8, 24), name="A")
+
+    def element(i: object, row: object) -> Expr:
+        sums = [sum((A[i, k] * float(r + k) for k in range(1, 24)), A[i, 0]) for r in range(24)]
+        out = sums[-1]
+        for r in reversed(range(23)):
+            out = te.select(row < r + 1, sums[r], out)  # type: ignore[operator]
+        return te.cast(kind, out)
+
+    s = Schedule(te.create_prim_func([A, te.compute((8, 24), element, "B")], "rows"))
+    s.unroll(s.get_loops(s.get_block("B"))[1])
+    assert code_size(s.func.body) > 2 * UNROLLED
+    loops = [n.kind for n in walk(CPU(s.func, AVX512).body) if type(n) is For]
+    assert loops == ["serial"], "the loop over rows is unrolled"
+    a, b = np.random.default_rng(0).random((8, 24), "float32"), np.empty((8, 24), kind)
+    tunesmith.build(s.func)(a, b)
+    factors = np.arange(24)[:, None] + np.arange(24)[None, :].astype("float64")
+    factors[:, 0] = 1.0
+    np.testing.assert_allclose(b, a @ factors.T, rtol=1e-5)
+
+
 def test_the_size_of_compiled_code_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """No function with more than `EMITTED` instructions is passed to LLVM."""
     monkeypatch.setattr("tunesmith.codegen.llvm.kernel.function.EMITTED", 500)

@@ -194,3 +194,60 @@ def test_versions_share_equal_copies_and_keep_what_they_read() -> None:
         module["dense__packed"](x, weights, *copies, out, rows)
         np.testing.assert_allclose(direct, x @ weights, rtol=1e-5)
         np.testing.assert_array_equal(out, direct)
+
+
+def transformed(terms: str = "W[v] * 2.0", reads: str = "Q[v]", constants: str = "W") -> PrimFunc:
+    """P is computed from constants, and Q is a copy of it."""
+    func = parse(
+        f"""
+@T.prim_func
+def transformed(X: T.Buffer((4,), "float32"), W: T.Buffer((4,), "float32"), V: T.Buffer((4,), "float32"), C: T.Buffer((4,), "float32")):
+    T.func_attr({{"constants": "{constants}"}})
+    P = T.alloc_buffer((4,), "float32")
+    Q = T.alloc_buffer((4,), "float32")
+    for i in range(4):
+        with T.block("P"):
+            v = T.axis.spatial(4, i)
+            P[v] = {terms}
+    for i in range(4):
+        with T.block("Q"):
+            v = T.axis.spatial(4, i)
+            T.block_attr({{"pack_constant": "W"}})
+            Q[v] = P[3 - v]
+    for i in range(4):
+        with T.block("C"):
+            v = T.axis.spatial(4, i)
+            C[v] = {reads} * X[v]
+"""
+    )
+    assert isinstance(func, PrimFunc)
+    return func
+
+
+def test_constants_are_transformed_ahead() -> None:
+    func = transformed()
+    hoisted = hoist_constant_packing(func)
+    assert hoisted is not None
+    (packer,) = hoisted.packers
+    verify(packer)
+    verify(hoisted.main)
+    assert [p.name for p in hoisted.main.params] == ["X", "Q", "V", "C"] and hoisted.main.allocs == ()  # type: ignore[union-attr]
+    assert [b.name for b in packer.allocs] == ["P"]
+    x, w, v = (np.arange(4, dtype=np.float32) + k for k in range(3))
+    q = run(packer, [w])[-1]
+    np.testing.assert_array_equal(run(hoisted.main, [x, q, v])[-1], run(func, [x, w, v])[-1])
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"terms": "W[v] + V[v]", "constants": "V W"}, "P is computed from V, W, not from one constant alone"),
+        ({"terms": "W[v] + X[v]"}, "P is computed from W, X, not from one constant alone"),
+        ({"terms": "X[v]"}, "P is computed from X, not from one constant alone; declared constants: W"),
+        ({"terms": "1.0"}, "P is computed from no parameter"),
+        ({"reads": "(Q[v] + P[v])"}, "P cannot be packed ahead, block C reads it unpacked"),
+        ({"reads": "(Q[v] + W[v])"}, "W cannot be packed ahead, block C reads it unpacked"),
+    ],
+)
+def test_transforms_that_are_refused(changes: dict[str, str], text: str) -> None:
+    refused(transformed(**changes), text)

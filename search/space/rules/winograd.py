@@ -92,6 +92,7 @@ def schedule(s: Schedule, main: str, pads: tuple[str, ...], plan: Plan, target: 
     out = next(s.get_block(b.name) for b in s.blocks() if is_output(s.func, b))
     levels = _output(s, out, s.block(inverse[-1]), plan, target)
     task = levels.columns if plan.columns else levels.tiles
+    place = None if plan.columns else task
     sums = s.cache_write(products, "register")
     for b in reversed(inverse):
         s.compute_at(b, levels.vector)
@@ -100,8 +101,8 @@ def schedule(s: Schedule, main: str, pads: tuple[str, ...], plan: Plan, target: 
     s.compute_at(sums, levels.columns)
     s.set_scope(sums, "workspace")
     _products(s, sums, products, writes(s.block(made[4]))[0].buffer.name, levels.width, target)
-    _image(s, image, None if plan.columns else task, plan, target)
-    pad(s, copy, None if plan.columns else task, target, plan.threads)
+    _image(s, image, place, plan, target)
+    pad(s, copy, place, target, plan.threads)
     if plan.threads:
         s.parallel(task)
 
@@ -133,12 +134,12 @@ def _output(s: Schedule, out: BlockRV, tiles: Block, plan: Plan, target: Target)
     most = tuple(n for n in VECTORS if n <= max(target.vector_registers // 4, 2))
     width, _ = s.sample_tile(loops[column], 3, "columns", [most, (lanes,)], slack=lanes)
     blocks, vectors, lane = s.split(loops[column], [None, width, lanes])
-    first = [blocks, over] if plan.columns else [over, blocks]
-    s.reorder([*others, *first, inside, tx, vectors, y, x, lane])
+    outer = [blocks, over] if plan.columns else [over, blocks]
+    s.reorder([*others, *outer, inside, tx, vectors, y, x, lane])
     s.vectorize(lane)
     s.unroll(y)
     s.unroll(x)
-    return _Levels(over, first[-1] if not plan.columns else blocks, vectors, width)
+    return _Levels(over, blocks, vectors, width)
 
 
 def _unroll(s: Schedule, block: BlockRV, count: int) -> None:
