@@ -10,7 +10,7 @@ from tunesmith.ir.analysis.guards import bounded_part, collapsed, step_of
 from tunesmith.ir.arith.interval import interval
 from tunesmith.ir.arith.order import is_at_most
 from tunesmith.ir.poly import ONE, ZERO, Op, Poly, Var, ceildiv, divide_terms, minimum, mul, poly, substitute
-from tunesmith.ir.stmt import Block, For, If
+from tunesmith.ir.stmt import Block, For, If, Iter
 from tunesmith.schedule.footprints import is_tiling, own_guards
 from tunesmith.schedule.state import ScheduleState
 
@@ -138,11 +138,26 @@ def check_first_step(s: ScheduleState, block: Block, label: str) -> list[Poly]:
 
 def is_repeated(s: ScheduleState, block: Block, inside: Sequence[For]) -> bool:
     """Whether the loops may run an instance of the block more than once."""
-    for each in (block, block.with_(predicate=())):
+    for each in (block, block.with_(predicate=()), _within(block, inside)):
+        if each is None:
+            continue
         spatial, reduced = digits_of(s, each), digits_of(s, each, "R")
         if spatial is not None and reduced is not None and all(f.var in spatial or f.var in reduced or f.extent == 1 for f in inside):
             return False
     return True
+
+
+def _within(block: Block, inside: Sequence[For]) -> Block | None:
+    """The block with the domain that the loops run for fixed values of the other loops, from 0; None if the others are not only added."""
+    ranges = loop_ranges([(f.var, f.extent) for f in inside])
+    iters, bindings = [], []
+    for it, e in zip(block.iters, block.bindings, strict=True):
+        own = substitute(e, dict.fromkeys(e.vars - ranges.keys(), ZERO))
+        if not (e - own).vars.isdisjoint(ranges):
+            return None
+        iters.append(Iter(it.var, interval(own, ranges)[1] + 1, it.kind))
+        bindings.append(own)
+    return block.with_(iters=tuple(iters), bindings=tuple(bindings), predicate=())
 
 
 def covers_domain(s: ScheduleState, block: Block) -> bool:

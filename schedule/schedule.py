@@ -42,6 +42,7 @@ from tunesmith.schedule.primitives.sample_compute_location import compute_locati
 from tunesmith.schedule.primitives.set_scope import set_scope
 from tunesmith.schedule.primitives.split import split
 from tunesmith.schedule.primitives.storage_align import storage_align
+from tunesmith.schedule.primitives.strassen import strassen
 from tunesmith.schedule.primitives.tensorize import tensorize
 from tunesmith.schedule.primitives.transform_block_layout import transform_block_layout
 from tunesmith.schedule.primitives.transform_layout import transform_layout
@@ -107,6 +108,7 @@ class Schedule(ScheduleState):
     decompose_reduction = decompose_reduction
     rfactor = rfactor
     winograd = winograd
+    strassen = strassen
     annotate = annotate
     unannotate = unannotate
 

@@ -151,6 +151,7 @@ _LISTS = (
     "split",
     "pad_einsum",
     "winograd",
+    "strassen",
     "loop_partition",
 )
 """Primitives that return a list even for one element, so that their outputs are unpacked."""

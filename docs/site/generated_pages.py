@@ -67,7 +67,7 @@ PRIMITIVE_GROUPS: dict[str, tuple[str, ...]] = {
         "cache_index",
         "unsafe_set_dtype",
     ),
-    "Transform reductions": ("decompose_reduction", "rfactor", "restrict_reduction", "winograd"),
+    "Transform reductions": ("decompose_reduction", "rfactor", "restrict_reduction", "winograd", "strassen"),
 }
 LONGEST_FORMULA = 100
 

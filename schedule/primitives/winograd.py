@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 
 from tunesmith.ir.analysis.access_regions import plain_iter
-from tunesmith.ir.analysis.reduction_update import reassociable_update
 from tunesmith.ir.buffer import Buffer, BufferLoad
-from tunesmith.ir.expr import Binary, Const, Expr, call, cast, conjunction, const, select
+from tunesmith.ir.expr import Expr, cast, conjunction, const, select
 from tunesmith.ir.poly import Poly, Var, ceildiv, floordiv, less_than, maximum, poly, substitute
 from tunesmith.ir.stmt import Block, BufferStore, Iter, Stmt, nest, seq, store
 from tunesmith.schedule.handles import BlockRV
+from tunesmith.schedule.linear_stages import LinearStages, chosen, sum_of_products
 from tunesmith.schedule.outside import check_in_blocks
 from tunesmith.schedule.primitive import primitive
 from tunesmith.schedule.primitives.pad_einsum import trivial_loops
@@ -129,24 +128,10 @@ class _Convolution:
 
 
 def _match(s: ScheduleState, b: Block, tile: int) -> _Convolution:
-    update = reassociable_update(b)
-    what = f"block {b.name} is not of the form C[...] = C[...] + A[...] * B[...], with an init of 0"
-    if update is None or update.op != "add" or type(b.init) is not BufferStore or type(b.init.value) is not Const or b.init.value.value:
-        raise s.refuse("convolution", what, b)
-    term, out = update.term, update.store
-    if type(term) is not Binary or term.op != "mul" or not (type(term.a) is BufferLoad and type(term.b) is BufferLoad):
-        raise s.refuse("convolution", what, b)
-    if (
-        out.buffer.dtype not in ("float32", "float64")
-        or {term.a.dtype, term.b.dtype} != {out.buffer.dtype}
-        or term.a.buffer is term.b.buffer
-    ):
-        raise s.refuse(
-            "convolution", f"block {b.name} does not sum products of two buffers of the type of its output, float32 or float64", b
-        )
+    out, *terms = sum_of_products(s, b, "convolution")
     if any(plain_iter(e, b) is None for e in out.indices):
         raise s.refuse("convolution", f"block {b.name} writes {out.buffer.name} at an index that is not an iteration variable", b)
-    for image, weights in ((term.a, term.b), (term.b, term.a)):
+    for image, weights in (terms, terms[::-1]):
         windows = _windows(b, image, weights)
         if windows:
             break
@@ -183,8 +168,8 @@ def _windows(b: Block, image: BufferLoad, weights: BufferLoad) -> tuple[_Window,
     return tuple(found)
 
 
-class _Stages:
-    """The statements, buffers and names of the new blocks.
+class _Stages(LinearStages):
+    """The new blocks.
 
     Args:
         s: the schedule, for names.
@@ -194,13 +179,11 @@ class _Stages:
     """
 
     def __init__(self, s: ScheduleState, b: Block, conv: _Convolution, tile: int) -> None:
-        self._s, self._b, self._conv, self._tile = s, b, conv, tile
+        super().__init__(s)
+        self._b, self._conv, self._tile = b, conv, tile
         self._matrices: list[WinogradMatrices] = [winograd_matrices(tile, w.tap.extent.as_int()) for w in conv.windows]
         self._points = [len(x.data) for x in self._matrices]
         self._tiles = [ceildiv(w.output.extent, tile) for w in conv.windows]
-        self.stmts: list[Stmt] = []
-        self.buffers: list[Buffer] = []
-        self.names: list[str] = []
 
     def whole_tiles(self, load: BufferLoad) -> BufferLoad:
         """A copy of the image, extended by zeros to whole tiles, and the load of it."""
@@ -213,7 +196,7 @@ class _Stages:
             value = BufferLoad(load.buffer, tuple(map(poly, index)))
             return select(conjunction(tuple(grown)), value, const(0.0, load.buffer.dtype)) if grown else value
 
-        return load.with_(buffer=self._stage(f"{load.buffer.name}_whole", shape, load.buffer.dtype, element))
+        return load.with_(buffer=self.stage(f"{load.buffer.name}_whole", shape, load.buffer.dtype, element))
 
     def transformed(self, load: BufferLoad, is_image: bool) -> Buffer:
         """Transform an operand: [points, tiles of an image, the other dimensions]."""
@@ -236,10 +219,10 @@ class _Stages:
                         return BufferLoad(before, (*map(poly, index[:d]), poly(k), *map(poly, index[d + 1 :])))
                     return self._operand(load, dims, [poly(k), *map(poly, index[1 : len(dims)])], index[len(dims) :], is_image)
 
-                made = _chosen(index[d], rows, source, wide)
+                made = chosen(index[d], rows, source, wide)
                 return cast(load.buffer.dtype, made) if last else made
 
-            before = self._stage(name, shape, load.buffer.dtype if last else wide, element)
+            before = self.stage(name, shape, load.buffer.dtype if last else wide, element)
         assert before is not None
         return before
 
@@ -268,7 +251,7 @@ class _Stages:
         renamed = {v: poly(it.var) for v, it in fresh.items()}
         spatial = [fresh[v] for v in outputs if v is not None]
         iters = [*points, *tiles, *spatial, *[it for it in fresh.values() if it not in spatial]]
-        buffer = self._buffer(
+        buffer = self.buffer(
             f"{conv.store.buffer.name}_products", [it.extent for it in (*points, *tiles, *spatial)], conv.store.buffer.dtype
         )
         at = [it.var for it in (*points, *tiles, *spatial)]
@@ -279,7 +262,7 @@ class _Stages:
         left = BufferLoad(data, (*[poly(it.var) for it in (*points, *tiles)], *rest(conv.image, [w.image for w in conv.windows])))
         right = BufferLoad(weights, (*[poly(it.var) for it in points], *rest(conv.filter, [w.filter for w in conv.windows])))
         sums = BufferLoad(buffer, tuple(map(poly, at)))
-        self._add(buffer, iters, store(buffer, at, sums + left * right), store(buffer, at, const(0.0, buffer.dtype)))
+        self.add(buffer, iters, store(buffer, at, sums + left * right), store(buffer, at, const(0.0, buffer.dtype)))
         return buffer
 
     def inverse(self, products: Buffer) -> Buffer:
@@ -294,9 +277,9 @@ class _Stages:
                 def source(k: int) -> Expr:
                     return BufferLoad(before, (*map(poly, index[:d]), poly(k), *map(poly, index[d + 1 :])))
 
-                return _chosen(index[d], rows, source, before.dtype)
+                return chosen(index[d], rows, source, before.dtype)
 
-            before = self._stage(name, shape, before.dtype, element)
+            before = self.stage(name, shape, before.dtype, element)
         return before
 
     def output(self, tiles: Buffer, names: Mapping[Var, str]) -> Stmt:
@@ -312,45 +295,3 @@ class _Stages:
         body = store(conv.store.buffer, written, BufferLoad(tiles, tuple(at)))
         made = Block(b.name, tuple(iters), tuple(map(poly, loops)), (), None, body, b.annotations)
         return nest([(v, it.extent) for v, it in zip(loops, iters, strict=True)], made)
-
-    def _stage(self, name: str, shape: Sequence[Poly], dtype: str, element: Callable[[Sequence[Var]], Expr]) -> Buffer:
-        buffer = self._buffer(name, shape, dtype)
-        iters = [Iter(Var(f"v{d}"), n, "S") for d, n in enumerate(shape)]
-        index = [it.var for it in iters]
-        self._add(buffer, iters, store(buffer, index, element(index)), None)
-        return buffer
-
-    def _buffer(self, name: str, shape: Sequence[Poly], dtype: str) -> Buffer:
-        buffer = Buffer(name, tuple(shape), dtype)
-        self.buffers.append(buffer)
-        return buffer
-
-    def _add(self, buffer: Buffer, iters: Sequence[Iter], body: Stmt, init: Stmt | None) -> None:
-        name = self._s.fresh_name(buffer.name)
-        loops = [Var(f"ax{d}") for d in range(len(iters))]
-        made = Block(name, tuple(iters), tuple(map(poly, loops)), (), init, body)
-        self.stmts.append(nest([(v, it.extent) for v, it in zip(loops, iters, strict=True)], made))
-        self.names.append(name)
-
-
-def _chosen(row: Var, rows: Matrix, source: Callable[[int], Expr], dtype: str) -> Expr:
-    """The row of a matrix times a vector, for a row that is known when its loop is unrolled."""
-    values = [_linear(r, source, dtype) for r in rows]
-    made = values[-1]
-    for k in reversed(range(len(values) - 1)):
-        made = select(less_than(row, k + 1), values[k], made)
-    return made
-
-
-def _linear(coefficients: Sequence[Fraction], source: Callable[[int], Expr], dtype: str) -> Expr:
-    """The sum of multiples of the sources, those with coefficients 1 and -1 first; zeros are left out."""
-    terms = sorted([(c, k) for k, c in enumerate(coefficients) if c], key=lambda term: (abs(term[0]) != 1, term[0] != 1))
-    total: Expr | None = None
-    for c, k in terms:
-        x, factor = source(k), const(float(c), dtype)
-        if total is None:
-            total = x if c == 1 else x * factor
-        else:
-            total = total + x if c == 1 else total - x if c == -1 else call("fma", x, factor, total)
-    assert total is not None
-    return total

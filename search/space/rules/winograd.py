@@ -176,6 +176,7 @@ def _products(s: Schedule, sums: BlockRV, products: BlockRV, name: str, width: I
     s.vectorize(lane)
     for x in (*spatial[2:4], vector):
         s.unroll(x)
+    s.decompose_reduction(products, reduced[0])
     copy = s.cache_read(products, name, "global", [[3, "/", lanes], 0, 1, 2, [3, "%", lanes]])
     s.vectorize(s.get_loops(copy)[-1])
     s.annotate(copy, "pack_constant", name.removesuffix("_winograd"))
