@@ -1,12 +1,13 @@
-"""Build torch models with attention: BERT, ViT and GPT.
+"""Build torch models with attention: BERT, DistilBERT, ViT, GPT and the encoder of Whisper.
 
-BERT (Devlin et al. 2019), ViT (Dosovitskiy et al. 2021), and
+BERT (Devlin et al. 2019), DistilBERT (Sanh et al. 2019), ViT (Dosovitskiy et al. 2021), the encoder of Whisper (Radford et al. 2022), and
 GPT (pre-norm, tied head) in three modes: a whole prompt, one token with a fixed-size cache written at `pos`, and one token with a cache
 that grows by concatenation.  `tunesmith.testing.torch_models` initialises their weights.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from tunesmith.support.errors import MissingExtraError
@@ -71,6 +72,25 @@ class Bert(nn.Module):
         for layer in self.layers:
             x = layer(x, hidden)
         return x, torch.tanh(self.pool(x[:, 0]))
+
+
+class DistilBert(nn.Module):
+    """DistilBERT encoder: BERT's layers without token types and without a pooled state."""
+
+    def __init__(self, layers: int, width: int, heads: int, vocabulary: int, context: int = 512) -> None:
+        super().__init__()
+        self.word, self.position = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
+        self.norm = nn.LayerNorm(width, 1e-12)
+        self.layers = nn.ModuleList([BertLayer(width, heads, 4 * width) for _ in range(layers)])
+        self.register_buffer("positions", torch.arange(context)[None], persistent=False)
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """int64[n, length] twice, the mask 1 for tokens and 0 for padding -> hidden states [n, length, width]."""
+        hidden = _padding_scores(mask, self.word.weight.dtype)
+        x = self.norm(self.word(ids) + self.position(self.positions[:, : ids.shape[1]]))
+        for layer in self.layers:
+            x = layer(x, hidden)
+        return x
 
 
 class GptLayer(nn.Module):
@@ -152,3 +172,56 @@ class Gpt(nn.Module):
             x, key, value = layer(x, position, *(caches[2 * i : 2 * i + 2] or (None, None)))
             kept += [key, value]
         return (F.linear(self.norm(x), self.words.weight), *kept)
+
+
+class WhisperLayer(nn.Module):
+    """Attention without a mask and a two-layer network, each after a norm and with a residual sum; keys have no bias."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.query, self.value, self.out = [nn.Linear(width, width) for _ in range(3)]
+        self.key = nn.Linear(width, width, bias=False)
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[n, length, width] -> the same shape."""
+        y = self.norm1(x)
+        query, key, value = [_heads(layer(y), self.heads) for layer in (self.query, self.key, self.value)]
+        x = x + self.out(_joined(F.scaled_dot_product_attention(query, key, value)))
+        return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+
+class WhisperEncoder(nn.Module):
+    """Encoder of log-mel spectrograms: two convolutions over time with gelu, of which the second has stride 2, then layers.
+
+    Args:
+        layers: number of layers.
+        width: hidden size, even.
+        heads: number of attention heads.
+        mels: number of mel channels.
+        frames: number of frames, even.
+    """
+
+    def __init__(self, layers: int, width: int, heads: int, mels: int, frames: int) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv1d(mels, width, 3, padding=1), nn.Conv1d(width, width, 3, 2, 1)
+        self.register_buffer("positions", _sinusoids(frames // 2, width), persistent=False)
+        self.layers = nn.ModuleList([WhisperLayer(width, heads) for _ in range(layers)])
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, spectrogram: Tensor) -> Tensor:
+        """[n, mels, frames] -> [n, frames / 2, width]."""
+        x = F.gelu(self.conv2(F.gelu(self.conv1(spectrogram))))
+        x = x.transpose(1, 2) + self.positions
+        for layer in self.layers:
+            x = layer(x)
+        return self.norm(x)
+
+
+def _sinusoids(length: int, width: int) -> Tensor:
+    """[length, width]: sines, then cosines, of positions at wavelengths from 2 pi to 20,000 pi."""
+    rates = torch.exp(torch.arange(width // 2) * (-math.log(10000) / (width // 2 - 1)))
+    angles = torch.arange(length)[:, None] * rates
+    return torch.cat([angles.sin(), angles.cos()], 1)
