@@ -14,7 +14,8 @@ import tunesmith
 from tunesmith.experiments.dynamic_sizes.compare import SIZES, interleaved, show
 from tunesmith.graph.passes.bind_sizes import bind_sizes
 from tunesmith.ir.target.target import Target
-from tunesmith.testing.torch_models import BertLayer, get
+from tunesmith.testing.torch_attention_models import BertLayer
+from tunesmith.testing.torch_models import get
 
 LONGEST = 128
 EXAMPLE = 10
