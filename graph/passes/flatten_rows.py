@@ -1,6 +1,7 @@
 """Flatten leading dimensions of products with a matrix, and of row-wise operators that follow, to one axis of rows.
 
-Batch and sequence become one axis, which schedules tile as a whole; lowered programs do not depend on the leading dimensions.
+Batch and sequence, or batch and image of a convolution with a window of one pixel, become one axis, which schedules tile as a whole;
+lowered programs do not depend on the leading dimensions.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ _ROWWISE = {"layer_norm": "axes", "rms_norm": "axes", "softmax": "axis", "log_so
 
 
 def flatten_rows(mod: IRModule) -> IRModule:
-    """Rewrite matmul(x[a, b, k], w[k, n]) to a matmul of x[a * b, k]; following elementwise operators and norms also use rows."""
+    """Rewrite matmul(x[a, b, k], w[k, n]) to a matmul of x[a * b, k], and float32 convolutions in NHWC with a window of one pixel and
+    stride 1 to a matmul of x[n * h * w, c]; following elementwise operators and norms also use rows."""
     return mod.update({name: _Flatten()(f) for name, f in mod.items() if isinstance(f, GraphFunc)})
 
 
@@ -32,6 +34,11 @@ class _Flatten(LayoutRewriter):
         if operation.operator in ("matmul", "matmul_int4") and ranks[0] > 2 and ranks[1] == 2:
             x, *weights = operation.args
             rows = build.call(operation.operator, self.convert(x, build), *weights, **operation.keywords)
+            return self._unflatten(rows, x.type.shape[:-1], build)
+        if operation.operator == "conv2d" and _is_product(operation):
+            x, w = operation.args
+            matrix = build.reshape(w, shape=w.type.shape[2:], name=w.name)
+            rows = build.matmul(self.convert(x, build), matrix, out_dtype=operation.attr("out_dtype"))
             return self._unflatten(rows, x.type.shape[:-1], build)
         if operation.operator == "reshape" and operation.args[0] in self.converted:
             return [build.reshape(self.converted[operation.args[0]], shape=operation.attr("shape"))]
@@ -79,3 +86,12 @@ class _Flatten(LayoutRewriter):
         if own[-1] == shape[-1] and all(e == ONE for e in own[:-1]):
             return o if len(own) == 1 else build.reshape(o, shape=own[-1:])
         return None
+
+
+def _is_product(conv: Call) -> bool:
+    """Whether a convolution multiplies each pixel of an image of float32 by one matrix."""
+    x, w = conv.args
+    layouts = conv.attr("layout") == "NHWC" and conv.attr("image_layout") in ("", "NHWC")
+    window = [e.const for e in w.type.shape[:2]] == [1, 1] and len(w.type.shape) == 4 and conv.attr("groups") == 1
+    apart = conv.attr("strides") != (1, 1) or any(conv.attr("padding"))
+    return layouts and window and not apart and x.type.dtype == w.type.dtype == "float32"

@@ -12,6 +12,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -27,6 +28,7 @@ from tunesmith.lower.tuned_sizes import measured_function
 from tunesmith.measure.records.database import Database
 from tunesmith.measure.records.record import Record, target_key
 from tunesmith.schedule.schedule import replay
+from tunesmith.schedule.state import ERROR_GROWTH
 from tunesmith.schedule.trace import Trace
 from tunesmith.support.errors import RecordError, UserError
 
@@ -48,6 +50,7 @@ class Coverage:
         reason: why no record was used, and what to do; empty if one was used.
         sizes: of a function with dynamic shapes, the sizes that this entry is about; such a function has an entry for each range of
             sizes with records, and one for all other sizes.
+        sketch: the structural choices of the record, among them the algorithm.
     """
 
     function: str
@@ -57,12 +60,14 @@ class Coverage:
     seconds: float | None = None
     reason: str = ""
     sizes: str = ""
+    sketch: str = ""
 
     def __str__(self) -> str:
         """The coverage in one line."""
         at = f" for {self.sizes}" if self.sizes else ""
         if self.status == "used" and self.seconds is not None:
-            return f"{self.function}{at}: record {self.record} (measured time {self.seconds * 1e6:.4g} us)"
+            how = f"{self.sketch}, " if self.sketch else ""
+            return f"{self.function}{at}: record {self.record} ({how}measured time {self.seconds * 1e6:.4g} us)"
         return f"{self.function} ({self.digest}){at}: {self.status}: {self.reason}"
 
 
@@ -86,12 +91,15 @@ class ApplyRecords:
         target: target of the compilation; None for the target that the pass is called with.
         strict: reject a module that is not covered completely.
         untuned: schedules functions that are not covered; by default `default_schedule`.
+        error_growth: largest growth of rounding errors, relative to direct sums, of the schedules that are used; slower records are used
+            in place of those with larger errors.
     """
 
     database: Database
     target: Target | None = None
     strict: bool = False
     untuned: Untuned = field(default=default_schedule)
+    error_growth: float = ERROR_GROWTH
 
     name: ClassVar[str] = "apply_records"
 
@@ -175,11 +183,21 @@ class ApplyRecords:
         if record is None:
             return None, (Coverage(name, digest, "missing", reason=self._why_missing(digest, target)),)
         try:
-            scheduled = apply_record(record, func)
+            record, scheduled = self._applied(record, digest, target, func)
         except UserError as error:
             reason = f"its record does not apply: {error}. Tune it again"
             return None, (Coverage(name, digest, "refused", record.identity, _finite(record), reason),)
-        return scheduled, (Coverage(name, digest, "used", record.identity, _finite(record)),)
+        return scheduled, (Coverage(name, digest, "used", record.identity, _finite(record), sketch=record.sketch),)
+
+    def _applied(self, best: Record, digest: str, target: Target, func: PrimFunc, to: PrimFunc | None = None) -> tuple[Record, PrimFunc]:
+        """The fastest record whose rounding errors are within the limit, and the function scheduled by it; raises as `apply_record`."""
+        try:
+            return best, apply_record(best, func, to, self.error_growth)
+        except ErrorGrowthError as error:
+            for record in self.database.top(digest, target.to_json(), len(self.database)):
+                with suppress(ErrorGrowthError):
+                    return record, apply_record(record, func, to, self.error_growth)
+            raise error
 
     def _find_sizes(self, name: str, func: PrimFunc, digest: str, target: Target) -> tuple[PrimFunc | None, tuple[Coverage, ...]]:
         """A function with dynamic shapes with a version for each range of sizes that has a record, and its coverage."""
@@ -194,7 +212,8 @@ class ApplyRecords:
                     found.append((box, replace(at, reason=self._why_missing(workload, target))))
                     continue
                 at = replace(at, record=record.identity, seconds=_finite(record))
-                scheduled = apply_record(record, measured, version_for(func, box))
+                record, scheduled = self._applied(record, workload, target, measured, version_for(func, box))
+                at = replace(at, record=record.identity, seconds=_finite(record), sketch=record.sketch)
             except UserError as error:
                 found.append((box, replace(at, status="refused", reason=f"its record does not apply: {error}. Tune it again")))
                 continue
@@ -236,14 +255,20 @@ def example_sizes(func: PrimFunc) -> str:
     return " ".join(f"{v.name}=1..128" for v in sizes_of(func))
 
 
-def apply_record(record: Record, func: PrimFunc, to: PrimFunc | None = None) -> PrimFunc:
+class ErrorGrowthError(RecordError):
+    """The rounding errors of a record's schedule exceed the limit."""
+
+
+def apply_record(record: Record, func: PrimFunc, to: PrimFunc | None = None, error_growth: float = math.inf) -> PrimFunc:
     """Schedule a function by one record; the name of the function is kept.
 
     Args:
         record: a record of `func`.
         func: the measured function.
         to: the function to schedule, if it is not `func`: the same with dynamic sizes.
+        error_growth: limit of the growth of rounding errors.
     Raises:
+        ErrorGrowthError: the errors of the schedule are larger.
         RecordError: the record belongs to another workload, its trace is malformed, lacks decisions or has invalid arguments, or its
             fields are inconsistent.
         ScheduleError: a step is not applicable.
@@ -255,7 +280,12 @@ def apply_record(record: Record, func: PrimFunc, to: PrimFunc | None = None) -> 
     trace = Trace.from_json(record.trace)
     row = trace.configuration()  # raises if a decision is missing: a replay must not sample
     try:
-        scheduled = replay(trace, func if to is None else to).func
+        replayed = replay(trace, func if to is None else to)
+        if replayed.error_growth > error_growth:
+            raise ErrorGrowthError(
+                f"its errors are {replayed.error_growth:.2g} times those of direct sums, more than error_growth={error_growth:g}"
+            )
+        scheduled = replayed.func
         verify(scheduled)
     except UserError:
         raise

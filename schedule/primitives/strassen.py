@@ -9,7 +9,7 @@ from fractions import Fraction
 from tunesmith.ir.analysis.access_regions import plain_iter
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import Expr, conjunction, const, select
-from tunesmith.ir.poly import ZERO, Poly, Var, ceildiv, floordiv, mod, less_than, poly, substitute
+from tunesmith.ir.poly import ZERO, Poly, Var, ceildiv, floordiv, less_than, mod, poly, substitute
 from tunesmith.ir.stmt import Block, BufferStore, Iter, Stmt, nest, seq, store
 from tunesmith.schedule.handles import BlockRV
 from tunesmith.schedule.linear_stages import LinearStages, Matrix, chosen, linear, sum_of_products
@@ -19,7 +19,7 @@ from tunesmith.schedule.primitives.pad_einsum import trivial_loops
 from tunesmith.schedule.state import ScheduleState
 
 
-def _matrix(*rows: tuple[int, int, int, int]) -> Matrix:
+def _matrix(*rows: Sequence[int]) -> Matrix:
     return [[Fraction(c) for c in row] for row in rows]
 
 
@@ -29,6 +29,8 @@ RIGHT = _matrix((1, 0, 0, 1), (1, 0, 0, 0), (0, 1, 0, -1), (-1, 0, 1, 0), (0, 0,
 """The same for the right operand."""
 RESULT = _matrix((1, 0, 0, 1, -1, 0, 1), (0, 0, 1, 0, 1, 0, 0), (0, 1, 0, 1, 0, 0, 0), (1, -1, 1, 0, 0, 1, 0))
 """Each quarter of the result as a sum of the seven products."""
+GROWTH = 1.9
+"""Root mean square error relative to direct sums: 1.4 to 1.5 for normal data, up to 1.9 for rectified data."""
 
 
 @primitive
@@ -72,6 +74,7 @@ def strassen(s: ScheduleState, block: BlockRV, axes: Sequence[int], panel: int =
     stmts = s.root_stmts()
     s.set_body(seq([*stmts[:at], *made.stmts, output, *stmts[at + 1 :]]))
     s.add_allocs(*made.buffers)
+    s.grow_error(GROWTH)
     return [s.new_block(name) for name in made.names]
 
 
@@ -126,7 +129,8 @@ def _match(s: ScheduleState, b: Block, axes: Sequence[int], panel: int) -> _Prod
         what = f"axes={list(axes)!r}: the first two are spatial variables of block {b.name}, the third is a reduction variable"
         raise s.refuse("axes", what, b)
     if any((it.extent.const or 0) < 2 for it in (row, column, depth)):
-        raise s.refuse("axes", f"the variables {row.var}, {column.var} and {depth.var} of block {b.name} have constant extents of 2 or more", b)
+        what = f"the variables {row.var}, {column.var} and {depth.var} of block {b.name} need constant extents of 2 or more"
+        raise s.refuse("axes", what, b)
     if panel < 1:
         raise s.refuse("panel", f"panel={panel} for block {b.name}: a panel has at least 1 column", b)
     for left, right in (terms, terms[::-1]):

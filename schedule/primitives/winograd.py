@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ from tunesmith.schedule.outside import check_in_blocks
 from tunesmith.schedule.primitive import primitive
 from tunesmith.schedule.primitives.pad_einsum import trivial_loops
 from tunesmith.schedule.state import ScheduleState
-from tunesmith.schedule.winograd_matrices import POINTS, Matrix, WinogradMatrices, winograd_matrices
+from tunesmith.schedule.winograd_matrices import POINTS, Matrix, WinogradMatrices, error_growth, winograd_matrices
 
 
 @primitive
@@ -95,6 +96,7 @@ def winograd(s: ScheduleState, block: BlockRV, tile: int) -> list[BlockRV]:
     stmts = s.root_stmts()
     s.set_body(seq([*stmts[:at], *made.stmts, made.output(inverse, loops), *stmts[at + 1 :]]))
     s.add_allocs(*made.buffers)
+    s.grow_error(math.prod(error_growth(tile, w.tap.extent.as_int()) for w in conv.windows))
     return [s.new_block(name) for name in made.names]
 
 

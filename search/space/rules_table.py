@@ -13,7 +13,7 @@ from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import blocks_under
 from tunesmith.measure.records.fields import MAX_NAME
 from tunesmith.schedule.schedule import Schedule
-from tunesmith.schedule.state import ScheduleState
+from tunesmith.schedule.state import ERROR_GROWTH, ScheduleState
 from tunesmith.search.space.derive.normal_form import NormalForm, normal_form, scheduled
 from tunesmith.search.space.derive.regular import irregularity, serial_part
 from tunesmith.search.space.rules import stages
@@ -94,12 +94,12 @@ def _first_rules(form: NormalForm, target: Target) -> tuple[Rule, ...]:
     return find_rules(backend_of(target).large_rules) if stages.sketches(form.func, target) else rules_of(target)
 
 
-def generate(func: PrimFunc, target: Target, rules: Sequence[Rule] | None = None) -> Space:
+def generate(func: PrimFunc, target: Target, rules: Sequence[Rule] | None = None, error_growth: float = ERROR_GROWTH) -> Space:
     """The search space of `func`: the sketches of `rules`, by default those of the target's kind.
 
     Sketches without admissible rows are skipped and listed in `Space.left_out`, schedules that a primitive refused in `Space.refused`; a
     refused schedule of `rules`, except of `built_in`, is also a `SketchWarning`.  If no sketch remains and `rules` is None, the backend's
-    fallback rules are tried.
+    fallback rules are tried.  Sketches whose rounding errors grow by more than `error_growth`, relative to direct sums, are left out, too.
 
     Raises:
         BuildError: no rule applies to the function.
@@ -122,6 +122,8 @@ def generate(func: PrimFunc, target: Target, rules: Sequence[Rule] | None = None
             warnings.warn(f"{line}. The space has no such sketch", SketchWarning, stacklevel=stacklevel())
     if given is not None:
         _check_names(out, func)
+    empty += [f"{s.name}: its errors are {s.error_growth:.2g} times those of direct sums" for s in out if s.error_growth > error_growth]
+    out = [s for s in out if s.error_growth <= error_growth]
     for rule in find_rules(backend_of(target).fallback_rules) if given is None else ():
         if not out:
             found = []

@@ -7,7 +7,7 @@ choice is a column.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 
 from tunesmith.costmodel.analytic.model import AnalyticModel
@@ -33,6 +33,7 @@ class Sketch:
         func: the unlowered parametric program.
         params: the columns of a row.
         constraints: the constraints on a row.
+        error_growth: rounding errors relative to direct sums, see `ScheduleState.error_growth`.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Sketch:
     func: PrimFunc
     params: tuple[Param, ...]
     constraints: tuple[Constraint, ...]
+    error_growth: float = field(default=1.0, kw_only=True)
 
     @cached_property
     def space(self) -> ParamSpace:
@@ -85,7 +87,7 @@ def make_sketch(name: str, func: PrimFunc, schedule: Callable[[Schedule], None])
     """Run `schedule` parametrically on `func`.  Raises ScheduleError if a step is refused."""
     s = Schedule(func, parametric=True)
     schedule(s)
-    return Sketch(name, s.trace, s.func, tuple(s.params), tuple(s.constraints))
+    return Sketch(name, s.trace, s.func, tuple(s.params), tuple(s.constraints), error_growth=s.error_growth)
 
 
 @dataclass(frozen=True)

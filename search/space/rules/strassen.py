@@ -27,6 +27,8 @@ from tunesmith.search.space.rules.block_classes import is_output, is_pointwise
 from tunesmith.search.space.rules.contraction import candidate
 from tunesmith.search.space.rules.tile_domains import ROWS, VECTORS, middle_tiles
 
+LEAST = (8, 64, 64)
+"""Rows, columns and terms of a sum below which adding quarters costs more than a product saves."""
 PRODUCTS = 7
 """Number of products of quarters."""
 L2 = 1 << 20
@@ -79,10 +81,13 @@ def _axes(func: PrimFunc, main: Block, target: Target) -> tuple[int, int, int] |
     depth = plain_iter(left.indices[-1], main)
     units = {it.var: ZERO for it in main.iters if it.kind == "R" and it.extent == 1}
     indices = [substitute(e, units) for e in left.indices[:-1]]
-    rows = [r for e in indices if (r := plain_iter(e, main)) is not None and main.iters[r].kind == "S" and (main.iters[r].extent.const or 0) > 1]
+    plain = [r for e in indices if (r := plain_iter(e, main)) is not None]
+    rows = [r for r in plain if main.iters[r].kind == "S" and (main.iters[r].extent.const or 0) >= LEAST[0]]
     if depth is None or not rows:
         return None
     axes = (rows[-1], column, depth)
+    if any((main.iters[n].extent.const or 0) < least for n, least in zip(axes, LEAST, strict=True)):
+        return None
     s = Schedule(func)
     return axes if s.accepts(lambda: s.strassen(s.get_block(main.name), axes, target.vector_lanes("float32"))) else None
 
@@ -171,9 +176,9 @@ def _products(s: Schedule, sums: BlockRV, products: BlockRV, name: str, row: int
         s.unroll(x)
     s.decompose_reduction(products, reduced[0])
     access = next(a for a in reads(b) if a.buffer.name == name)
-    panel, lane = [it.var for it in b.iters if it.kind == "S"][-2:]
+    panel, within = [it.var for it in b.iters if it.kind == "S"][-2:]
     d = next(n for n, e in enumerate(access.indices) if e.as_var() is panel)
-    rest = [n for n, e in enumerate(access.indices) if e.as_var() not in (panel, lane)]
+    rest = [n for n, e in enumerate(access.indices) if e.as_var() not in (panel, within)]
     copy = s.cache_read(products, name, "global", [[d, "/", levels.width], *rest, [d, "%", levels.width], d + 1])
     s.vectorize(s.get_loops(copy)[-1])
     s.annotate(copy, "pack_constant", name.removesuffix("_sums"))

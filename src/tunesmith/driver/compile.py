@@ -33,7 +33,9 @@ from tunesmith.ops.gather import reported_indices
 from tunesmith.ops.tensor_expression import Tensor
 from tunesmith.schedule.independence import check_marked_loops
 from tunesmith.schedule.schedule import Schedule
+from tunesmith.schedule.state import ERROR_GROWTH
 from tunesmith.search.analytic_schedule import analytic_schedule
+from tunesmith.support.arguments import as_factor
 from tunesmith.support.errors import BuildError, UserError
 
 Records = Database | str | PathLike[str] | Sequence[str | PathLike[str]]
@@ -48,6 +50,7 @@ def compile(
     strict: bool = False,
     *,
     bounds_check: bool = False,
+    error_growth: float = ERROR_GROWTH,
 ) -> CompiledModule: ...
 
 
@@ -62,6 +65,7 @@ def compile(
     name: str | None = None,
     bounds_check: bool = False,
     precision: Precision | None = None,
+    error_growth: float = ERROR_GROWTH,
 ) -> CompiledProgram: ...
 
 
@@ -75,6 +79,7 @@ def compile(
     name: str | None = None,
     bounds_check: bool = False,
     precision: Precision | None = None,
+    error_growth: float = ERROR_GROWTH,
 ) -> CompiledProgram:
     """Compile functions, or a model, with the best schedules in a log.
 
@@ -97,6 +102,8 @@ def compile(
             skipped (writes).  The code is serial and slow.
         precision: for a model: "f32" (the default), "bf16" or "bf16x3", or policies by the names of weights, as in
             `{"*": "bf16", "classifier.*": "f32"}`.  See `with_precision`, and docs/precision.md.
+        error_growth: largest rounding errors of schedules, relative to direct sums of the same type.  1 excludes algorithms that compute
+            with fewer products and larger errors (Winograd, Strassen); slower records are used in place of theirs.
     Returns:
         A CompiledModel for a model, a CompiledModule for functions; both have the calls of `Compiled` and the results of the lookup.
     Raises:
@@ -107,6 +114,8 @@ def compile(
     """
     target = as_target(target)
     check_kind(target)
+    growth = as_factor("error_growth", error_growth, "it is a factor of the errors of direct sums, at least 1")
+    chosen = partial(analytic_schedule, error_growth=growth)
     module = _module(mod)
     if precision is not None:
         module = with_precision(module, precision)
@@ -121,9 +130,11 @@ def compile(
         if bounds_check and executor == "aot":
             raise UserError('bounds_check=True raises errors in Python, and executor="aot" makes a C function: take executor="graph"')
         database = None if records is None else open_records(records)
-        make = partial(compile_model, module, target, database, strict, executor, offload=offload, name=name or "model")
+        make = partial(
+            compile_model, module, target, database, strict, executor, offload=offload, name=name or "model", error_growth=growth
+        )
         if not bounds_check:
-            return make()
+            return make(untuned=chosen)
         with reported_indices():
             return make(lowering=CPU_CHECKED, untuned=_unscheduled)
     if executor is not None or offload or name is not None:
@@ -138,9 +149,9 @@ def compile(
         return _load(_artifact(module, target, bounds_check), target, (), found, module)
     _functions(module)
     # A GPU program is compiled several times to choose a schedule, so functions without a record get a default schedule there.
-    untuned = _unscheduled if bounds_check else default_schedule if backend_of(target).needs_threads else analytic_schedule
+    untuned = _unscheduled if bounds_check else default_schedule if backend_of(target).needs_threads else chosen
     artifact, applied = compile_records(
-        ApplyRecords(Database() if records is None else open_records(records), target, strict, untuned),
+        ApplyRecords(Database() if records is None else open_records(records), target, strict, untuned, growth),
         module,
         target,
         lambda m: _artifact(m, target, bounds_check),

@@ -37,6 +37,7 @@ from tunesmith.runtime.executor.aot_executor import program_name
 from tunesmith.runtime.executor.executable import Executable
 from tunesmith.runtime.model import Model
 from tunesmith.runtime.module import load_executable
+from tunesmith.schedule.state import ERROR_GROWTH
 from tunesmith.search.analytic_schedule import analytic_schedule
 from tunesmith.support.errors import BuildError, RecordError, RunError, UserError
 
@@ -111,6 +112,7 @@ def compile_model(
     offload: Sequence[Codegen] = (),
     lowering: Pipeline = CPU,
     name: str = "model",
+    error_growth: float = ERROR_GROWTH,
 ) -> CompiledModel:
     """Compile the graph function `main` of a module and all functions that it calls.
 
@@ -125,6 +127,7 @@ def compile_model(
         offload: external code generators in order of priority: names ("blas") or `ExternalCodegen` objects.
         lowering: passes from scheduled TIR functions to the input of code generation.
         name: prefix of the C function names, for executor="aot".
+        error_growth: limit of the growth of rounding errors by schedules.
     Raises:
         UserError: unknown executor or external code generator, or a name that C functions cannot have.
         RecordError: strict, and functions have no usable record: all are listed.
@@ -149,7 +152,7 @@ def compile_model(
     codegens = [find_codegen(c) for c in offload]
     lowered = offloading(codegens, pipeline)(mod, target)
     kind = executor or _suitable(lowered)
-    passes = ApplyRecords(Database() if records is None else records, target, strict, untuned)
+    passes = ApplyRecords(Database() if records is None else records, target, strict, untuned, error_growth)
 
     def built(scheduled: IRModule) -> tuple[Executable, IRModule]:
         packed = dead_code(pack_constants(scheduled, target))

@@ -49,7 +49,7 @@ def compile_records(
         return build(applied.mod), applied
     except Exception as error:  # a trace of a log can produce any program, so lowering can raise anything
         replaceable = {"used"}
-        if passes.untuned is analytic_schedule and isinstance(error, BuildError):
+        if getattr(passes.untuned, "func", passes.untuned) is analytic_schedule and isinstance(error, BuildError):
             replaceable |= {"missing", "plain", "refused"}
         suspects = dict.fromkeys([c.function for c in applied.coverage if c.status in replaceable])
         broken = {name: why for name in suspects if (why := _fault(applied.mod[name], alone))}

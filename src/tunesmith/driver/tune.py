@@ -44,7 +44,7 @@ from tunesmith.search.space.rules_table import find_rules
 from tunesmith.search.task import Task
 from tunesmith.search.task_scheduler import TaskScheduler, TaskState, check_weight, make_allocator
 from tunesmith.search.tuner import Callback, Progress, Tuning
-from tunesmith.support.arguments import as_count, refuse_keywords
+from tunesmith.support.arguments import as_count, as_factor, refuse_keywords
 from tunesmith.support.errors import InternalError, TunesmithError, UserError
 from tunesmith.support.free_memory import return_free_memory
 from tunesmith.support.seeds import recorded_seed
@@ -95,6 +95,7 @@ def tune(
     trials = 128 if b.trials is None and not b.is_shared else b.trials
     trials, leaders = None if trials is None else as_count("trials", trials), as_count("leaders", s.leaders, 0)
     rules, callbacks = None if s.rules is None else find_rules(s.rules), _callbacks(callbacks)
+    growth = as_factor("error_growth", s.error_growth, "it is a factor of the errors of direct sums, at least 1")
     _check(workers, policy, s.weights, tensorboard)
     allocator = make_allocator(("gradient" if b.is_shared else "round-robin") if s.allocation is None else s.allocation)
     batch = None if s.batch is None else as_count("batch", s.batch)
@@ -105,7 +106,7 @@ def tune(
     kind, maker = find_sampler(s.sampler), find_model(s.model)
     warnings = list(dict.fromkeys([f"{x.unsized_name}: {remark}" for x in found for remark in checked(x.func)]))
     target = _target_remote(target) if isinstance(workers, str) else _target_here(target)
-    named = _weighted([x.task(target, rules) for x in found], s.weights or {})
+    named = _weighted([x.task(target, rules, growth) for x in found], s.weights or {})
     tasks, equal = _distinct(named)
     each = trials if trials is not None else None if b.total_trials is None else max(1, b.total_trials // len(tasks))
     used = default_batch(each) if batch is None else batch

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
+from tunesmith.schedule.state import ERROR_GROWTH
 from tunesmith.search.samplers.sampler import Sampler
 from tunesmith.search.space.rules_table import Rule
 from tunesmith.search.task_scheduler import Allocator
@@ -55,6 +56,8 @@ class Search:
         allocation: the allocator of batches: "round-robin", "gradient" (Ansor's), or an `Allocator`.  By default the gradient if the
             budget is shared, else round-robin.
         weights: occurrences of workloads in the optimised program, by name; by default 1.  The gradient allocator uses them.
+        error_growth: largest rounding errors of candidates, relative to direct sums of the same type: 1 leaves out algorithms with larger
+            errors (docs/precision.md).
     """
 
     sampler: str | type[Sampler] = "evolutionary"
@@ -65,6 +68,7 @@ class Search:
     leaders: int = 4
     allocation: str | Allocator | None = None
     weights: Mapping[str, float] | None = field(default=None)
+    error_growth: float = ERROR_GROWTH
 
 
 BATCH, TURNS = 32, 4

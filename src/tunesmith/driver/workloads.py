@@ -30,6 +30,7 @@ from tunesmith.lower.tuned_sizes import measured_function
 from tunesmith.measure.evaluator.argument_data import Range
 from tunesmith.ops.tensor_expression import Tensor, create_prim_func
 from tunesmith.ops.workload import Workload, workload
+from tunesmith.schedule.state import ERROR_GROWTH
 from tunesmith.search.space.dynamic_sizes import DynamicSizes
 from tunesmith.search.space.rules_table import Rule, find_rules
 from tunesmith.search.task import Task
@@ -86,12 +87,13 @@ class Subject:
         indices: dict[str, Range] = {name: (0, extent) for name, extent in self.operator.index_extents.items()}
         return dict.fromkeys(self.operator.operator.positive, POSITIVE) | indices
 
-    def task(self, target: Target, rules: Sequence[str | Rule] | None = None) -> Task:
+    def task(self, target: Target, rules: Sequence[str | Rule] | None = None, error_growth: float = ERROR_GROWTH) -> Task:
         """The tuning task of the function.
 
         Args:
             target: target of the programs.
             rules: rules of the space, names or functions; by default those of the target.
+            error_growth: see `Task`.
         Raises:
             UserError: the function has dynamic shapes.
         """
@@ -111,6 +113,7 @@ class Subject:
             rules=None if rules is None else find_rules(rules),
             ranges=self.ranges,
             sizes=self.sizes,
+            error_growth=error_growth,
         )
 
 
