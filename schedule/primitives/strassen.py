@@ -49,6 +49,85 @@ def strassen(s: ScheduleState, block: BlockRV, axes: Sequence[int], panel: int =
         axes: positions of the row, the column and the reduction among the iteration variables, such as [0, 1, 2].
         panel: number of neighbouring columns that stay together, such as the lanes of a vector.
     Rewrite: `strassen(C, [0, 1, 2])`
+        for i, j, k in T.grid(4, 4, 4):
+            init: C[i, j] = 0.0
+            C[i, j] = C[i, j] + A[i, k] * B[k, j]
+      ->
+        A_sums = T.alloc_buffer((7, 2, 2))
+        B_sums = T.alloc_buffer((7, 2, 2))
+        C_products = T.alloc_buffer((7, 2, 2))
+        for ax0, ax1, ax2 in T.grid(7, 2, 2):
+            A_sums[ax0, ax1, ax2] = T.select(
+                ax0 < 1,
+                A[ax1 * 2, ax2] + A[ax1 * 2 + 1, ax2 + 2],
+                T.select(
+                    ax0 < 2,
+                    A[ax1 * 2 + 1, ax2] + A[ax1 * 2 + 1, ax2 + 2],
+                    T.select(
+                        ax0 < 3,
+                        A[ax1 * 2, ax2],
+                        T.select(
+                            ax0 < 4,
+                            A[ax1 * 2 + 1, ax2 + 2],
+                            T.select(
+                                ax0 < 5,
+                                A[ax1 * 2, ax2] + A[ax1 * 2, ax2 + 2],
+                                T.select(
+                                    ax0 < 6, A[ax1 * 2 + 1, ax2] - A[ax1 * 2, ax2], A[ax1 * 2, ax2 + 2] - A[ax1 * 2 + 1, ax2 + 2]
+                                ),
+                            ),
+                        ),
+                    ),
+                ),
+            )
+        for ax0, ax1, ax2 in T.grid(7, 2, 2):
+            B_sums[ax0, ax1, ax2] = T.select(
+                ax0 < 1,
+                B[ax1, ax2 * 2] + B[ax1 + 2, ax2 * 2 + 1],
+                T.select(
+                    ax0 < 2,
+                    B[ax1, ax2 * 2],
+                    T.select(
+                        ax0 < 3,
+                        B[ax1, ax2 * 2 + 1] - B[ax1 + 2, ax2 * 2 + 1],
+                        T.select(
+                            ax0 < 4,
+                            B[ax1 + 2, ax2 * 2] - B[ax1, ax2 * 2],
+                            T.select(
+                                ax0 < 5,
+                                B[ax1 + 2, ax2 * 2 + 1],
+                                T.select(
+                                    ax0 < 6, B[ax1, ax2 * 2] + B[ax1, ax2 * 2 + 1], B[ax1 + 2, ax2 * 2] + B[ax1 + 2, ax2 * 2 + 1]
+                                ),
+                            ),
+                        ),
+                    ),
+                ),
+            )
+        for ax0, ax1, ax2, ax3 in T.grid(7, 2, 2, 2):
+            if ax3 < 1:
+                C_products[ax0, ax1, ax2] = 0.0
+            C_products[ax0, ax1, ax2] = C_products[ax0, ax1, ax2] + A_sums[ax0, ax1, ax3] * B_sums[ax0, ax3, ax2]
+        for i, j in T.grid(4, 4):
+            C[i, j] = T.select(
+                i % 2 < 1,
+                T.select(
+                    j % 2 < 1,
+                    C_products[0, i // 2, j // 2]
+                    + C_products[3, i // 2, j // 2]
+                    + C_products[6, i // 2, j // 2]
+                    - C_products[4, i // 2, j // 2],
+                    C_products[2, i // 2, j // 2] + C_products[4, i // 2, j // 2],
+                ),
+                T.select(
+                    j % 2 < 1,
+                    C_products[1, i // 2, j // 2] + C_products[3, i // 2, j // 2],
+                    C_products[0, i // 2, j // 2]
+                    + C_products[2, i // 2, j // 2]
+                    + C_products[5, i // 2, j // 2]
+                    - C_products[1, i // 2, j // 2],
+                ),
+            )
     Requires:
         product: the block sums products of one element each of two buffers of the type of the sums, float32 or float64, starting from 0;
             the output is indexed by iteration variables.
@@ -195,11 +274,11 @@ class _Stages(LinearStages):
         """Multiply the sums of quarters: [products, the dimensions of the output, of which rows and columns are halved]."""
         product = self._product
         out = product.store.buffer
-        fresh = {it.var: product.renewed(it) for it in self._b.iters}
+        fresh = {it.var: product.renewed(it) for it in self._b.iters if it.kind == "S" or it.extent != 1}
         renamed = {v: poly(made[0].var) for v, made in fresh.items()}
         which = Iter(Var("v_p"), poly(len(LEFT)), "S")
         spatial = [it for e in product.store.indices if (v := e.as_var()) is not None for it in fresh[v]]
-        iters = [which, *spatial, *[it for made in fresh.values() for it in made if it.kind == "R" and it.extent != 1]]
+        iters = [which, *spatial, *[it for made in fresh.values() for it in made if it.kind == "R"]]
         buffer = self.buffer(f"{out.name}_products", [which.extent, *[it.extent for it in spatial]], out.dtype)
         at = [which.var, *[it.var for it in spatial]]
 

@@ -78,6 +78,7 @@ GONE_BLOCK: dict[str, Callable[[Schedule, Any, Any], object]] = {
     "decompose_padding": lambda s, b, x: s.decompose_padding(b, x),
     "pad_einsum": lambda s, b, x: s.pad_einsum(b, [1, 4]),
     "winograd": lambda s, b, x: s.winograd(b, 2),
+    "strassen": lambda s, b, x: s.strassen(b, [0, 1, 2]),
     "fission": lambda s, b, x: s.fission(x, b),
     "restrict_reduction": lambda s, b, x: s.restrict_reduction(b, 1),
     "decompose_reduction": lambda s, b, x: s.decompose_reduction(b, x),

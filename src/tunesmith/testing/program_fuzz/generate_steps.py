@@ -284,6 +284,13 @@ def _winograd(m: StepGenerator) -> Arguments:
     return [("block", BlockRef(m.block)), ("tile", m.c.integer(2, 4))]
 
 
+def _strassen(m: StepGenerator) -> Arguments:
+    m.choose(lambda b: any(i.kind == "R" for i in b.iters) and sum(i.kind == "S" for i in b.iters) > 1)
+    rank = next((len(b.iters) for b in m.s.blocks() if b.name == m.block), 3)
+    axes = [m.c.integer(0, max(rank - 1, 0)) for _ in range(3)]
+    return [("block", BlockRef(m.block)), ("axes", tuple(axes)), ("panel", m.c.integer(1, 3))]
+
+
 def _restrict_reduction(m: StepGenerator) -> Arguments:
     m.choose(lambda b: bool(congruent_variables(b)))
     b = next((x for x in m.s.blocks() if x.name == m.block), None)
@@ -466,6 +473,7 @@ FUZZED: Mapping[str, Fuzzed] = {
     "rolling_buffer": Fuzzed(_rolling_buffer, needs="intermediate"),
     "decompose_padding": Fuzzed(_decompose_padding, weight=0.7),
     "pad_einsum": Fuzzed(_pad_einsum, weight=0.7, needs="reduction"),
+    "strassen": Fuzzed(_strassen, weight=0.3, needs="reduction"),
     "winograd": Fuzzed(_winograd, weight=0.3, needs="reduction"),
     "restrict_reduction": Fuzzed(_restrict_reduction, weight=0.3, needs="reduction"),
     "decompose_reduction": Fuzzed(_decompose, weight=1.5, needs="reduction"),

@@ -100,7 +100,9 @@ def test_a_function_without_matching_rule_is_rejected() -> None:
 
 
 def test_rules_by_name() -> None:
-    assert find_rules(["contraction", "dot_products", "tile_products", "winograd", "rows", "reductions", "pointwise"]) == rules_of(TARGET)
+    assert find_rules(
+        ["contraction", "dot_products", "tile_products", "strassen", "winograd", "rows", "reductions", "pointwise"]
+    ) == rules_of(TARGET)
     assert find_rules([rules_of(TARGET)[0]]) == rules_of(TARGET)[:1] and find_rules(["fallback"]) == (fallback.sketches,)
     with pytest.raises(UserError, match="unknown search rule 'row'. Did you mean 'rows'"):
         find_rules(["row"])
