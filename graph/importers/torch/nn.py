@@ -67,6 +67,28 @@ def trilinear(
     return call.emit("sum", total, axes=tuple(summed), keepdims=False) if summed else total
 
 
+@converts("aten._grouped_mm.default", "transformers.grouped_mm_fallback.default")
+def grouped_mm(
+    call: TorchCall, x: Operand, weights: Operand, ends: Operand | None = None, bias: Operand | None = None, dtype: Any = None
+) -> Operand:
+    """Multiply the rows of each group with the matrix of the group: rows from ends[g - 1] to ends[g]; rows after the last group are 0.
+
+    This is one product of rows that are 0 outside of the columns of their group, because a group has any number of rows.  It computes as
+    many products as there are groups times rows, and reads each matrix once.
+    """
+    if ends is None or len(x.type.shape) != 2 or len(weights.type.shape) != 3:
+        call.refuse("only rows in groups are supported: x[rows, k], weights[groups, k, n] and the ends of the groups")
+    rows, k = x.type.shape
+    groups, _, n = weights.type.shape
+    positions = call.emit("arange", start=0, stop=rows, step=1, dtype=ends.type.dtype)
+    of_row = call.emit("searchsorted", ends, positions, right=True)
+    numbers = call.emit("arange", start=0, stop=groups, step=1, dtype=of_row.type.dtype)
+    own = call.emit("equal", call.reshaped(of_row, (rows, 1)), call.reshaped(numbers, (1, groups)))
+    spread = call.emit("where", call.reshaped(own, (rows, groups, 1)), call.reshaped(x, (rows, 1, k)), call.number(0, x.type.dtype))
+    made = call.emit("matmul", call.reshaped(spread, (rows, groups * k)), call.reshaped(weights, (groups * k, n)))
+    return made if bias is None else call.emit("add", made, bias)
+
+
 @converts("aten.rrelu_with_noise_functional.default")
 def rrelu(call: TorchCall, x: Operand, noise: Operand, lower: float, upper: float, training: bool, *_: Any) -> Sequence[Operand]:
     """Randomised leaky ReLU in evaluation mode, where the slope is the mean of its bounds."""

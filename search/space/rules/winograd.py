@@ -177,9 +177,14 @@ def _products(s: Schedule, sums: BlockRV, products: BlockRV, name: str, width: I
     for x in (*spatial[2:4], vector):
         s.unroll(x)
     s.decompose_reduction(products, reduced[0])
-    copy = s.cache_read(products, name, "global", [[3, "/", lanes], 0, 1, 2, [3, "%", lanes]])
-    s.vectorize(s.get_loops(copy)[-1])
+    # The filter of a block of columns is read in the order of memory: panels of vectors first, and then those of a block together.
+    panels = s.cache_read(products, name, "global", [[3, "/", lanes], 0, 1, 2, [3, "%", lanes]])
+    copy = s.cache_read(products, name, "global", [[0, "/", width], 1, 2, 3, [0, "%", width], 4])
+    for b in (panels, copy):
+        s.vectorize(s.get_loops(b)[-1])
     s.annotate(copy, "pack_constant", name.removesuffix("_winograd"))
+    s.annotate(p1, "prefetch_operand", writes(s.block(copy))[0].buffer.name)
+    s.annotate(p1, "prefetch_ahead", s.sample_categorical((0, 1), "prefetch"))
 
 
 def _image(s: Schedule, stages: list[BlockRV], at: LoopRV | None, plan: Plan, target: Target) -> None:

@@ -126,3 +126,48 @@ def test_unaffected_functions(unchanged: Passed) -> None:
     w, batch = b.constant(data(4, 5)), b.constant(data(2, 4, 5))
     values = [b.matmul(y, w), b.matmul(x, batch), b.matmul(b.reshape(y, shape=(12,)), b.constant(data(12, 2)))]
     unchanged(flatten_rows, b.finish(*values, b.add(x, x), b.layer_norm(x, axes=(-1,)), b.matmul(x, b.constant(data(4)))))
+
+
+CONVOLUTION = """
+@G.function
+def main(x: G.Tensor((2, 3, 4, 2), "float32"), r: G.Tensor((2, 3, 4, 2), "float32")):
+    w = G.constant([[[[1.0, 2.0], [3.0, 4.0]]]], (1, 1, 2, 2), "float32")
+    b = G.constant([0.5, 1.0], (2,), "float32")
+    y = G.conv2d(x, w, layout="NHWC")
+    y_1 = G.add(y, b)
+    y_2 = G.relu(G.add(y_1, r))
+    y_3 = G.conv2d(y_2, w, layout="NHWC")
+    return y_3
+"""
+
+
+def test_a_convolution_of_one_pixel(passed: Passed, assert_golden: Callable[..., None]) -> None:
+    def cleaned(mod: IRModule) -> IRModule:
+        return dead_code(flatten_rows(mod))
+
+    assert_golden(str(passed(cleaned, CONVOLUTION)["main"]))
+
+
+@pytest.mark.parametrize(
+    ("filters", "attributes"),
+    [
+        ((1, 1, 4, 6), {"strides": (2, 1)}),
+        ((1, 1, 4, 6), {"padding": (0, 0, 1, 0)}),
+        ((3, 1, 4, 6), {}),
+        ((1, 2, 4, 6), {}),
+        ((1, 1, 2, 6), {"groups": 2}),
+        ((1, 1, 4), {"groups": 4}),
+        ((1, 1, 5, 6), {"image_layout": "NCHW"}),
+        ((6, 4, 1, 1), {"layout": "NCHW"}),
+    ],
+)
+def test_other_convolutions(unchanged: Passed, filters: tuple[int, ...], attributes: dict[str, Any]) -> None:
+    b = GraphBuilder("main")
+    shape = (2, 4, 5, 3) if attributes.get("layout") == "NCHW" else (2, 5, 3, 4)
+    unchanged(flatten_rows, b.finish(b.conv2d(b.input("x", shape), b.constant(data(*filters)), **{"layout": "NHWC", **attributes})))
+
+
+def test_convolutions_of_other_types(unchanged: Passed) -> None:
+    b = GraphBuilder("main")
+    w = b.constant(data(1, 1, 4, 6).astype(np.float64))
+    unchanged(flatten_rows, b.finish(b.conv2d(b.input("x", (2, 5, 3, 4), "float64"), w, layout="NHWC")))
