@@ -1,8 +1,8 @@
 """Align sections of an object file to pages, so that LLVM's linker in memory reserves enough for them.
 
-The linker first reserves memory for the sum of the sections' sizes, rounded up to pages, and then takes each section from it with some slack
-for its alignment.  If the sum ends just below a page, the slack does not fit, and the process is aborted (an assertion of llvmlite's memory
-manager).  With one section of each kind aligned to pages, what is reserved exceeds what is taken by any number of smaller sections.
+The linker first reserves memory for the sum of the sections' sizes, rounded up to pages, and then takes each section from it with some
+slack for its alignment.  If the sum ends just below a page, the slack does not fit, and the process is aborted (an assertion of llvmlite's
+memory manager).  With one section of each kind aligned to pages, what is reserved exceeds what is taken by any number of smaller sections.
 """
 
 from __future__ import annotations

@@ -46,8 +46,13 @@ def analytic_schedule(func: PrimFunc, target: Target, error_growth: float = ERRO
     """
     if any(isinstance(p, Var) for p in func.params):
         return default_schedule(func, target)
+    return schedule_by_cost(Task(func.name, func, target, error_growth=error_growth))
+
+
+def schedule_by_cost(task: Task) -> PrimFunc:
+    """As `analytic_schedule`, for a task, whose space may have been used before."""
+    func, target = task.func, task.target
     with suppress(UserError):
-        task = Task(func.name, func, target, error_growth=error_growth)
         if task.space.sketches:
             generator = ProposalGenerator(task)
             drawn = generator.draw(DRAWN, stream(0, "untuned", task.digest))

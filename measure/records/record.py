@@ -30,8 +30,9 @@ from tunesmith.measure.records.fields import (
 )
 from tunesmith.support.errors import RecordError
 
-ERROR_KINDS = ("build_error", "timeout", "crash", "out_of_memory", "wrong_result", "run_error")
-"""Kinds of failures.  A `crash` is the death of the process (a signal), a `run_error` a failure that the process survived."""
+ERROR_KINDS = ("build_error", "timeout", "crash", "out_of_memory", "wrong_result", "run_error", "slower_in_model")
+"""Kinds of failures.  A `crash` is the death of the process (a signal), a `run_error` a failure that the process survived.
+`slower_in_model` withdraws a candidate that made a whole model slower."""
 
 CandidateKey = tuple[str, tuple[int, ...]]
 """Identity of a candidate in a search: sketch and row of integers."""

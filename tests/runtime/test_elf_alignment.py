@@ -19,7 +19,8 @@ for size in range(4000, 4100, 4):
     text = 'target triple = "%s"\\n' % llvm.get_default_triple()
     text += "@table = constant [%d x i8] zeroinitializer, align 1\\n" % (8192 - 32 - size % 64)
     for name in "fgh":
-        text += 'define i32 @%s(i32 %%x) { call void asm sideeffect ".skip %d", ""()\\n ret i32 %%x }\\n' % (name, size if name == "f" else 5)
+        skipped = size if name == "f" else 5
+        text += 'define i32 @%s(i32 %%x) { call void asm sideeffect ".skip %d", ""()\\n ret i32 %%x }\\n' % (name, skipped)
     for k in range(40):
         text += 'define i32 @s%d(i32 %%x) section ".text.s%d" align 64 { ret i32 %%x }\\n' % (k, k)
     loaded = load_object(machine.emit_object(llvm.parse_assembly(text)))

@@ -62,6 +62,13 @@ def main() -> None:
 @click.option("--allocate", metavar="NAME", help="round-robin, or gradient (the default where a budget is shared).")
 @click.option("--early-stop", type=int, metavar="N", help="Stop a workload after N trials without a speed-up of 1 %.")
 @click.option("--weight", "weights", multiple=True, metavar="WORKLOAD=X", help="Occurrences of a workload, for the gradient; 1 by default.")
+@click.option(
+    "--error-growth",
+    default=3.0,
+    show_default=True,
+    metavar="X",
+    help="Largest rounding errors of schedules, relative to direct sums; 1 leaves out algorithms with fewer products.",
+)
 @click.option("--sizes", multiple=True, metavar="NAME=SIZES", help="Dynamic sizes to tune for: n=1..128, or n=16,64,128; repeatable.")
 @click.option("--tensorboard", metavar="DIR", help="Write curves for TensorBoard.")
 @json_option
@@ -81,6 +88,7 @@ def tune(
     allocate: str | None,
     early_stop: int | None,
     weights: tuple[str, ...],
+    error_growth: float,
     sizes: tuple[str, ...],
     tensorboard: str | None,
     out: str | None,
@@ -96,7 +104,9 @@ def tune(
         target,
         log,
         budget=Budget(trials, total_trials, seconds, early_stop),
-        search=Search(sampler, model, seed, batch, _names(rules), allocation=allocate, weights=_weights(weights)),
+        search=Search(
+            sampler, model, seed, batch, _names(rules), allocation=allocate, weights=_weights(weights), error_growth=error_growth
+        ),
         sizes=list(sizes) or None,
         workers=int(workers) if workers is not None and workers.isdecimal() else workers,
         tensorboard=tensorboard,

@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from tunesmith.display.failures import ErrorExample, examples_of, render_examples
+from tunesmith.display.model_check import ModelCheck
 from tunesmith.display.tables import NOISY, as_text, counted, microseconds, plain_table, plural, printable, rate, sparkline
 from tunesmith.measure.records.record import Record
 from tunesmith.search.tuner import PHASES, Progress
@@ -112,11 +113,13 @@ class Report:
         tasks: results in the order of the workloads passed to `tune`.
         interrupted: Ctrl-C ended the run; the measurements are in the log.
         notes: unexpected consequences of the settings, and remarks about the programs.
+        models: comparisons of the tuned models before and after the run, as a whole.
     """
 
     tasks: tuple[TaskReport, ...]
     interrupted: bool = False
     notes: tuple[str, ...] = ()
+    models: tuple[ModelCheck, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -142,12 +145,14 @@ class Report:
 
     def to_json(self) -> dict[str, object]:
         """The data written by `tunesmith tune --json`."""
-        return {"tasks": [t.to_json() for t in self.tasks], "notes": list(self.notes)}
+        models = {"models": [m.to_json() for m in self.models]} if self.models else {}
+        return {"tasks": [t.to_json() for t in self.tasks], "notes": list(self.notes), **models}
 
     def render(self) -> RenderableType:
         """The report as tables for a terminal."""
         parts: list[RenderableType] = [self._found(), self._time()]
         parts += [line for t in self.tasks for line in render_examples(t.workload, t.examples)]
+        parts += [printable(f"The model as a whole: {m}") for m in self.models]
         parts += [printable(f"! {note}", style="yellow") for note in self.notes]
         parts += [printable(f"! {t.workload}: {t.failure}", style="red") for t in self.tasks if t.failure]
         if self.interrupted:

@@ -7,6 +7,7 @@ resumes it: logged measurements count as trials and are not repeated.
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import math
 import time
@@ -17,14 +18,17 @@ from os import PathLike
 from tunesmith.codegen.backends.backend import backend_of, check_kind
 from tunesmith.codegen.build import check_runs_here
 from tunesmith.costmodel.models.registry import find_model, make_model
+from tunesmith.display.model_check import ModelCheck
 from tunesmith.display.progress import ProgressView
 from tunesmith.display.report import Report, TaskReport, noise_notes
 from tunesmith.display.tensorboard import TensorBoardScalars
+from tunesmith.driver.check_model import can_check, check_model
 from tunesmith.driver.compile import as_target
 from tunesmith.driver.size_buckets import Sizes, parse_sizes
 from tunesmith.driver.tune_options import EARLIER, Budget, Search, as_budget, as_search, default_batch
 from tunesmith.driver.workloads import Subject, WorkloadLike, find_subjects
 from tunesmith.graph.passes.to_mixed_precision import Precision, with_precision
+from tunesmith.ir import structural
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.remarks import checked
 from tunesmith.ir.target.target import Target
@@ -37,6 +41,7 @@ from tunesmith.measure.records.database import Database
 from tunesmith.measure.records.log import RecordLog
 from tunesmith.measure.records.run_manifest import manifest_path, recorded_run
 from tunesmith.measure.runner import Runner
+from tunesmith.search.analytic_schedule import analytic_schedule, schedule_by_cost
 from tunesmith.search.samplers.proposals import asked_once
 from tunesmith.search.samplers.registry import find_sampler, make_sampler
 from tunesmith.search.samplers.sampler import Sampler
@@ -99,7 +104,10 @@ def tune(
     _check(workers, policy, s.weights, tensorboard)
     allocator = make_allocator(("gradient" if b.is_shared else "round-robin") if s.allocation is None else s.allocation)
     batch = None if s.batch is None else as_count("batch", s.batch)
-    found = find_subjects(_in_precision(workloads, precision), None if sizes is None else parse_sizes(sizes))
+    given = _in_precision(workloads, precision)
+    given = given if isinstance(given, (str, IRModule, PrimFunc)) or not isinstance(given, Iterable) else list(given)
+    models = _checkable(given) if s.check_models and s.rules is None else []
+    found = find_subjects(given, None if sizes is None else parse_sizes(sizes))
     if policy is None and any(x.in_model for x in found):
         policy = MeasurePolicy(race=RacePolicy(constant_bytes=COLD_BYTES))
     seed = recorded_seed(s.seed)
@@ -116,6 +124,7 @@ def tune(
     journal = None if log is None else RecordLog(log)
     database = Database() if journal is None else _loaded(journal)
     once = [asked_once(batch, each)] if batch is not None and each is not None and batch >= each else []
+    before = copy.copy(database) if models else database
     notes = [*once, *equal, *warnings]
     with contextlib.ExitStack() as stack:
         shown: list[Callback] = [*callbacks]
@@ -148,6 +157,9 @@ def tune(
         run = _Search(measurer, database, scheduler, trials, seed, leaders, shown)
         report = run.run(tasks, groups, lambda task: make_sampler(kind, task, lambda: make_model(maker, seed), seed))
         notes += [*noise_notes(report.tasks, None if log is None else str(log), leaders > 0), *_space_notes(tasks)]
+        if models and target.is_cpu and not isinstance(workers, str) and not report.interrupted:
+            checks = [_check_model(m, target, before, database, tasks, growth, journal) for m in models]
+            report = dataclasses.replace(report, models=tuple([c for c in checks if c is not None]))
         if not any(t.trials for t in report.tasks):
             notes = [note for note in notes if note not in once]  # the progress has it, and no sampler was asked
         report = dataclasses.replace(_with_equal_programs(report, named), notes=tuple(notes))
@@ -156,6 +168,24 @@ def tune(
             manifest["outcome"] = failure
     return_free_memory()
     return report
+
+
+def _checkable(given: object) -> list[IRModule]:
+    """The models among the workloads that are compared as a whole."""
+    return [w for w in (given if isinstance(given, list) else [given]) if isinstance(w, IRModule) and can_check(w)]
+
+
+def _check_model(
+    mod: IRModule, target: Target, before: Database, after: Database, tasks: Sequence[Task], growth: float, journal: RecordLog | None
+) -> ModelCheck | None:
+    """Compare a model before and after the search; functions without a record are scheduled in the spaces of the search."""
+    known = {task.digest: task for task in tasks}
+
+    def untuned(func: PrimFunc, target: Target) -> PrimFunc:
+        task = known.get(structural.digest(func))
+        return analytic_schedule(func, target, growth) if task is None else schedule_by_cost(task).with_(name=func.name)
+
+    return check_model(mod, target, before, after, untuned, growth, lambda record: None if journal is None else journal.append(record))
 
 
 def _failure(report: Report) -> str | None:

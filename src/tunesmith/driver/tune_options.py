@@ -58,6 +58,8 @@ class Search:
         weights: occurrences of workloads in the optimised program, by name; by default 1.  The gradient allocator uses them.
         error_growth: largest rounding errors of candidates, relative to direct sums of the same type: 1 leaves out algorithms with larger
             errors (docs/precision.md).
+        check_models: compare each model before and after the search as a whole, and withdraw records that made it slower; on CPUs, for
+            models with constant shapes.  It takes some seconds after the budget.
     """
 
     sampler: str | type[Sampler] = "evolutionary"
@@ -69,6 +71,7 @@ class Search:
     allocation: str | Allocator | None = None
     weights: Mapping[str, float] | None = field(default=None)
     error_growth: float = ERROR_GROWTH
+    check_models: bool = True
 
 
 BATCH, TURNS = 32, 4

@@ -509,10 +509,8 @@ def test_products_of_groups() -> None:
         return out
 
     if not hasattr(torch.ops.transformers, "grouped_mm_fallback"):
-        made = torch.library.custom_op(
-            "transformers::grouped_mm_fallback", mutates_args=(), schema="(Tensor x, Tensor w, Tensor e) -> Tensor"
-        )
-        made(grouped)
+        schema = "(Tensor x, Tensor w, Tensor e) -> Tensor"
+        torch.library.custom_op("transformers::grouped_mm_fallback", mutates_args=(), schema=schema)(grouped)
         made_fake = torch.library.register_fake("transformers::grouped_mm_fallback")
         made_fake(lambda x, w, e: x.new_empty(x.shape[0], w.shape[2]))
 

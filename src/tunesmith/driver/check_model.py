@@ -1,0 +1,141 @@
+"""Compare a model before and after a search, as a whole, and withdraw the records that made it slower.
+
+A function that is measured alone finds its inputs in the caches and has the memory bandwidth to itself.  In a model another schedule may be
+faster.  So the model is compiled with the records from before the search and with those after it, and both are timed in turn.  Only if it
+became slower, the calls are compared one by one: a record whose function became slower in the model is withdrawn, by a line in the log that
+invalidates its earlier measurements (`measure.records.status`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from tunesmith.display.model_check import ModelCheck, Withdrawn
+from tunesmith.driver.compile_model import CompiledModel, compile_model
+from tunesmith.graph.ir.function import GraphFunc
+from tunesmith.graph.tuning.apply_records import Untuned
+from tunesmith.ir.function import IRModule
+from tunesmith.ir.target.target import Target
+from tunesmith.measure.records.database import Database
+from tunesmith.measure.records.record import ErrorInfo, Record
+from tunesmith.runtime.executor.executor import TensorSpec
+from tunesmith.runtime.timing import TimingPolicy, interleaved
+from tunesmith.support import dtype as dt
+from tunesmith.support.seeds import stream
+
+SLOWER = 1.02
+"""A model is slower if its time exceeds that from before by this factor, in most pairs of samples."""
+CALL_SLOWER = 1.05
+"""A function is slower in a model if the sum of its calls exceeds that from before by this factor."""
+_POLICY = TimingPolicy(repeats=9, min_repeat_ms=5.0, limit_s=10.0)
+_RUNS = 7
+
+
+def can_check(mod: IRModule) -> bool:
+    """Whether a module is a model whose inputs have constant shapes."""
+    main = mod.get("main")
+    return isinstance(main, GraphFunc) and all(p.type.is_static for p in main.params)
+
+
+def check_model(
+    mod: IRModule,
+    target: Target,
+    before: Database,
+    after: Database,
+    untuned: Untuned,
+    error_growth: float,
+    withdraw: Callable[[Record], None],
+) -> ModelCheck | None:
+    """Compare a model compiled with two databases; None if they give the same schedules.
+
+    Args:
+        mod: the model.
+        target: this machine.
+        before: records from before the search.
+        after: records after it; receives the withdrawals.
+        untuned: schedules functions without a record.
+        error_growth: limit of rounding errors.
+        withdraw: stores a record that invalidates earlier ones of its candidate.
+    Raises:
+        BuildError: the model cannot be compiled.
+        RunError: it cannot be run.
+    """
+    old, new = (compile_model(mod, target, d, untuned=untuned, error_growth=error_growth) for d in (before, after))
+    changed = _changed(old, new)
+    if not changed:
+        return None
+    inputs = [_example(spec, n) for n, spec in enumerate(old.executor.inputs)]
+    old_s, new_s, slower, clean = _race(old, new, inputs)
+    if not slower:
+        return ModelCheck(old_s, new_s, clean, len(changed))
+    found = _slower_calls(old, new, inputs, changed)
+    for w in found:
+        record = next(r for r in after.records() if r.identity == w.record)
+        line = _withdrawal(record, w)
+        withdraw(line)
+        after.add(line)
+    if found:
+        new = compile_model(mod, target, after, untuned=untuned, error_growth=error_growth)
+        old_s, new_s, _, clean = _race(old, new, inputs)
+    return ModelCheck(old_s, new_s, clean, len(changed), tuple(found))
+
+
+def _changed(old: CompiledModel, new: CompiledModel) -> dict[str, str]:
+    """The functions with another record, and its identity."""
+    before = {c.function: c.record for c in old.coverage if c.status == "used"}
+    return {c.function: c.record for c in new.coverage if c.status == "used" and before.get(c.function) != c.record}
+
+
+def _race(old: CompiledModel, new: CompiledModel, inputs: Sequence[np.ndarray]) -> tuple[float, float, bool, bool]:
+    """Median seconds of both, timed in turn; whether the new one is slower, and whether no other load disturbed the samples."""
+    for model in (old, new):
+        for n, x in enumerate(inputs):
+            model.set_input(n, x)
+    timed = interleaved({"old": old.run, "new": new.run}, _POLICY)
+    pairs = list(zip(timed["old"].seconds, timed["new"].seconds, strict=True))
+    ratios = [b / a for a, b in pairs]
+    slower = statistics.median(ratios) > SLOWER and sum(r > 1 for r in ratios) * 4 >= len(ratios) * 3
+    clean = timed["old"].clean and timed["new"].clean
+    return statistics.median(a for a, _ in pairs), statistics.median(b for _, b in pairs), slower, clean
+
+
+def _slower_calls(old: CompiledModel, new: CompiledModel, inputs: Sequence[np.ndarray], changed: dict[str, str]) -> list[Withdrawn]:
+    """The changed functions whose calls take longer in the model than before."""
+    times = [_by_function(model, inputs) for model in (old, new)]
+    out = []
+    for name, record in changed.items():
+        before, after = (t.get(name, 0.0) for t in times)
+        if after > before * CALL_SLOWER:
+            out.append(Withdrawn(name, record, before, after))
+    return out
+
+
+def _by_function(model: CompiledModel, inputs: Sequence[np.ndarray]) -> dict[str, float]:
+    """The seconds of all calls of each function in one run."""
+    out: dict[str, float] = {}
+    for row in model.profile(*inputs, repeats=_RUNS):
+        name = row.function.removesuffix("__packed")
+        out[name] = out.get(name, 0.0) + row.microseconds * 1e-6
+    return out
+
+
+def _withdrawal(record: Record, w: Withdrawn) -> Record:
+    """The line that invalidates a record."""
+    message = f"in a model the calls of {w.function} take {w.after * 1e6:.4g} us, and took {w.before * 1e6:.4g} us before"
+    return dataclasses.replace(
+        record, samples=(), clean=True, error=ErrorInfo("slower_in_model", message), verified=False, timestamp=time.time()
+    )
+
+
+def _example(spec: TensorSpec, position: int) -> np.ndarray:
+    """Seeded values of an input: normal numbers, and small integers, which are valid indices of most tables."""
+    random = stream(0, "model check", position)
+    shape = [int(n) for n in spec.shape]
+    if dt.is_float(spec.dtype):
+        return random.standard_normal(shape).astype(dt.to_numpy(spec.dtype))
+    return random.integers(0, 2, shape).astype(dt.to_numpy(spec.dtype))

@@ -1,0 +1,109 @@
+"""Compare models before and after a search: what is compared, what is withdrawn, and that withdrawn records stay unused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tunesmith
+from tunesmith.driver import check_model
+from tunesmith.driver.compile_model import CompiledModel
+from tunesmith.driver.tune_options import Search
+from tunesmith.graph.ir.builder import GraphBuilder
+from tunesmith.ir.function import IRModule
+from tunesmith.ir.poly import Var
+from tunesmith.measure.records.database import Database
+from tunesmith.support.seeds import stream
+
+FEW = {"search": Search("random", seed=1, leaders=0), "budget": 2, "workers": 0, "progress": False}
+
+
+def model(rows: int | Var = 8) -> IRModule:
+    b = GraphBuilder("main")
+    weights = stream(0, "weights").standard_normal((16, 32)).astype(np.float32)
+    return b.finish(b.relu(b.matmul(b.input("x", (rows, 16)), b.constant(weights, "w"))))
+
+
+def test_a_model_is_compared_as_a_whole(tmp_path: Path) -> None:
+    report = tunesmith.tune(model(), log=tmp_path / "log.jsonl", **FEW)
+    (found,) = report.models
+    assert found.before > 0 and found.after > 0 and found.changed == 1
+    assert "-> " in str(found) and "1 functions changed" in str(found) and "The model as a whole" in str(report)
+    assert report.to_json()["models"] == [found.to_json()]
+
+
+def test_equal_schedules_are_not_compared(tmp_path: Path) -> None:
+    tunesmith.tune(model(), log=tmp_path / "log.jsonl", **FEW)
+    again = tunesmith.tune(model(), log=tmp_path / "log.jsonl", **FEW)
+    assert again.models == () and "models" not in again.to_json()
+
+
+def test_the_comparison_can_be_left_out(tmp_path: Path) -> None:
+    search = Search("random", seed=1, leaders=0, check_models=False)
+    assert tunesmith.tune(model(), log=tmp_path / "log.jsonl", **{**FEW, "search": search}).models == ()
+
+
+def test_only_models_with_constant_shapes_are_compared() -> None:
+    assert check_model.can_check(model())
+    assert not check_model.can_check(model(Var("n")))
+    assert not check_model.can_check(IRModule([]))
+
+
+@pytest.fixture
+def slower(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model and its only function look slower after the search; the second comparison finds them equal."""
+    races = iter([(1.0, 2.0, True, True), (1.0, 1.0, False, True)])
+    times = iter([{"fused_matmul_relu": 1e-5}, {"fused_matmul_relu": 2e-5}])
+
+    def race(old: CompiledModel, new: CompiledModel, inputs: list[np.ndarray]) -> tuple[float, float, bool, bool]:
+        assert [x.shape for x in inputs] == [(8, 16)]
+        return next(races)
+
+    monkeypatch.setattr(check_model, "_race", race)
+    monkeypatch.setattr(check_model, "_by_function", lambda m, inputs: next(times))
+
+
+@pytest.mark.usefixtures("slower")
+def test_a_record_that_made_the_model_slower_is_withdrawn(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    report = tunesmith.tune(model(), log=log, **FEW)
+    (found,) = report.models
+    (withdrawn,) = found.withdrawn
+    assert withdrawn.function == "fused_matmul_relu" and (found.before, found.after) == (1.0, 1.0)
+    assert "withdrawn, because slower in the model: fused_matmul_relu (10 -> 20 us" in str(found)
+    database = Database.from_log(log)
+    (line,) = [r for r in database.records() if r.error is not None]
+    assert line.error is not None and line.error.kind == "slower_in_model" and "take 20 us, and took 10 us before" in line.error.message
+    used = [c.record for c in tunesmith.compile(model(), records=log).coverage if c.status == "used"]
+    assert withdrawn.record not in used
+
+
+def test_a_slower_model_without_slower_calls_withdraws_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check_model, "_race", lambda old, new, inputs: (1.0, 2.0, True, True))
+    monkeypatch.setattr(check_model, "_by_function", lambda m, inputs: {"fused_matmul_relu": 1e-5})
+    (found,) = tunesmith.tune(model(), log=tmp_path / "log.jsonl", **FEW).models
+    assert not found.withdrawn and found.after == 2.0
+
+
+def test_slower_in_most_pairs_and_by_the_median(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Fake:
+        def set_input(self, n: int, x: np.ndarray) -> None:
+            pass
+
+        def run(self) -> None:
+            pass
+
+    class Timed:
+        def __init__(self, seconds: list[float]) -> None:
+            self.seconds, self.clean = tuple(seconds), True
+
+    def verdict(new: list[float]) -> bool:
+        monkeypatch.setattr(check_model, "interleaved", lambda calls, policy: {"old": Timed([1.0] * len(new)), "new": Timed(new)})
+        return check_model._race(Fake(), Fake(), [])[2]  # type: ignore[arg-type]
+
+    assert verdict([1.1] * 8)
+    assert not verdict([1.01] * 8)
+    assert not verdict([0.9, 0.9, 0.9, 1.1, 1.1, 1.1, 1.1, 1.1])
+    assert not verdict([0.9] * 8)

@@ -1,0 +1,55 @@
+"""Limit the rounding errors of schedules: in a search, of records, and of functions without records."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+import tunesmith
+from tunesmith.driver.tune_options import Search
+from tunesmith.support.errors import RecordError, UserError
+
+WORKLOAD = "dense(m=16,n=96,k=64)"
+
+
+def tuned(log: Path, *rules: str) -> None:
+    for rule in rules:
+        search = Search("random", seed=1, rules=[rule], leaders=0)
+        report = tunesmith.tune(WORKLOAD, log=log, search=search, budget=len(rules) * 2, workers=0, progress=False)
+        assert report.ok
+
+
+def test_the_next_record_within_the_limit_is_used(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    tuned(log, "strassen")
+    (only,) = tunesmith.compile(WORKLOAD, records=log).coverage
+    assert only.status == "used" and only.sketch.startswith("strassen") and f"({only.sketch}, measured time" in str(only)
+    (refused,) = tunesmith.compile(WORKLOAD, records=log, error_growth=1).coverage
+    assert refused.status == "refused" and "1.9 times those of direct sums, more than error_growth=1" in refused.reason
+    with pytest.raises(RecordError, match="more than error_growth=1"):
+        tunesmith.compile(WORKLOAD, records=log, strict=True, error_growth=1)
+    tuned(log, "strassen", "contraction")
+    (used,) = tunesmith.compile(WORKLOAD, records=log, error_growth=1).coverage
+    assert used.status == "used" and not used.sketch.startswith("strassen")
+
+
+def test_a_search_leaves_out_sketches_beyond_the_limit(tmp_path: Path) -> None:
+    search = Search("random", seed=1, rules=["strassen"], leaders=0, error_growth=1)
+    report = tunesmith.tune(WORKLOAD, log=None, search=search, budget=2, workers=0, progress=False)
+    assert not report.ok and "its errors are 1.9 times those of direct sums" in str(report)
+
+
+def test_functions_without_records_keep_the_limit() -> None:
+    for growth in (1, math.inf):
+        compiled = tunesmith.compile(WORKLOAD, error_growth=growth)
+        assert ("A_sums" in str(compiled.module["dense"])) <= (growth > 1)
+
+
+@pytest.mark.parametrize("growth", [0.5, -1, math.nan, "3", None, True])
+def test_invalid_limits(growth: object) -> None:
+    with pytest.raises(UserError, match="error_growth"):
+        tunesmith.compile(WORKLOAD, error_growth=growth)  # type: ignore[call-overload]
+    with pytest.raises(UserError, match="error_growth"):
+        tunesmith.tune(WORKLOAD, log=None, search=Search(error_growth=growth), budget=2)  # type: ignore[arg-type]
