@@ -16,7 +16,7 @@ from functools import cache
 import llvmlite.binding as llvm
 
 from tunesmith.runtime.checker.argument_checker import CHECKERS, checker_text
-from tunesmith.runtime.elf_alignment import with_aligned_sections
+from tunesmith.runtime.elf_stubs import with_space_for_stubs
 from tunesmith.runtime.elf_symbols import OBJECT, ElfSymbols, read_symbols
 from tunesmith.runtime.ffi import tvm_ffi
 from tunesmith.runtime.processor import check_processor
@@ -80,7 +80,7 @@ def load_object(data: bytes) -> LoadedObject:
     machine = _target().create_target_machine(reloc="pic", codemodel="small")
     # llvmlite's memory manager puts all sections into one block, so that 32-bit offsets of the small code model reach them.
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine, use_lmm=True)
-    engine.add_object_file(llvm.ObjectFileRef.from_data(with_aligned_sections(data)))
+    engine.add_object_file(llvm.ObjectFileRef.from_data(with_space_for_stubs(data)))
     engine.finalize_object()
     return LoadedObject(engine, symbols)
 

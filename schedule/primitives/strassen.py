@@ -130,7 +130,7 @@ def strassen(s: ScheduleState, block: BlockRV, axes: Sequence[int], panel: int =
             )
     Requires:
         product: the block sums products of one element each of two buffers of the type of the sums, float32 or float64, starting from 0;
-            the output is indexed by iteration variables.
+            each spatial variable is one index of the output.
         axes: three positions: a spatial variable that is an index of one operand alone, the row; one of the other operand, the column; and
             a reduction variable that is an index of both.  They occur nowhere else, and have constant extents of at least 2.
         panel: it is at least 1.
@@ -199,8 +199,11 @@ def _match(s: ScheduleState, b: Block, axes: Sequence[int], panel: int) -> _Prod
     out, *loads = sum_of_products(s, b, "product")
     units = {it.var: ZERO for it in b.iters if it.kind == "R" and it.extent == 1}
     terms = [x.with_(indices=tuple([substitute(e, units) for e in x.indices])) for x in loads]
-    if any(plain_iter(e, b) is None for e in out.indices):
+    written = [plain_iter(e, b) for e in out.indices]
+    if None in written:
         raise s.refuse("product", f"block {b.name} writes {out.buffer.name} at an index that is not an iteration variable", b)
+    if sorted(n for n in written if n is not None) != [n for n, it in enumerate(b.iters) if it.kind == "S"]:
+        raise s.refuse("product", f"not every spatial variable of block {b.name} is one index of {out.buffer.name}", b)
     if len(axes) != 3 or not all(isinstance(n, int) and 0 <= n < len(b.iters) for n in axes):
         raise s.refuse("axes", f"axes={list(axes)!r}: pass three positions among the {len(b.iters)} iteration variables of {b.name}", b)
     row, column, depth = [b.iters[n] for n in axes]

@@ -23,7 +23,7 @@ FEW = {"search": Search("random", seed=1, leaders=0), "budget": 2, "workers": 0,
 def model(rows: int | Var = 8) -> IRModule:
     b = GraphBuilder("main")
     weights = stream(0, "weights").standard_normal((16, 32)).astype(np.float32)
-    return b.finish(b.relu(b.matmul(b.input("x", (rows, 16)), b.constant(weights, "w"))))
+    return IRModule({"main": b.finish(b.relu(b.matmul(b.input("x", (rows, 16)), b.constant(weights, "w"))))})
 
 
 def test_a_model_is_compared_as_a_whole(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_the_comparison_can_be_left_out(tmp_path: Path) -> None:
 def test_only_models_with_constant_shapes_are_compared() -> None:
     assert check_model.can_check(model())
     assert not check_model.can_check(model(Var("n")))
-    assert not check_model.can_check(IRModule([]))
+    assert not check_model.can_check(IRModule({}))
 
 
 @pytest.fixture

@@ -36,6 +36,7 @@ def f(A: T.Buffer((8, 8), "{dtype}"), B: T.Buffer((8, 8), "{dtype}"), C: T.Buffe
         ({"term": "A[vi, vk] * A[vk, vj]"}, "products of two buffers of the type of its output"),
         ({"dtype": "float16", "init": "T.float16(0)"}, "products of two buffers of the type of its output"),
         ({"out": "C[vi * 2, vj]"}, "writes C at an index that is not an iteration variable"),
+        ({"out": "C[vi, vi]"}, "not every spatial variable of block C is one index of C"),
     ],
 )
 def test_strassen_product(refuse: Refuse, changes: dict[str, str], message: str) -> None:

@@ -180,8 +180,8 @@ def _products(s: Schedule, sums: BlockRV, products: BlockRV, name: str, width: I
     # The filter of a block of columns is read in the order of memory: panels of vectors first, and then those of a block together.
     panels = s.cache_read(products, name, "global", [[3, "/", lanes], 0, 1, 2, [3, "%", lanes]])
     copy = s.cache_read(products, name, "global", [[0, "/", width], 1, 2, 3, [0, "%", width], 4])
-    for b in (panels, copy):
-        s.vectorize(s.get_loops(b)[-1])
+    for packed in (panels, copy):
+        s.vectorize(s.get_loops(packed)[-1])
     s.annotate(copy, "pack_constant", name.removesuffix("_winograd"))
     s.annotate(p1, "prefetch_operand", writes(s.block(copy))[0].buffer.name)
     s.annotate(p1, "prefetch_ahead", s.sample_categorical((0, 1), "prefetch"))

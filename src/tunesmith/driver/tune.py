@@ -11,7 +11,7 @@ import copy
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from os import PathLike
 
@@ -39,6 +39,7 @@ from tunesmith.measure.measurer import Measurer
 from tunesmith.measure.policies import MeasurePolicy, RacePolicy
 from tunesmith.measure.records.database import Database
 from tunesmith.measure.records.log import RecordLog
+from tunesmith.measure.records.record import Record
 from tunesmith.measure.records.run_manifest import manifest_path, recorded_run
 from tunesmith.measure.runner import Runner
 from tunesmith.search.analytic_schedule import analytic_schedule, schedule_by_cost
@@ -105,8 +106,7 @@ def tune(
     allocator = make_allocator(("gradient" if b.is_shared else "round-robin") if s.allocation is None else s.allocation)
     batch = None if s.batch is None else as_count("batch", s.batch)
     given = _in_precision(workloads, precision)
-    given = given if isinstance(given, (str, IRModule, PrimFunc)) or not isinstance(given, Iterable) else list(given)
-    models = _checkable(given) if s.check_models and s.rules is None else []
+    models = _checkable(given, s)
     found = find_subjects(given, None if sizes is None else parse_sizes(sizes))
     if policy is None and any(x.in_model for x in found):
         policy = MeasurePolicy(race=RacePolicy(constant_bytes=COLD_BYTES))
@@ -137,29 +137,15 @@ def tune(
             shown.append(view.show)
         builder, runner = _builder_and_runner(workers, target, stack)
         measurer = stack.enter_context(Measurer(target, builder, runner, policy, journal))
-        settings = {
-            "trials": trials,
-            "total_trials": b.total_trials,
-            "seconds": b.seconds,
-            "early_stop": b.early_stop,
-            "batch": used,
-            "sampler": s.sampler if isinstance(s.sampler, str) else s.sampler.__qualname__,
-            "model": str(s.model),
-            "allocation": type(allocator).__name__,
-            "leaders": leaders,
-            "workers": workers,
-            "sizes": None if sizes is None else str(sizes),
-            **({} if precision is None else {"precision": str(precision)}),
-        }
+        settings = _settings(b, s, trials, used, leaders, type(allocator).__name__, workers, sizes, precision)
         names = [task.name for task in named]
         path = None if log is None else manifest_path(log)
         manifest = stack.enter_context(recorded_run(path, seed=seed, target=target, workloads=names, settings=settings))
         run = _Search(measurer, database, scheduler, trials, seed, leaders, shown)
         report = run.run(tasks, groups, lambda task: make_sampler(kind, task, lambda: make_model(maker, seed), seed))
         notes += [*noise_notes(report.tasks, None if log is None else str(log), leaders > 0), *_space_notes(tasks)]
-        if models and target.is_cpu and not isinstance(workers, str) and not report.interrupted:
-            checks = [_check_model(m, target, before, database, tasks, growth, journal) for m in models]
-            report = dataclasses.replace(report, models=tuple([c for c in checks if c is not None]))
+        if target.is_cpu and not isinstance(workers, str) and not report.interrupted:
+            report = dataclasses.replace(report, models=_checks(models, target, before, database, tasks, growth, journal))
         if not any(t.trials for t in report.tasks):
             notes = [note for note in notes if note not in once]  # the progress has it, and no sampler was asked
         report = dataclasses.replace(_with_equal_programs(report, named), notes=tuple(notes))
@@ -170,22 +156,64 @@ def tune(
     return report
 
 
-def _checkable(given: object) -> list[IRModule]:
-    """The models among the workloads that are compared as a whole."""
-    return [w for w in (given if isinstance(given, list) else [given]) if isinstance(w, IRModule) and can_check(w)]
+def _settings(
+    b: Budget,
+    s: Search,
+    trials: int | None,
+    batch: int | None,
+    leaders: int,
+    allocation: str,
+    workers: int | str | None,
+    sizes: Sizes | None,
+    precision: Precision | None,
+) -> dict[str, object]:
+    """The settings in the run manifest."""
+    return {
+        "trials": trials,
+        "total_trials": b.total_trials,
+        "seconds": b.seconds,
+        "early_stop": b.early_stop,
+        "batch": batch,
+        "sampler": s.sampler if isinstance(s.sampler, str) else s.sampler.__qualname__,
+        "model": str(s.model),
+        "allocation": allocation,
+        "leaders": leaders,
+        "error_growth": None if math.isinf(s.error_growth) else s.error_growth,
+        "workers": workers,
+        "sizes": None if sizes is None else str(sizes),
+        **({} if precision is None else {"precision": str(precision)}),
+    }
 
 
-def _check_model(
-    mod: IRModule, target: Target, before: Database, after: Database, tasks: Sequence[Task], growth: float, journal: RecordLog | None
-) -> ModelCheck | None:
-    """Compare a model before and after the search; functions without a record are scheduled in the spaces of the search."""
+def _checkable(given: object, search: Search) -> list[IRModule]:
+    """The models among the workloads that are compared as a whole; those of other rules have no schedules to compare with."""
+    if not search.check_models or search.rules is not None:
+        return []
+    return [w for w in (given if isinstance(given, (list, tuple)) else [given]) if isinstance(w, IRModule) and can_check(w)]
+
+
+def _checks(
+    models: Sequence[IRModule],
+    target: Target,
+    before: Database,
+    after: Database,
+    tasks: Sequence[Task],
+    growth: float,
+    journal: RecordLog | None,
+) -> tuple[ModelCheck, ...]:
+    """Compare the models before and after the search; functions without a record are scheduled in the spaces of the search."""
     known = {task.digest: task for task in tasks}
 
     def untuned(func: PrimFunc, target: Target) -> PrimFunc:
         task = known.get(structural.digest(func))
         return analytic_schedule(func, target, growth) if task is None else schedule_by_cost(task).with_(name=func.name)
 
-    return check_model(mod, target, before, after, untuned, growth, lambda record: None if journal is None else journal.append(record))
+    def withdraw(record: Record) -> None:
+        if journal is not None:
+            journal.append(record)
+
+    found = [check_model(m, target, before, after, untuned, growth, withdraw) for m in models]
+    return tuple([c for c in found if c is not None])
 
 
 def _failure(report: Report) -> str | None:
@@ -326,7 +354,9 @@ def _callbacks(given: object) -> list[Callback]:
 
 
 def _in_precision(workloads: WorkloadLike | Iterable[WorkloadLike], precision: Precision | None) -> WorkloadLike | Iterable[WorkloadLike]:
-    """The workloads, with models in a precision; None keeps that of each."""
+    """The workloads, with models in a precision; None keeps that of each.  Several are a list, because they are read twice."""
+    if precision is None and isinstance(workloads, Iterator):
+        return [*workloads]
     if precision is None:
         return workloads
     if isinstance(workloads, IRModule):

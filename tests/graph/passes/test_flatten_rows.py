@@ -135,9 +135,10 @@ def main(x: G.Tensor((2, 3, 4, 2), "float32"), r: G.Tensor((2, 3, 4, 2), "float3
     b = G.constant([0.5, 1.0], (2,), "float32")
     y = G.conv2d(x, w, layout="NHWC")
     y_1 = G.add(y, b)
-    y_2 = G.relu(G.add(y_1, r))
-    y_3 = G.conv2d(y_2, w, layout="NHWC")
-    return y_3
+    y_2 = G.add(y_1, r)
+    y_3 = G.relu(y_2)
+    y_4 = G.conv2d(y_3, w, layout="NHWC")
+    return y_4
 """
 
 

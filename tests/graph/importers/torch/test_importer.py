@@ -497,29 +497,3 @@ def test_circular_padding_wraps_at_most_once() -> None:
     func = imported(Padded(), [torch.randn(1, 2, 9)], ({2: Dim("n", max=64)},))
     (n,) = func.params[0].type.shape[2].vars
     assert any(getattr(c, "index", c) == 1 - poly(n) for c in func.assumptions), func.assumptions
-
-
-def test_products_of_groups() -> None:
-    """The operator of mixtures of experts, which transformers defines; an empty group, and rows after the last one."""
-
-    def grouped(x: Any, weights: Any, ends: Any) -> Any:
-        out = torch.zeros(x.shape[0], weights.shape[2])
-        for g, (start, end) in enumerate(zip([0, *ends.tolist()[:-1]], ends.tolist(), strict=True)):
-            out[start:end] = x[start:end] @ weights[g]
-        return out
-
-    if not hasattr(torch.ops.transformers, "grouped_mm_fallback"):
-        schema = "(Tensor x, Tensor w, Tensor e) -> Tensor"
-        torch.library.custom_op("transformers::grouped_mm_fallback", mutates_args=(), schema=schema)(grouped)
-        made_fake = torch.library.register_fake("transformers::grouped_mm_fallback")
-        made_fake(lambda x, w, e: x.new_empty(x.shape[0], w.shape[2]))
-
-    class Experts(nn.Module):
-        def forward(self, x: Any, weights: Any, ends: Any) -> Any:
-            return torch.ops.transformers.grouped_mm_fallback(x, weights, ends)
-
-    x, weights, ends = torch.randn(9, 4), torch.randn(4, 4, 5), torch.tensor([2, 2, 6, 8], dtype=torch.int32)
-    func = imported(Experts(), (x, weights, ends))
-    (out,) = run(func, [x.numpy(), weights.numpy(), ends.numpy()])
-    np.testing.assert_allclose(out, grouped(x, weights, ends).numpy(), rtol=1e-5, atol=1e-6)
-    assert not out[8].any()
