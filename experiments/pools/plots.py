@@ -26,7 +26,7 @@ MOST_TASKS = 20
 """Maximum number of tasks in a plot; those with the most records are used."""
 
 _COLOURS = {"ran": "#4c9f70", "noisy": "#a8cfb5", "censored": "#d9c86c"} | dict(
-    zip(ERROR_KINDS, ("#8d6a9f", "#d98e4a", "#b23a48", "#5f6c7b", "#e05a47", "#7a4a3a"), strict=True)
+    zip(ERROR_KINDS, ("#8d6a9f", "#d98e4a", "#b23a48", "#5f6c7b", "#e05a47", "#7a4a3a", "#4a7a6d"), strict=True)
 )
 
 

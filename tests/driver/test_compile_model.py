@@ -13,6 +13,7 @@ import pytest
 
 import tunesmith
 from tunesmith.driver.compile_model import CompiledModel, compile_model
+from tunesmith.driver.tune import COLD_BYTES
 from tunesmith.driver.tune_options import grouped
 from tunesmith.graph.ir.builder import GraphBuilder
 from tunesmith.graph.ir.interpret import run
@@ -237,7 +238,7 @@ def test_layers_of_a_model_are_timed_with_cold_weights_and_operators_with_warm_o
         tunesmith.tune(what, **grouped(target=TARGET, trials=1, log=log, sampler="random", workers=0, leaders=1, progress=False))
         database = Database.from_log(log)
         found[name] = {r.policy["constant_bytes"] for r in database.records()}
-    assert found == {"model": {64 << 20}, "operator": {0}}
+    assert found == {"model": {COLD_BYTES}, "operator": {0}}
 
 
 def test_missing_records_are_reported(tuned: Path) -> None:

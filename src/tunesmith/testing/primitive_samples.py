@@ -178,8 +178,8 @@ def _winograd(s: Schedule) -> None:
     s.split(loop, [None, _size(s, loop)])
 
 
-def _strassen(s: Schedule, b: BlockRV, loops: list[LoopRV]) -> None:
-    left = s.strassen(b, [0, 1, 2], 2)[0]
+def _strassen(s: Schedule) -> None:
+    left = s.strassen(s.get_block("C"), [0, 1, 2], 2)[0]
     loop = s.get_loops(left)[1]
     s.split(loop, [None, _size(s, loop)])
 
@@ -281,7 +281,7 @@ SAMPLES: Mapping[str, Sample] = {
     "decompose_reduction": _at(lambda s, b, loops: s.decompose_reduction(b, loops[2]), depth=2, func=PRODUCT),
     "restrict_reduction": _at(lambda s, b, loops: s.restrict_reduction(b, 1), depth=0, func=STRIDED),
     "winograd": Sample(_winograd, func=TAPS),
-    "strassen": _at(_strassen, "C", depth=0, func=PRODUCT),
+    "strassen": Sample(_strassen, func=PRODUCT),
     "rfactor": _at(lambda s, b, loops: s.rfactor(loops[3]), depth=2, func=PRODUCT),
 }
 """A sample of each primitive.  A new primitive needs one entry here, and one in `program_fuzz.generate_steps.FUZZED`."""
