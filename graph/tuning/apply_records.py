@@ -184,6 +184,10 @@ class ApplyRecords:
             return None, (Coverage(name, digest, "missing", reason=self._why_missing(digest, target)),)
         try:
             record, scheduled = self._applied(record, digest, target, func)
+        except ErrorGrowthError as error:
+            how = f"Tune it with Search(error_growth={self.error_growth:g}), into another log"
+            reason = f"{error}, as are those of all its verified records. {how}"
+            return None, (Coverage(name, digest, "refused", record.identity, _finite(record), reason),)
         except UserError as error:
             reason = f"its record does not apply: {error}. Tune it again"
             return None, (Coverage(name, digest, "refused", record.identity, _finite(record), reason),)

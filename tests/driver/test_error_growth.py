@@ -10,30 +10,33 @@ import pytest
 import tunesmith
 from tunesmith.driver.tune_options import Search
 from tunesmith.ir.target.target import Target
+from tunesmith.measure.policies import MeasurePolicy
 from tunesmith.ops.workload import workload
 from tunesmith.search.analytic_schedule import analytic_schedule
 from tunesmith.support.errors import RecordError, UserError
 
 WORKLOAD = "dense(m=16,n=96,k=64)"
+VERIFIED = MeasurePolicy(verify="always")
 
 
-def tuned(log: Path, *rules: str) -> None:
-    for rule in rules:
+def tuned(log: Path, rules: dict[str, int]) -> None:
+    for rule, budget in rules.items():
         search = Search("random", seed=1, rules=[rule], leaders=0)
-        report = tunesmith.tune(WORKLOAD, log=log, search=search, budget=len(rules) * 2, workers=0, progress=False)
+        report = tunesmith.tune(WORKLOAD, log=log, search=search, budget=budget, workers=0, policy=VERIFIED, progress=False)
         assert report.ok
 
 
 def test_the_next_record_within_the_limit_is_used(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
-    tuned(log, "strassen")
+    tuned(log, {"strassen": 2})
     (only,) = tunesmith.compile(WORKLOAD, records=log).coverage
     assert only.status == "used" and only.sketch.startswith("strassen") and f"({only.sketch}, measured time" in str(only)
     (refused,) = tunesmith.compile(WORKLOAD, records=log, error_growth=1).coverage
     assert refused.status == "refused" and "1.9 times those of direct sums, more than error_growth=1" in refused.reason
+    assert "Tune it with Search(error_growth=1), into another log" in refused.reason
     with pytest.raises(RecordError, match="more than error_growth=1"):
         tunesmith.compile(WORKLOAD, records=log, strict=True, error_growth=1)
-    tuned(log, "strassen", "contraction")
+    tuned(log, {"contraction": 4})
     (used,) = tunesmith.compile(WORKLOAD, records=log, error_growth=1).coverage
     assert used.status == "used" and not used.sketch.startswith("strassen")
 
