@@ -23,10 +23,12 @@ def test_products_of_groups() -> None:
             out[start:end] = x[start:end] @ weights[g]
         return out
 
+    from torch import library
+
     if not hasattr(torch.ops.transformers, "grouped_mm_fallback"):
         schema = "(Tensor x, Tensor w, Tensor e) -> Tensor"
-        torch.library.custom_op("transformers::grouped_mm_fallback", mutates_args=(), schema=schema)(grouped)
-        made_fake = torch.library.register_fake("transformers::grouped_mm_fallback")
+        library.custom_op("transformers::grouped_mm_fallback", mutates_args=(), schema=schema)(grouped)
+        made_fake = library.register_fake("transformers::grouped_mm_fallback")
         made_fake(lambda x, w, e: x.new_empty(x.shape[0], w.shape[2]))
 
     class Experts(torch.nn.Module):
