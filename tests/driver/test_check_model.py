@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from tunesmith.graph.ir.builder import GraphBuilder
 from tunesmith.ir.function import IRModule
 from tunesmith.ir.poly import Var
 from tunesmith.measure.records.database import Database
+from tunesmith.support.errors import BuildError
 from tunesmith.support.seeds import stream
 
 FEW = {"search": Search("random", seed=1, leaders=0), "budget": 2, "workers": 0, "progress": False}
@@ -85,6 +87,23 @@ def test_a_slower_model_without_slower_calls_withdraws_nothing(tmp_path: Path, m
     monkeypatch.setattr(check_model, "_by_function", lambda m, inputs: {"fused_matmul_relu": 1e-5})
     (found,) = tunesmith.tune(model(), log=tmp_path / "log.jsonl", **FEW).models
     assert not found.withdrawn and found.after == 2.0
+
+
+@pytest.mark.parametrize(
+    ("error", "note"),
+    [
+        (BuildError("no code"), "the model could not be compared as a whole: no code"),
+        (KeyboardInterrupt(), "interrupted while the model was compared as a whole"),
+    ],
+)
+def test_a_comparison_that_fails_keeps_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, note: str) -> None:
+    def fail(*given: object) -> None:
+        raise error
+
+    monkeypatch.setattr(sys.modules["tunesmith.driver.tune"], "check_model", fail)
+    report = tunesmith.tune(model(), log=tmp_path / "log.jsonl", **FEW)
+    assert report.ok and report.models == () and report.tasks[0].trials == 2
+    assert any(note in n for n in report.notes)
 
 
 def test_slower_in_most_pairs_and_by_the_median(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -145,7 +145,8 @@ def tune(
         report = run.run(tasks, groups, lambda task: make_sampler(kind, task, lambda: make_model(maker, seed), seed))
         notes += [*noise_notes(report.tasks, None if log is None else str(log), leaders > 0), *_space_notes(tasks)]
         if target.is_cpu and not isinstance(workers, str) and not report.interrupted:
-            report = dataclasses.replace(report, models=_checks(models, target, before, database, tasks, growth, journal))
+            checks, failed = _checks(models, target, before, database, tasks, growth, journal)
+            report, notes = dataclasses.replace(report, models=checks), notes + failed
         if not any(t.trials for t in report.tasks):
             notes = [note for note in notes if note not in once]  # the progress has it, and no sampler was asked
         report = dataclasses.replace(_with_equal_programs(report, named), notes=tuple(notes))
@@ -200,8 +201,11 @@ def _checks(
     tasks: Sequence[Task],
     growth: float,
     journal: RecordLog | None,
-) -> tuple[ModelCheck, ...]:
-    """Compare the models before and after the search; functions without a record are scheduled in the spaces of the search."""
+) -> tuple[tuple[ModelCheck, ...], list[str]]:
+    """Compare the models before and after the search; functions without a record are scheduled in the spaces of the search.
+
+    Returns the comparisons, and a note if one of them failed or Ctrl-C ended them: the search is complete, and its report is not lost.
+    """
     known = {task.digest: task for task in tasks}
 
     def untuned(func: PrimFunc, target: Target) -> PrimFunc:
@@ -212,8 +216,16 @@ def _checks(
         if journal is not None:
             journal.append(record)
 
-    found = [check_model(m, target, before, after, untuned, growth, withdraw) for m in models]
-    return tuple([c for c in found if c is not None])
+    found: list[ModelCheck] = []
+    try:
+        for m in models:
+            check = check_model(m, target, before, after, untuned, growth, withdraw)
+            found += [] if check is None else [check]
+    except KeyboardInterrupt:
+        return tuple(found), ["interrupted while the model was compared as a whole; the search is complete"]
+    except TunesmithError as error:
+        return tuple(found), [f"the model could not be compared as a whole: {error}"]
+    return tuple(found), []
 
 
 def _failure(report: Report) -> str | None:
