@@ -3,7 +3,8 @@
 A model is imported from torch, its tasks are tuned up to a number of trials (including those in the log), and it is compiled with the log.
 Each system runs it in a separate process, in turns.  Outputs are compared with those of the torch model in float64 first; a system whose
 error its compute precision does not explain is skipped.  Prints medians over rounds with precision and error, the ratio to the fastest
-baseline of our precision, and our profile.
+baseline of our precision, and our profile.  With `--cold`, more windows flush the caches before each call, so that weights are read from
+main memory.
 
 With `--precision int8`, onnxruntime quantises the model once, into a file beside the log that all systems read, ours included.
 """
@@ -32,6 +33,7 @@ from tunesmith.graph.importers.onnx.importer import from_onnx
 from tunesmith.graph.importers.torch.importer import from_torch
 from tunesmith.graph.passes.to_mixed_precision import POLICIES
 from tunesmith.ir.function import IRModule
+from tunesmith.ir.target.target import Target
 from tunesmith.measure.evaluator.correctness import relative_error
 from tunesmith.measure.precision import EPS
 from tunesmith.runtime.threads import pin_threads
@@ -45,6 +47,7 @@ QUANTIZED = {"int8": "f32", "int8+bf16": "bf16"}
 """Precision of a quantised model -> the policy of the contractions that are not quantised."""
 COMPARABLE = {"f32": "f32", "bf16": "bf16", "bf16x3": "f32", "int8": "int8", "int8+bf16": "int8+bf16"}
 """Our precision -> that of the baselines that it is compared with."""
+COLUMNS = ("seconds", "cold_seconds", "precision", "error", "qdq_error")
 LIMIT = 1e-4
 """Largest error of a correct result in float32, relative to its largest element; narrower precisions have 8 eps."""
 
@@ -71,12 +74,14 @@ class Timed:
         error: the largest difference from torch in float64, relative to the largest element of the result, over all results.
         seconds: median seconds of each round.
         qdq_error: the largest difference from the quantised ONNX file in float32; None without such a file.
+        cold_seconds: as `seconds`, of calls before which the caches are flushed; empty without `--cold`.
     """
 
     precision: str
     error: float
     seconds: list[float] = field(default_factory=list)
     qdq_error: float | None = None
+    cold_seconds: list[float] = field(default_factory=list)
 
     @property
     def median(self) -> float:
@@ -93,7 +98,9 @@ def main() -> None:
     arguments.add_argument("--against", help=f"of {', '.join(PREPARE)}")
     arguments.add_argument("--precision", default="f32", choices=(*POLICIES, *QUANTIZED), help="of our contractions")
     arguments.add_argument("--size", default="full", choices=("full", "small"))
+    arguments.add_argument("--batch", type=int, default=1, help="images, sentences or sequences of a call")
     arguments.add_argument("--rounds", type=int, default=7)
+    arguments.add_argument("--cold", action="store_true", help="time calls after a flush of the caches, too")
     arguments.add_argument("--threads", type=int, default=os.cpu_count())
     arguments.add_argument("--json", type=Path)
     given = arguments.parse_args()
@@ -134,17 +141,17 @@ def compare(name: str, systems: Sequence[str], given: argparse.Namespace) -> dic
         except RunError as error:
             print(f"{name}: skipped: {error}", flush=True)
             return {"skipped": str(error)}
-        times = timed(name, given.size, files, systems, reference, given.rounds, given.threads)
+        times = timed(name, files, systems, reference, given)
     for system, t in times.items():
         print(line(system, t))
     print(compared(times), flush=True)
-    print(compiled.profile(*[x.numpy() for x in get(name, size=given.size)[1]], repeats=20))
+    print(compiled.profile(*[x.numpy() for x in get(name, size=given.size, batch=given.batch)[1]], repeats=20))
     return {**facts, **columns(times)}
 
 
 def float_model(name: str, given: argparse.Namespace, folder: str) -> tuple[Any, Files, Reference, dict[str, object]]:
     """Our model, compiled and exported to the folder, and the reference."""
-    model, inputs = get(name, size=given.size)
+    model, inputs = get(name, size=given.size, batch=given.batch)
     compiled, facts = made(name, from_torch(model, inputs), given)
     files = Files(str(compiled.export_library(Path(folder, "model.so"))), given.precision)
     return compiled, files, Reference(float64_outputs(model, inputs)), facts
@@ -175,10 +182,12 @@ def int8_models(
 def made(name: str, module: IRModule, given: argparse.Namespace) -> tuple[Any, dict[str, object]]:
     """Our model, tuned and compiled with the log, and what the JSON says of it."""
     module = tunesmith.with_precision(module, QUANTIZED.get(given.precision, given.precision))
+    target = Target.detect().with_attributes(num_cores=given.threads)
     if given.trials:
-        tunesmith.tune(module, log=given.log, budget=tunesmith.Budget(total_trials=given.trials), search=tunesmith.Search(batch=16))
+        budget, search = tunesmith.Budget(total_trials=given.trials), tunesmith.Search(batch=16)
+        tunesmith.tune(module, target, given.log, budget=budget, search=search)
     start = time.perf_counter()
-    compiled = tunesmith.compile(module, records=given.log if given.log.exists() else None)
+    compiled = tunesmith.compile(module, target, given.log if given.log.exists() else None)
     seconds = time.perf_counter() - start
     covered = sum(c.status == "used" for c in compiled.coverage)
     print(f"{name}: compiled in {seconds:.1f} s, {covered} of {len(compiled.coverage)} functions from records", flush=True)
@@ -189,12 +198,13 @@ def line(system: str, t: Timed) -> str:
     """The printed results of a system."""
     spread = f"{min(t.seconds) * 1e3:.3f} .. {max(t.seconds) * 1e3:.3f}"
     difference = "" if t.qdq_error is None else f", {t.qdq_error:.1e} from the quantised model in float32"
-    return f"  {system:21s} {t.median * 1e3:8.3f} ms   {spread:20s} {t.precision:9s} error {t.error:.1e}{difference}"
+    cold = f", cold {statistics.median(t.cold_seconds) * 1e3:.3f} ms" if t.cold_seconds else ""
+    return f"  {system:21s} {t.median * 1e3:8.3f} ms   {spread:20s} {t.precision:9s} error {t.error:.1e}{difference}{cold}"
 
 
 def columns(times: dict[str, Timed]) -> dict[str, dict[str, object]]:
     """Seconds of the rounds, precision and errors by system, as written to the JSON."""
-    return {name: {system: getattr(t, name) for system, t in times.items()} for name in ("seconds", "precision", "error", "qdq_error")}
+    return {name: {system: getattr(t, name) for system, t in times.items()} for name in COLUMNS}
 
 
 def compared(times: dict[str, Timed]) -> str:
@@ -205,27 +215,30 @@ def compared(times: dict[str, Timed]) -> str:
     if ours is None or not equal:
         return "  no ratio: ours or a baseline of its precision was skipped"
     best = min(equal, key=lambda system: times[system].median)
-    return f"  {best} / ours = {times[best].median / ours.median:.3f} ({ours.precision})"
+    found = f"  {best} / ours = {times[best].median / ours.median:.3f} ({ours.precision})"
+    if ours.cold_seconds:
+        cold = {system: statistics.median(times[system].cold_seconds) for system in ("ours", *equal)}
+        best = min(equal, key=lambda system: cold[system])
+        found += f", cold {best} / ours = {cold[best] / cold['ours']:.3f}"
+    return found
 
 
-def timed(name: str, size: str, files: Files, systems: Sequence[str], reference: Reference, rounds: int, threads: int) -> dict[str, Timed]:
+def timed(name: str, files: Files, systems: Sequence[str], reference: Reference, given: argparse.Namespace) -> dict[str, Timed]:
     """Time each system that can be prepared and is correct, in turns.
 
     Args:
         name: the model.
-        size: its size, small or full.
         files: the files of the model.
         systems: names of `PREPARE`.
         reference: the expected results.
-        rounds: windows of each system.
-        threads: number of threads.
+        given: the arguments of the command.
     """
     pools: dict[str, WorkerPool] = {}
     found: dict[str, Timed] = {}
     try:
         for system in systems:
-            env = pin_threads(threads) if system.startswith("ours") else {"OMP_NUM_THREADS": str(threads)}
-            arguments = (system, name, size, files, threads)
+            env = pin_threads(given.threads) if system.startswith("ours") else {"OMP_NUM_THREADS": str(given.threads)}
+            arguments = (system, name, given.size, files, given.threads, given.batch)
             pools[system] = WorkerPool("tunesmith.experiments.models.systems:System", 1, arguments, env=env, start_timeout=600)
             try:
                 found[system] = checked(pools[system], reference, from_file=system != "ours_quantize")
@@ -233,9 +246,12 @@ def timed(name: str, size: str, files: Files, systems: Sequence[str], reference:
                 reason = str(error).strip().splitlines()[-1].removeprefix("tunesmith.support.errors.RunError: ")  # without the traceback
                 print(f"  {system}: skipped: {reason}", flush=True)
                 pools.pop(system).close()
-        for _ in range(rounds):
+        for _ in range(given.rounds):
             for system, t in found.items():
                 t.seconds.append(request(pools[system], "time"))
+        for _ in range(given.rounds if given.cold else 0):
+            for system, t in found.items():
+                t.cold_seconds.append(request(pools[system], "time_cold"))
         return found
     finally:
         for pool in pools.values():

@@ -6,7 +6,10 @@ import importlib
 import statistics
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+
+import numpy as np
 
 from tunesmith.experiments.models.model_call import Files, ModelCall
 from tunesmith.runtime.module import load_module
@@ -14,6 +17,8 @@ from tunesmith.testing.torch_models import get
 
 WINDOW_S = 0.5
 WAKE_S = 0.05
+FLUSH_BYTES = 256 << 20
+"""Bytes that each thread writes before a cold call; the caches of large processors hold a part of 64 MB."""
 
 PREPARE = {
     "ours": "systems:ours",
@@ -45,16 +50,24 @@ class System:
         size: its size there.
         files: its files.
         threads: number of threads.
+        batch: images, sentences or sequences of a call.
     """
 
-    def __init__(self, system: str, model: str, size: str, files: Files, threads: int) -> None:
+    def __init__(self, system: str, model: str, size: str, files: Files, threads: int, batch: int = 1) -> None:
         module, _, function = PREPARE[system].partition(":")
         prepare: Callable[..., ModelCall] = getattr(importlib.import_module(f"tunesmith.experiments.models.{module}"), function)
-        self.model, self.inputs = get(model, size=size)  # kept: libraries share the memory of weights and inputs
+        self.model, self.inputs = get(model, size=size, batch=batch)  # kept: libraries share the memory of weights and inputs
         self.call = prepare(self.model, self.inputs, threads, files)
+        self.flushed = [np.zeros(FLUSH_BYTES // 4, np.float32) for _ in range(threads)]
+        self.threads = ThreadPoolExecutor(threads)
 
     def __call__(self, job: str) -> Any:
-        """Run a job: `outputs`, the results of one call; `precision`; or `time`, the median seconds of a window."""
+        """Run a job.
+
+        Args:
+            job: `outputs`, the results of one call; `precision`; `time`, the median seconds of a window; or `time_cold`, the same of calls
+                before which the caches are flushed.
+        """
         if job == "outputs":
             return self.call.outputs()
         if job == "precision":
@@ -65,6 +78,8 @@ class System:
         samples = []
         end = time.perf_counter() + WINDOW_S
         while time.perf_counter() < end or len(samples) < 3:
+            if job == "time_cold":
+                list(self.threads.map(lambda x: np.add(x, 1, out=x), self.flushed))  # numpy releases the GIL: the caches of all cores
             start = time.perf_counter()
             self.call.run()
             samples.append(time.perf_counter() - start)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from argparse import Namespace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,10 @@ NEEDED = {"torch": "torch", "openvino": "openvino", "openvino_default": "openvin
 FILES = Files("", "f32")
 
 
+def arguments(rounds: int, cold: bool = False) -> Namespace:
+    return Namespace(size="small", batch=1, rounds=rounds, threads=1, cold=cold)
+
+
 def reference(name: str) -> Reference:
     return Reference(float64_outputs(*get(name)))
 
@@ -32,21 +37,29 @@ def reference(name: str) -> Reference:
 def test_a_system_is_timed_with_its_precision_and_error(system: str) -> None:
     if importlib.util.find_spec(NEEDED[system]) is None:
         pytest.skip(f"{NEEDED[system]} is not installed")
-    found = timed("resnet18", "small", FILES, [system], reference("resnet18"), 1, 1)[system]
+    found = timed("resnet18", FILES, [system], reference("resnet18"), arguments(rounds=1))[system]
     assert found.precision == "f32" or system == "openvino_default"
     assert (0 < found.error < 1e-5) if found.precision == "f32" else (1e-5 < found.error < 8 * 2.0**-7)
     assert len(found.seconds) == 1 and found.median > 0
 
 
+def test_cold_calls_are_timed_on_demand() -> None:
+    found = timed("conv3x3_7x512", FILES, ["torch"], reference("conv3x3_7x512"), arguments(rounds=2, cold=True))["torch"]
+    assert len(found.seconds) == len(found.cold_seconds) == 2 and min(found.cold_seconds) > 0
+    assert ", cold " in line("torch", found) and columns({"torch": found})["cold_seconds"] == {"torch": found.cold_seconds}
+    times = {"ours": Timed("f32", 0.0, [1.0], cold_seconds=[2.0]), "torch": Timed("f32", 0.0, [2.0], cold_seconds=[5.0])}
+    assert compared(times) == "  torch / ours = 2.000 (f32), cold torch / ours = 2.500"
+
+
 def test_a_model_with_integers_and_a_mask_has_a_float64_reference() -> None:
-    found = timed("bert_base", "small", FILES, ["torch"], reference("bert_base"), 0, 1)
+    found = timed("bert_base", FILES, ["torch"], reference("bert_base"), arguments(rounds=0))
     assert found["torch"].error < 1e-5
 
 
 def test_a_system_without_a_layer_is_skipped(capsys: pytest.CaptureFixture[str]) -> None:
     if importlib.util.find_spec("pnnx") is None:
         pytest.skip("pnnx is not installed")
-    assert timed("bert_base", "small", FILES, ["ncnn"], reference("bert_base"), 1, 1) == {}
+    assert timed("bert_base", FILES, ["ncnn"], reference("bert_base"), arguments(rounds=1)) == {}
     assert "ncnn: skipped: ncnn does not load the model that pnnx converted" in capsys.readouterr().out
 
 

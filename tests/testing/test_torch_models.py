@@ -76,6 +76,26 @@ def test_example_inputs_differ_from_those_of_the_model(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", torch_models.NAMES)
+def test_models_run_with_a_batch(name: str) -> None:
+    model, inputs = torch_models.get(name, batch=3)
+    _, single = torch_models.get(name)
+    results = torch.utils._pytree.tree_leaves(model(*inputs))
+    expected = [tuple(3 if a != b else b for a, b in zip(x.shape, y.shape, strict=True)) for x, y in zip(inputs, single, strict=True)]
+    assert [tuple(x.shape) for x in inputs] == expected and any(3 in x.shape for x in inputs)
+    assert all(3 in r.shape for r in results)
+
+
+@pytest.mark.parametrize("name", torch_models.STAGES)
+def test_stages_are_equal_convolutions_of_the_published_sizes(name: str) -> None:
+    pixels, channels = torch_models.STAGES[name]
+    model, (image,) = torch_models.get(name, size="full")
+    assert image.shape == (1, channels, pixels, pixels) and len(model) == 8
+    assert all(layer.weight.shape == (channels, channels, 3, 3) for layer in model[::2])
+    small, (x,) = torch_models.get(name)
+    assert small(x).shape == x.shape == (1, 4, 8, 8)
+
+
+@pytest.mark.parametrize("name", torch_models.NAMES)
 def test_compiled_models_agree_with_torch_in_float64(name: str) -> None:
     model, inputs = torch_models.get(name)
     got = executed("graph")(from_torch(model, inputs), [x.numpy() for x in inputs])
@@ -90,6 +110,8 @@ def test_compiled_models_agree_with_torch_in_float64(name: str) -> None:
 def test_an_unknown_size_is_refused() -> None:
     with pytest.raises(UserError, match="no torch model 'mamba' of size 'large'. .*; sizes: small, full"):
         torch_models.build("mamba", "large")
+    with pytest.raises(UserError, match="a batch has at least one input, not 0"):
+        torch_models.get("mamba", batch=0)
 
 
 # ---- definitions ------------------------------------------------------------------------------------------------------------------------

@@ -145,6 +145,11 @@ class UNet(nn.Module):
         return torch.sigmoid(self.out(x))
 
 
+def conv_stage(channels: int, count: int) -> nn.Sequential:
+    """3x3 convolutions with stride 1 and equal numbers of channels, each followed by bias and relu."""
+    return nn.Sequential(*[layer for _ in range(count) for layer in (nn.Conv2d(channels, channels, 3, padding=1), nn.ReLU())])
+
+
 class Vgg(nn.Module):
     """VGG for classification: 3x3 convolutions with bias and relu, a halving after each stage, three linear layers.
 

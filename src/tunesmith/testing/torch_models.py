@@ -19,7 +19,7 @@ except ImportError as error:
     raise MissingExtraError((error.name or "torch").partition(".")[0], "torch", "tunesmith.testing.torch_models") from None
 
 from tunesmith.testing.torch_attention_models import Bert, DistilBert, Gpt, Vit, WhisperEncoder
-from tunesmith.testing.torch_convolutional_models import ConvNext, EfficientNet, MobileNetV2, ResNet, UNet, Vgg
+from tunesmith.testing.torch_convolutional_models import ConvNext, EfficientNet, MobileNetV2, ResNet, UNet, Vgg, conv_stage
 from tunesmith.testing.torch_recurrent_models import LstmLanguageModel, Mamba
 
 Tensor = Any
@@ -30,6 +30,13 @@ ATTENTION = (
 )
 RECURRENT = ("lstm_lm", "mamba")
 NAMES = (*CONVOLUTIONAL, *ATTENTION, *RECURRENT)
+_SIZES = (
+    *((56, 64), (28, 128), (14, 256), (7, 512)),  # ResNet
+    *((224, 64), (112, 128), (56, 256), (28, 512), (14, 512)),  # VGG
+    *((128, 32), (64, 64), (32, 128), (16, 256)),  # U-Net
+)
+STAGES = {f"conv3x3_{pixels}x{channels}": (pixels, channels) for pixels, channels in _SIZES}
+"""Name -> (height and width of the image, channels) of four equal 3x3 convolutions, as in ResNet, VGG and U-Net; `get` makes these, too."""
 
 _FAN_IN = ("vgg16", "convnext_tiny", "whisper_tiny_encoder", *RECURRENT)
 """Models whose linear weights and embeddings have variance 1 / fan-in, so that each layer changes the results of small sizes too."""
@@ -59,22 +66,25 @@ def _gpt_sizes(name: str, size: str) -> _Gpt:
     return (_GPT2 if name.startswith("gpt2") else _GPT)[size]
 
 
-def get(name: str, size: str = "small", seed: int = 0) -> tuple[Any, tuple[Any, ...]]:
-    """A model in evaluation mode, and example inputs for a batch of one.
+def get(name: str, size: str = "small", seed: int = 0, batch: int = 1) -> tuple[Any, tuple[Any, ...]]:
+    """A model in evaluation mode, and example inputs.
 
     Args:
-        name: one of `NAMES`.
+        name: one of `NAMES` or `STAGES`.
         size: "full" for the published size, or "small" for the same layers, fewer and narrower, for tests.
         seed: seed of weights and inputs.
+        batch: images, sentences or sequences of the inputs.
     Raises:
-        UserError: unknown model or size.
+        UserError: unknown model or size, or a batch below 1.
     """
+    if batch < 1:
+        raise UserError(f"a batch has at least one input, not {batch}")
     generator = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = build(name, size)
     _initialise(model, generator, fan_in=name in _FAN_IN)
-    return model.eval().requires_grad_(False), _inputs(name, size, generator)
+    return model.eval().requires_grad_(False), _inputs(name, size, generator, batch)
 
 
 def build(name: str, size: str) -> Any:
@@ -83,14 +93,16 @@ def build(name: str, size: str) -> Any:
     Raises:
         UserError: unknown model or size.
     """
-    if name not in NAMES or size not in ("small", "full"):
-        raise UserError(f"there is no torch model {name!r} of size {size!r}. Models: {', '.join(NAMES)}; sizes: small, full")
+    if name not in (*NAMES, *STAGES) or size not in ("small", "full"):
+        raise UserError(f"there is no torch model {name!r} of size {size!r}. Models: {', '.join((*NAMES, *STAGES))}; sizes: small, full")
+    if name in STAGES:
+        return conv_stage(STAGES[name][1], 4) if size == "full" else conv_stage(4, 2)
     return _MAKE[name](size == "full")
 
 
 def example_inputs(name: str, size: str, seed: int) -> tuple[Any, ...]:
     """Inputs like those of `get`, as for calibration; different ones for each seed, and from those of `get`."""
-    return _inputs(name, size, torch.Generator().manual_seed(seed))
+    return _inputs(name, size, torch.Generator().manual_seed(seed), 1)
 
 
 _MAKE: dict[str, Callable[[bool], Any]] = {
@@ -122,35 +134,38 @@ def _gpt(mode: str, name: str, full: bool) -> Gpt:
     return Gpt(mode, s.layers, s.width, s.heads, s.vocabulary, s.context)
 
 
-def _inputs(name: str, size: str, generator: Any) -> tuple[Any, ...]:
+def _inputs(name: str, size: str, generator: Any, batch: int) -> tuple[Any, ...]:
     full = size == "full"
 
     def tokens(below: int, *shape: int) -> Tensor:
         return torch.randint(0, below, shape, generator=generator)
 
+    if name in STAGES:
+        pixels, channels = STAGES[name] if full else (8, 4)
+        return (torch.randn(batch, channels, pixels, pixels, generator=generator),)
     if name in (*CONVOLUTIONAL, "vit_b16"):
         pixels = (128 if name == "unet" else 224) if full else 32
-        return (torch.randn(1, 3, pixels, pixels, generator=generator),)
+        return (torch.randn(batch, 3, pixels, pixels, generator=generator),)
     if name in ("bert_base", "distilbert"):
         length = 128 if full else 8
-        mask = torch.ones(1, length, dtype=torch.int64)
+        mask = torch.ones(batch, length, dtype=torch.int64)
         mask[:, length - length // 8 :] = 0
-        ids = tokens(30522 if full else 40, 1, length)
-        return (ids, tokens(2, 1, length), mask) if name == "bert_base" else (ids, mask)
+        ids = tokens(30522 if full else 40, batch, length)
+        return (ids, tokens(2, batch, length), mask) if name == "bert_base" else (ids, mask)
     if name == "whisper_tiny_encoder":
-        return (torch.randn(1, *((80, 3000) if full else (8, 32)), generator=generator),)
+        return (torch.randn(batch, *((80, 3000) if full else (8, 32)), generator=generator),)
     if name == "lstm_lm":
-        states = [torch.randn(2, 1, 650 if full else 8, generator=generator) * 0.5 for _ in range(2)]
-        return tokens(10000, 1, 35) if full else tokens(40, 1, 4), *states
+        states = [torch.randn(2, batch, 650 if full else 8, generator=generator) * 0.5 for _ in range(2)]
+        return tokens(10000, batch, 35) if full else tokens(40, batch, 4), *states
     if name == "mamba":
-        return (tokens(8192, 1, 64) if full else tokens(40, 1, 6),)
+        return (tokens(8192, batch, 64) if full else tokens(40, batch, 6),)
     gpt = _gpt_sizes(name, size)
     if name in ("gpt_prefill", "gpt2_prefill"):
-        return tokens(gpt.vocabulary, 1, gpt.past), torch.arange(gpt.past)
+        return tokens(gpt.vocabulary, batch, gpt.past), torch.arange(gpt.past)
     held = gpt.past if name == "gpt_decode_cat" else gpt.context
-    shape = (1, gpt.heads, held, gpt.width // gpt.heads)
+    shape = (batch, gpt.heads, held, gpt.width // gpt.heads)
     caches = [torch.randn(*shape, generator=generator) * 0.5 for _ in range(2 * gpt.layers)]
-    return tokens(gpt.vocabulary, 1, 1), torch.tensor([gpt.past]), *caches
+    return tokens(gpt.vocabulary, batch, 1), torch.tensor([gpt.past]), *caches
 
 
 def _initialise(model: Any, generator: Any, fan_in: bool) -> None:
