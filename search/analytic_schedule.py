@@ -6,11 +6,12 @@ every machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from tunesmith.codegen.backends.backend import backend_of
 from tunesmith.codegen.build import build
+from tunesmith.ir import structural
 from tunesmith.ir.analysis.work import worth_threads
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Var
@@ -21,11 +22,14 @@ from tunesmith.lower.code_size import UNROLLED, code_size
 from tunesmith.lower.fallback.default_schedule import default_schedule
 from tunesmith.lower.pipelines import CPU, GPU
 from tunesmith.schedule.state import ERROR_GROWTH
-from tunesmith.search.samplers.proposal_generator import Population, ProposalGenerator
+from tunesmith.search.samplers.proposal_generator import Population
 from tunesmith.search.samplers.sampler import Candidate
+from tunesmith.search.space.rules_table import Named, schedules_in_order
+from tunesmith.search.space.sketch import Sketch, collect
+from tunesmith.search.structure_search import Drawn, draw
 from tunesmith.search.task import Task
+from tunesmith.support.collect_once import collected_once
 from tunesmith.support.errors import BuildError, UserError
-from tunesmith.support.seeds import stream
 
 DRAWN = 4096
 """Number of candidates drawn and ranked."""
@@ -34,10 +38,11 @@ TRIED = 8
 
 
 def analytic_schedule(func: PrimFunc, target: Target, error_growth: float = ERROR_GROWTH) -> PrimFunc:
-    """The function with the best of `DRAWN` candidates by analytic cost applied; the default schedule if it has no search space.
+    """The function with the best of about `DRAWN` candidates by analytic cost applied; the default schedule if it has no search space.
 
-    Functions with dynamic shapes, and functions whose loops are marked or annotated already, have none.  If no candidate that
-    is tried can be lowered, the best of them is returned, and its build says why.
+    Only a part of the sketches is generated (`search.structure_search`).  Functions with dynamic shapes, and functions whose loops are
+    marked or annotated already, have none.  If no candidate that is tried can be lowered, the best of them is returned, and its build says
+    why.
 
     Args:
         func: the function without a schedule.
@@ -46,38 +51,53 @@ def analytic_schedule(func: PrimFunc, target: Target, error_growth: float = ERRO
     """
     if any(isinstance(p, Var) for p in func.params):
         return default_schedule(func, target)
-    return schedule_by_cost(Task(func.name, func, target, error_growth=error_growth))
+    with suppress(UserError), collected_once():
+        for named in schedules_in_order(func, target):
 
+            def make(i: int, named: Sequence[Named] = named) -> Sketch | None:
+                found = collect([named[i]], func)
+                return found[0] if found and found[0].error_growth <= error_growth else None
 
-def schedule_by_cost(task: Task) -> PrimFunc:
-    """As `analytic_schedule`, for a task, whose space may have been used before."""
-    func, target = task.func, task.target
-    with suppress(UserError):
-        if task.space.sketches:
-            generator = ProposalGenerator(task)
-            drawn = generator.draw(DRAWN, stream(0, "untuned", task.digest))
-            best = drawn.best(TRIED)
-            if target.is_cpu:
-                best = [*_on_one_thread(task, drawn, target), *best]
-            programs = (task.space.sketches[c.sketch].concretize(c.row) for _, c in best)
-            if backend_of(target).counts_spills:
-                return _without_spills(programs, target)
-            refused: list[PrimFunc] = []
-            for program in programs:
-                if code_size(program.body, target.vector_lanes("float32")) > UNROLLED:
-                    continue
-                if _lowers(program, target):
-                    return program
-                refused.append(program)
-            if refused:
-                return refused[0]
+            chosen = _chosen([name for name, _ in named], make, func, target)
+            if chosen is not None:
+                return chosen
     return default_schedule(func, target)
 
 
-def _on_one_thread(task: Task, drawn: Population, target: Target) -> list[tuple[float, Candidate]]:
+def schedule_by_cost(task: Task) -> PrimFunc:
+    """As `analytic_schedule`, for a task, whose space may have been generated before."""
+    with suppress(UserError), collected_once():
+        sketches = task.space.sketches
+        chosen = _chosen([s.name for s in sketches], lambda i: sketches[i], task.func, task.target)
+        if chosen is not None:
+            return chosen
+    return default_schedule(task.func, task.target)
+
+
+def _chosen(names: Sequence[str], make: Callable[[int], Sketch | None], func: PrimFunc, target: Target) -> PrimFunc | None:
+    """The best candidate of the named sketches that lowers to small enough code; None if there is no candidate."""
+    drawn = draw(names, make, target, structural.digest(func), DRAWN)
+    best = drawn.population.best(TRIED)
+    if target.is_cpu:
+        best = [*_on_one_thread(drawn, target), *best]
+    programs = (drawn.sketches[c.sketch].concretize(c.row) for _, c in best)
+    if best and backend_of(target).counts_spills:
+        return _without_spills(programs, target)
+    refused: list[PrimFunc] = []
+    for program in programs:
+        if code_size(program.body, target.vector_lanes("float32")) > UNROLLED:
+            continue
+        if _lowers(program, target):
+            return program
+        refused.append(program)
+    return refused[0] if refused else default_schedule(func, target) if best else None
+
+
+def _on_one_thread(drawn: Drawn, target: Target) -> list[tuple[float, Candidate]]:
     """The best candidates without a parallel loop, if their predicted time is too short to pay for waking threads or waiting for cores."""
-    serial = [k for k in drawn.rows if not any(type(n) is For and n.kind == "parallel" for n in walk(task.space.sketches[k].func.body))]
-    best = Population({k: drawn.rows[k] for k in serial}, {k: drawn.values[k] for k in serial}).best(TRIED)
+    rows, values = drawn.population.rows, drawn.population.values
+    serial = [k for k in rows if not any(type(n) is For and n.kind == "parallel" for n in walk(drawn.sketches[k].func.body))]
+    best = Population({k: rows[k] for k in serial}, {k: values[k] for k in serial}).best(TRIED)
     return [x for x in best if not worth_threads(x[0], target)]
 
 

@@ -121,6 +121,8 @@ class _Cost:
         }
         self._footprints: dict[tuple[Loop | None, int], Num] = {}
         self._walks: dict[tuple[Store, Buffer], Num] = {}
+        self._line_bytes: dict[tuple[Store, Buffer, int], Num] = {}
+        self._runs: dict[tuple[Store, Buffer, int], Num] = {}
 
     def program(self) -> AnalyticCost:
         d = self.d
@@ -373,9 +375,12 @@ class _Cost:
 
     def _lines(self, s: Store, u: Use, level: int) -> Num:
         """Bytes of the cache lines in a use's footprint: a contiguous run takes at least one line."""
-        d, line = self.d, float(self.target.cache_line)
-        run = self._run(s, u, level)
-        return d.product(s.extents(u, level)) * u.item * d.maximum(1.0, line / run)
+        key = (s, u.buffer, level)
+        found = self._line_bytes.get(key)
+        if found is None:
+            least = self.d.maximum(1.0, float(self.target.cache_line) / self._run(s, u, level))
+            found = self._line_bytes[key] = self.d.product(s.extents(u, level)) * u.item * least
+        return found
 
     def _spread(self, s: Store, u: Use, level: int) -> Num:
         """Effective cache footprint: rows a power of two apart map to few sets, and occupy more than their bytes."""
@@ -431,11 +436,15 @@ class _Cost:
 
     def _run(self, s: Store, u: Use, level: int) -> Num:
         """Contiguous bytes of a use's footprint."""
-        d, run, whole = self.d, self.d.const(u.item), self.d.one
-        for e, size in zip(reversed(s.extents(u, level)), reversed(u.buffer.shape), strict=True):
-            run = run * d.where(whole, e, 1.0)
-            whole = whole * d.equal(e, d.poly(size))
-        return run
+        key = (s, u.buffer, level)
+        found = self._runs.get(key)
+        if found is None:
+            d, found, whole = self.d, self.d.const(u.item), self.d.one
+            for e, size in zip(reversed(s.extents(u, level)), reversed(u.buffer.shape), strict=True):
+                found = found * d.where(whole, e, 1.0)
+                whole = whole * d.equal(e, d.poly(size))
+            self._runs[key] = found
+        return found
 
     def _reuse_level(self, s: Store, u: Use) -> int:
         """The level at which a buffer was accessed before: by an earlier block in the same iteration of a shared loop, in the previous

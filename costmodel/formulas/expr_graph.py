@@ -96,6 +96,7 @@ class Dag:
         self._columns: dict[Atom, int] = {p: j for j, p in enumerate(self.params)}
         self._number: dict[Node, int] = {}
         self._made: dict[tuple[object, ...], Num] = {}
+        self._constants: dict[float, int] = {}
         self._polys: dict[Poly, Num] = {}
         self._truths: set[int] = set()
         self.zero, self.one = self.const(0.0), self.const(1.0)
@@ -103,15 +104,17 @@ class Dag:
 
     def const(self, value: float) -> Num:
         """A constant."""
-        return self._node("const", (float(value),))
+        made = self._node("const", (float(value),))
+        self._constants[value] = made.id
+        return made
 
     def make(self, op: str, *operands: Num | float) -> Num:
         """An operation, folded if all operands are constants or an identity applies."""
-        xs = [x if isinstance(x, Num) else self.const(x) for x in operands]
-        key: tuple[object, ...] = (op, *[x.id for x in xs])
+        ids = [x.id if isinstance(x, Num) else self._constants.get(x) or self.const(x).id for x in operands]
+        key = (op, *ids)
         known = self._made.get(key)  # most requests are repeated
         if known is None:
-            known = self._made[key] = self._make(op, xs)
+            known = self._made[key] = self._make(op, [Num(self, i) for i in ids])
         return known
 
     def _make(self, op: str, xs: list[Num]) -> Num:

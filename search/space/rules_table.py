@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import cast
 
 from tunesmith.codegen.backends.backend import backend_of
@@ -84,6 +84,19 @@ def built_in(func: PrimFunc, target: Target) -> list[Named]:
         if any(collect([x], func) for x in named):
             return named
     return []
+
+
+def schedules_in_order(func: PrimFunc, target: Target) -> Iterator[list[Named]]:
+    """The named schedules that `generate` tries by default: those of the target's rules, then those of each fallback rule.
+
+    Raises:
+        BuildError: no rule applies to the function.
+    """
+    form = normal_form(func)
+    _check_schedulable(form)
+    yield [x for rule in _first_rules(form, target) for x in form.rule(rule)(func, target)]
+    for rule in find_rules(backend_of(target).fallback_rules):
+        yield form.rule(rule)(func, target)
 
 
 def _first_rules(form: NormalForm, target: Target) -> tuple[Rule, ...]:

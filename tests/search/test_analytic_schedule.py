@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,8 +24,9 @@ from tunesmith.ops.workload import workload
 from tunesmith.runtime.module import Module
 from tunesmith.schedule.schedule import Schedule, replay
 from tunesmith.search import analytic_schedule as untuned
-from tunesmith.search.analytic_schedule import analytic_schedule
-from tunesmith.search.samplers.proposal_generator import Population, ProposalGenerator
+from tunesmith.search.analytic_schedule import analytic_schedule, schedule_by_cost
+from tunesmith.search.structure_search import Drawn, draw
+from tunesmith.search.task import Task
 
 TARGET = Target("llvm -mcpu=x86-64-v3 -num-cores=2")
 MATMUL = "matmul(m=32,n=32,k=32)"
@@ -77,22 +79,27 @@ def test_dynamic_shapes_and_scheduled_functions_are_not_searched() -> None:
 
 
 def test_the_best_of_the_draw_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[tuple[ProposalGenerator, Population]] = []
-    draw = ProposalGenerator.draw
+    drawn: list[Drawn] = []
 
-    def spy(self: ProposalGenerator, n: int, rng: np.random.Generator) -> Population:
-        drawn.append((self, draw(self, n, rng)))
-        return drawn[-1][1]
+    def spy(*given: Any) -> Drawn:
+        drawn.append(draw(*given))
+        return drawn[-1]
 
-    monkeypatch.setattr(ProposalGenerator, "draw", spy)
+    monkeypatch.setattr(untuned, "draw", spy)
     func = workload("matmul(m=512,n=512,k=512)").func
     chosen = analytic_schedule(func, TARGET)
-    ((generator, population),) = drawn
-    assert 1 < len(population) <= 64
+    ((sketches, population),) = [(d.sketches, d.population) for d in drawn]
+    assert 1 < len(population) <= 64 + len(sketches)
     value, sketch, at = min((v, k, i) for k, values in population.values.items() for i, v in enumerate(values))
     assert value < max(v for values in population.values.values() for v in values)
-    trace = generator.sketches[sketch].trace_of(tuple(int(x) for x in population.rows[sketch][at]))
+    trace = sketches[sketch].trace_of(tuple(int(x) for x in population.rows[sketch][at]))
     assert structural.equal(chosen, replay(trace, func).func)
+
+
+@pytest.mark.parametrize("text", (MATMUL, "conv2d(n=1,h=9,w=9,ci=8,co=8,kh=3,kw=3,pad=1)", "softmax(m=64,n=64)"))
+def test_a_task_with_its_space_gets_the_same_schedule(text: str) -> None:
+    func = workload(text).func
+    assert structural.equal(schedule_by_cost(Task("t", func, TARGET)), analytic_schedule(func, TARGET))
 
 
 def is_parallel(func: PrimFunc) -> bool:
