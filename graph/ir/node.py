@@ -110,6 +110,8 @@ Attributes = tuple[tuple[str, Attribute], ...]
 
 PRIMITIVE = "primitive"
 """Attribute of graph functions that are lowered to one TIR function each; calls pass all of their sizes."""
+PARTS_OF = "parts_of"
+"""Attribute of a graph function that computes the same as the primitive function of this name by calls of several functions."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)

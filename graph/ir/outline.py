@@ -64,14 +64,18 @@ class Outlined:
         """The name of `func` in the module."""
         key = structural.digest(func.with_(name=""))
         if key not in self._names:
-            name, count = func.name, 0
-            while name in self._taken:
-                count += 1
-                name = f"{func.name}_{count}"
-            self._taken.add(name)
-            self._names[key] = name
+            name = self._names[key] = self.fresh(func.name)
             self.functions[name] = func.with_(name=name)
         return self._names[key]
+
+    def fresh(self, name: str) -> str:
+        """The name, with a number appended if it is taken; it is taken from now on."""
+        found, count = name, 0
+        while found in self._taken:
+            count += 1
+            found = f"{name}_{count}"
+        self._taken.add(found)
+        return found
 
 
 def _call_of(b: Binding) -> Call:

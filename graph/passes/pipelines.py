@@ -19,6 +19,7 @@ from tunesmith.graph.passes.integer_contractions import integer_contractions
 from tunesmith.graph.passes.legalise import legalise
 from tunesmith.graph.passes.partition import partition
 from tunesmith.graph.passes.pass_infra import ModulePass, ModulePipeline, module_pass
+from tunesmith.graph.passes.propose_attention import propose_attention
 from tunesmith.graph.passes.simplify_inference import simplify_inference
 from tunesmith.graph.passes.sink_dequantize import sink_dequantize
 from tunesmith.graph.passes.to_mixed_precision import to_mixed_precision
@@ -45,10 +46,13 @@ GRAPH = ModulePipeline(
     module_pass(dead_code),
     module_pass(to_mixed_precision),
     module_pass(channels_into_width),
+    module_pass(propose_attention),
     module_pass(fuse_operators),
     module_pass(legalise),
 )
-"""Compile an imported model to unscheduled TIR functions and a graph function that calls them."""
+"""Compile an imported model to unscheduled TIR functions and a graph function that calls them.
+
+Functions that `propose_attention` made have an alternative; see `graph.tuning.choose_parts`."""
 
 
 def offloading(codegens: Iterable[Codegen], pipeline: ModulePipeline = GRAPH) -> ModulePipeline:

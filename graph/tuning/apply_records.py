@@ -118,7 +118,7 @@ class ApplyRecords:
             RecordError: `strict` is set and some functions have no usable record; the message lists all of them.
         """
         target = self._target(target)
-        found = {name: self._find(name, func, target) for name, func in mod.items() if isinstance(func, PrimFunc)}
+        found = {name: self.find(name, func, target) for name, func in mod.items() if isinstance(func, PrimFunc)}
         coverage = tuple([c for _, entries in found.values() for c in entries])
         self._check(coverage, target)
         functions = {name: s if s is not None else self._plain(mod[name], target) for name, (s, _) in found.items()}
@@ -174,8 +174,8 @@ class ApplyRecords:
             )
         return made
 
-    def _find(self, name: str, func: PrimFunc, target: Target) -> tuple[PrimFunc | None, tuple[Coverage, ...]]:
-        """The function scheduled by its best record, or None, and its coverage."""
+    def find(self, name: str, func: PrimFunc, target: Target) -> tuple[PrimFunc | None, tuple[Coverage, ...]]:
+        """The function scheduled by its best record, or None, and its coverage, one entry for each range of sizes."""
         digest = structural.digest(func)
         if sizes_of(func):
             return self._find_sizes(name, func, digest, target)

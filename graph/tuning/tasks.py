@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.ir.node import CallFunction, all_bindings
+from tunesmith.graph.tuning.choose_parts import parts_of
 from tunesmith.ir import structural
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.poly import Poly, Var, substitute
@@ -74,3 +75,5 @@ def _calls(mod: IRModule, func: GraphFunc, bound: Mapping[Var, Poly]) -> Iterato
                 yield from _calls(mod, callee, inner)
             else:
                 yield b.operation, tuple([substitute(s, bound) for s in b.operation.sizes])
+                for parts in parts_of(mod, b.operation.function):
+                    yield from _calls(mod, parts, {})

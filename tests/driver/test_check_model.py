@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -80,6 +81,16 @@ def test_a_record_that_made_the_model_slower_is_withdrawn(tmp_path: Path) -> Non
     assert line.error is not None and line.error.kind == "slower_in_model" and "take 20 us, and took 10 us before" in line.error.message
     used = [c.record for c in tunesmith.compile(model(), records=log).coverage if c.status == "used"]
     assert withdrawn.record not in used
+
+
+def test_a_function_in_place_of_several_is_compared_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`one` computes what `a` and `b` did, 3 us; `c` is in both models."""
+    for one, expected in ((2.9e-6, []), (4e-6, ["one"])):
+        times = iter([{"a": 1e-6, "b": 2e-6, "c": 5e-6}, {"one": one, "c": 5e-6}])
+        monkeypatch.setattr(check_model, "_by_function", lambda m, inputs, times=times: next(times))
+        nothing: Any = None
+        found = check_model._slower_calls(nothing, nothing, [], {"one": "record 1", "c": "record 2"})
+        assert [w.function for w in found] == expected and all((w.before, w.after) == (3e-6, 4e-6) for w in found)
 
 
 def test_a_slower_model_without_slower_calls_withdraws_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

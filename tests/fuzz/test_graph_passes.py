@@ -28,6 +28,7 @@ from tunesmith.graph.passes.fold_scale_axis import fold_scale_axis
 from tunesmith.graph.passes.fuse_operators import fuse_operators
 from tunesmith.graph.passes.legalise import legalise
 from tunesmith.graph.passes.pipelines import GRAPH
+from tunesmith.graph.passes.propose_attention import propose_attention
 from tunesmith.graph.passes.simplify_inference import simplify_inference
 from tunesmith.ir.function import IRModule
 from tunesmith.ir.poly import ONE, Var, evaluate, poly, product
@@ -45,6 +46,7 @@ PASSES: tuple[Callable[[IRModule], IRModule], ...] = (
     flatten_rows,
     common_subexpressions,
     dead_code,
+    propose_attention,
     fuse_operators,
     legalise,
 )

@@ -105,11 +105,16 @@ def _race(old: CompiledModel, new: CompiledModel, inputs: Sequence[np.ndarray]) 
 
 
 def _slower_calls(old: CompiledModel, new: CompiledModel, inputs: Sequence[np.ndarray], changed: dict[str, str]) -> list[Withdrawn]:
-    """The changed functions whose calls take longer in the model than before."""
-    times = [_by_function(model, inputs) for model in (old, new)]
+    """The changed functions whose calls take longer in the model than before.
+
+    A function that the old model does not call computes what several functions did (`graph.tuning.choose_parts`): those that the new model
+    does not call.
+    """
+    was, now = [_by_function(model, inputs) for model in (old, new)]
+    replaced = sum(seconds for name, seconds in was.items() if name not in now)
     out = []
     for name, record in changed.items():
-        before, after = (t.get(name, 0.0) for t in times)
+        before, after = was.get(name, replaced), now.get(name, 0.0)
         if after > before * CALL_SLOWER:
             out.append(Withdrawn(name, record, before, after))
     return out

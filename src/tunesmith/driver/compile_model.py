@@ -27,6 +27,7 @@ from tunesmith.graph.passes.pack_constants import pack_constants
 from tunesmith.graph.passes.pass_infra import ModulePipeline
 from tunesmith.graph.passes.pipelines import GRAPH, offloading
 from tunesmith.graph.tuning.apply_records import ApplyRecords, Coverage, Untuned
+from tunesmith.graph.tuning.choose_parts import choose_parts
 from tunesmith.ir.analysis.out_of_bounds import check_out_of_bounds
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.target.target import Target
@@ -150,9 +151,9 @@ def compile_model(
     if not isinstance(offload, (list, tuple)):
         raise UserError(f"offload is a list of external code generators, got {offload!r}; write offload=[{offload!r}]")
     codegens = [find_codegen(c) for c in offload]
-    lowered = offloading(codegens, pipeline)(mod, target)
-    kind = executor or _suitable(lowered)
     passes = ApplyRecords(Database() if records is None else records, target, strict, untuned, error_growth)
+    lowered = choose_parts(offloading(codegens, pipeline)(mod, target), passes, target)
+    kind = executor or _suitable(lowered)
 
     def built(scheduled: IRModule) -> tuple[Executable, IRModule]:
         packed = dead_code(pack_constants(scheduled, target))
