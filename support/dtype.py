@@ -72,6 +72,11 @@ def is_float(dtype: str) -> bool:
     return "float" in dtype
 
 
+def widened(dtype: str) -> str:
+    """float32 for float16 and bfloat16, in which sums and products of several factors lose digits; other types as they are."""
+    return "float32" if dtype in ("float16", "bfloat16") else dtype
+
+
 def is_int(dtype: str) -> bool:
     """True for signed and unsigned integers and vectors of them; not for bool."""
     return "int" in dtype

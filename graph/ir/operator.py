@@ -274,6 +274,7 @@ _LIBRARY: dict[str, tuple[str, ...]] = {
     ),
     "bitwise": ("bitwise_and", "bitwise_or", "bitwise_xor", "reinterpret", "shift_left", "shift_right"),
     "cumulative": ("cummax", "cummin", "cumprod", "logcumsumexp"),
+    "random": ("random_uniform",),
     "sampling": ("grid_sample",),
     "sorting": ("argsort", "searchsorted"),
     "quantization": ("dequantize", "quantize"),

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from tunesmith.runtime.arrays import storage, storage_dtype
+from tunesmith.runtime.arrays import storage, storage_dtype, typed
 from tunesmith.runtime.executor.bound_program import BoundProgram, Functions
 from tunesmith.support.arguments import as_count
 from tunesmith.support.errors import RunError
@@ -87,8 +87,6 @@ class Executor(ABC):
         inputs: inputs of the model.
         outputs: outputs of the model.
         functions: functions that the program may call, by name.
-    Raises:
-        RunError: an output has a type that numpy does not support.
     """
 
     kind: str
@@ -102,9 +100,6 @@ class Executor(ABC):
         self._alias_free = False
         """Whether all inputs are known not to alias `_output_arrays`."""
         self._lock = threading.RLock()
-        for spec in self.outputs:
-            if spec.dtype == "bfloat16":
-                raise RunError(f"output {spec} cannot be a numpy array, which has no bfloat16. Cast it to float32 in the model")
 
     @abstractmethod
     def _bound_program(self, arrays: Sequence[np.ndarray]) -> tuple[BoundProgram, Sequence[Shape]]:
@@ -122,7 +117,7 @@ class Executor(ABC):
         Args:
             arrays: the inputs, in order.  They are also set for later runs.
         Returns:
-            The output, or a tuple if there are several, as new numpy arrays.
+            The output, or a tuple if there are several, as new numpy arrays; bfloat16 is that of ml_dtypes.
         Raises:
             RunError: the number of arrays, or the type or shape of an array, is wrong.
         """
@@ -130,7 +125,8 @@ class Executor(ABC):
             self._set(arrays)
             program, outputs = self._bind_inputs()
             program.run()
-        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+        made = [typed(o, spec.dtype) for o, spec in zip(outputs, self.outputs, strict=True)]
+        return made[0] if len(made) == 1 else tuple(made)
 
     def set_input(self, which: str | int, array: object) -> None:
         """Use this array in later runs: by reference if it is contiguous, else a copy of its current elements.
@@ -172,7 +168,7 @@ class Executor(ABC):
         i = self._index(which, self.outputs, "output")
         if not self._output_arrays:
             raise RunError("nothing has run: call run() before get_output")
-        return self._output_arrays[i]
+        return typed(self._output_arrays[i], self.outputs[i].dtype)
 
     def profile(self, *arrays: object, repeats: int = 10) -> Profile:
         """Time each call of the program in `repeats` runs, after one untimed run.

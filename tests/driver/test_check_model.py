@@ -37,6 +37,11 @@ def test_a_model_is_compared_as_a_whole(tmp_path: Path) -> None:
     assert report.to_json()["models"] == [found.to_json()]
 
 
+def test_the_comparison_is_announced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tunesmith.tune(model(), log=tmp_path / "log.jsonl", **{**FEW, "progress": True})
+    assert "compiling and timing 1 model as a whole, with the records before and after the search" in capsys.readouterr().err
+
+
 def test_equal_schedules_are_not_compared(tmp_path: Path) -> None:
     tunesmith.tune(model(), log=tmp_path / "log.jsonl", **FEW)
     again = tunesmith.tune(model(), log=tmp_path / "log.jsonl", **FEW)
@@ -81,6 +86,7 @@ def test_a_record_that_made_the_model_slower_is_withdrawn(tmp_path: Path) -> Non
     assert line.error is not None and line.error.kind == "slower_in_model" and "take 20 us, and took 10 us before" in line.error.message
     used = [c.record for c in tunesmith.compile(model(), records=log).coverage if c.status == "used"]
     assert withdrawn.record not in used
+    assert report.tasks[0].best is None or report.tasks[0].best.identity != withdrawn.record
 
 
 def test_a_function_in_place_of_several_is_compared_with_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ from tunesmith.graph.importers.torch.sizes import Sizes
 from tunesmith.graph.ir.builder import RegionBuilder
 from tunesmith.graph.ir.node import Constant, Operand, TensorType, Value
 from tunesmith.ir.poly import Poly, poly
+from tunesmith.runtime.arrays import in_bfloat16
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import MissingExtraError, ModelImportError
 from tunesmith.support.registry import FUNCTION, Registry
@@ -73,6 +74,7 @@ class TorchCall:
         sizes: size symbols of the program.
         types: result types in torch.
         region: converter of sub-graphs: maps the module, the values of its inputs and a builder to the results.
+        draw: the seed, and the number of a stream that no other call has; None if the import has no seed.
     """
 
     name: str
@@ -80,6 +82,7 @@ class TorchCall:
     sizes: Sizes
     types: tuple[TensorType, ...]
     region: Callable[[Any, Sequence[Any], RegionBuilder], tuple[Any, ...]] | None = None
+    draw: Callable[[], tuple[Operand, int]] | None = None
 
     @property
     def shape(self) -> tuple[Poly, ...]:
@@ -108,11 +111,11 @@ class TorchCall:
         if dt.is_int(dtype) and isinstance(value, int):
             value = wrapped(value, dtype)
         with np.errstate(over="ignore"):
-            return Constant("c", np.asarray(value, dt.to_numpy(dtype)))
+            return Constant("c", array_of(value, dtype))
 
     def constant(self, values: Any, dtype: str) -> Constant:
         """A constant tensor."""
-        return Constant("c", np.asarray(values, dt.to_numpy(dtype)))
+        return Constant("c", array_of(values, dtype))
 
     def operand(self, x: Any, dtype: str | None = None) -> Operand:
         """A tensor, number or size as a tensor of type `dtype`, by default the result type."""
@@ -149,10 +152,10 @@ class TorchCall:
         return decided
 
     def product_type(self, *xs: Any) -> str:
-        """The type in which a product or quotient is computed.  Torch multiplies float16 by a number, or by a scalar tensor of another
-        type, in float32 and rounds the result once; other arithmetic rounds the number first."""
-        scalars = [x for x in xs if not isinstance(x, (Value, Constant)) or (not x.type.shape and x.type.dtype != "float16")]
-        return "float32" if self.dtype == "float16" and scalars else self.dtype
+        """The type in which a product or quotient is computed.  Torch multiplies float16 and bfloat16 by a number, or by a scalar tensor of
+        another type, in float32 and rounds the result once; other arithmetic rounds the number first."""
+        scalars = [x for x in xs if not isinstance(x, (Value, Constant)) or (not x.type.shape and x.type.dtype != self.dtype)]
+        return dt.widened(self.dtype) if scalars else self.dtype
 
     def axis(self, dim: int, rank: int) -> int:
         """A non-negative axis index."""
@@ -182,6 +185,12 @@ class TorchCall:
         while len(made) > 2:
             made[:2] = [self.emit(_FLOAT_FUNCTIONS[kind], *made[:2])]
         return self.emit(_FLOAT_FUNCTIONS[kind], *made)
+
+
+def array_of(values: Any, dtype: str) -> np.ndarray:
+    """Numbers as the data of a constant; bfloat16 is that of ml_dtypes."""
+    made = np.asarray(values, dt.to_numpy(dtype))
+    return in_bfloat16(made) if dtype == "bfloat16" else made
 
 
 def wrapped(value: int, dtype: str) -> int:

@@ -38,10 +38,10 @@ _register("selu.default", _unary("selu", alpha=1.6732632423543772, gamma=1.05070
 
 @converts("aten.round.decimals")
 def round_decimals(call: TorchCall, x: Operand, decimals: int) -> Operand:
-    """Round to decimals: scaled by a power of ten, rounded, and scaled back; torch computes float16 in float32."""
+    """Round to decimals: scaled by a power of ten, rounded, and scaled back; torch computes float16 and bfloat16 in float32."""
     if not dt.is_float(call.dtype):
         return x
-    wide = "float32" if call.dtype == "float16" else call.dtype
+    wide = dt.widened(call.dtype)
     power, made = call.number(10.0 ** abs(decimals), wide), call.operand(x, wide)
     first, second = ("multiply", "divide") if decimals >= 0 else ("divide", "multiply")
     return call.cast(call.emit(second, call.emit("round", call.emit(first, made, power)), power), call.dtype)
@@ -104,7 +104,7 @@ def softplus(call: TorchCall, x: Operand, beta: float, threshold: float) -> Oper
     return call.emit("where", call.emit("greater", scaled, call.operand(threshold)), x, made)
 
 
-_SOFTPLUS_IS_LINEAR = {"float16": 12.0, "float32": 18.0, "float64": 40.0}
+_SOFTPLUS_IS_LINEAR = {"bfloat16": 8.0, "float16": 12.0, "float32": 18.0, "float64": 40.0}
 """Inputs from which log(1 + exp(x)) - x is less than half a unit in the last place of x."""
 
 
@@ -156,14 +156,6 @@ _register(
 )
 
 
-@converts("aten.dropout.default")
-def dropout(call: TorchCall, x: Operand, p: float, train: bool) -> Operand:
-    """The identity in evaluation mode; refused in training mode."""
-    if train and p > 0:
-        call.refuse("it drops elements at random; call model.eval() before the import")
-    return x
-
-
 # ---- two operands -----------------------------------------------------------------------------------------------------------------------
 
 
@@ -204,7 +196,7 @@ def _sum(operator: str, swapped: bool = False, of_bools: str | None = None) -> C
     """Convert a + alpha * b, a - alpha * b, or b - alpha * a if `swapped`."""
 
     def convert(call: TorchCall, a: Any, b: Any, alpha: Any = 1) -> Operand:
-        wide = "float32" if call.dtype == "float16" and alpha != 1 else call.dtype
+        wide = call.dtype if alpha == 1 else dt.widened(call.dtype)
         x, y = call.operand(a, wide), call.operand(b, wide)
         if of_bools and call.dtype == "bool":
             return call.emit(of_bools, x, y)

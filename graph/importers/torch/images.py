@@ -150,7 +150,8 @@ def _bilinear(call: TorchCall, x: Operand, _: Any, corners: bool, *scales: Any) 
         low = np.minimum(at.astype(np.int64), old - 1)
         part = (at - low).astype(dt.to_numpy(call.dtype)).reshape([-1] + [1] * (3 - axis))
         ends = [call.emit("take", x, Constant("rows", rows), axis=axis) for rows in (low, np.minimum(low + 1, old - 1))]
-        weighted = [call.emit("multiply", e, Constant("weight", w)) for e, w in zip(ends, (1 - part, part), strict=True)]
+        shares = [call.constant(share, call.dtype) for share in (1 - part, part)]
+        weighted = [call.emit("multiply", e, share) for e, share in zip(ends, shares, strict=True)]
         x = call.emit("add", *weighted)
     return x
 
@@ -174,7 +175,7 @@ def _antialiased(kernel: Any, reach: float) -> Any:
             if x.type.shape[axis].const is None or call.shape[axis].const is None:
                 call.refuse("antialiasing of an image of dynamic shape is not supported; fix its height and width")
             matrix = _weights(x.type.shape[axis].as_int(), call.shape[axis].as_int(), corners, scale, kernel, reach)
-            weights = Constant("weights", matrix.astype(dt.to_numpy(call.dtype)))
+            weights = call.constant(matrix, call.dtype)
             x = call.emit("matmul", weights, x) if axis == 2 else call.emit("matmul", x, Constant("weights", weights.data.T.copy()))
         return x
 

@@ -10,9 +10,10 @@ All unsupported operators are collected and reported in one error.
 
 from __future__ import annotations
 
+import itertools
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from tunesmith.graph.importers.torch import nn as _nn
 from tunesmith.graph.importers.torch import ordering as _ordering
 from tunesmith.graph.importers.torch import pooling as _pooling
 from tunesmith.graph.importers.torch import quantized as _quantized
+from tunesmith.graph.importers.torch import random as _random
 from tunesmith.graph.importers.torch import reductions as _reductions
 from tunesmith.graph.importers.torch import shapes as _shapes
 from tunesmith.graph.importers.torch.call import TORCH_OPERATORS, SizeNumber, TorchCall, import_torch
@@ -38,12 +40,13 @@ from tunesmith.graph.ir.node import Constant, Operand, TensorType, Value
 from tunesmith.ir.expr import Const, Expr, IsNegative
 from tunesmith.ir.function import IRModule
 from tunesmith.ir.poly import Poly
+from tunesmith.runtime.arrays import in_bfloat16
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import ModelImportError, UserError
 
 __all__ = ["TORCH_OPERATORS", "from_torch"]
 
-CONVERTERS = (_creation, _elementwise, _images, _indexing, _nn, _ordering, _pooling, _quantized, _reductions, _shapes)
+CONVERTERS = (_creation, _elementwise, _images, _indexing, _nn, _ordering, _pooling, _quantized, _random, _reductions, _shapes)
 """Modules that register converters in TORCH_OPERATORS when they are imported."""
 
 DECOMPOSED = ("addmv",)
@@ -51,7 +54,13 @@ DECOMPOSED = ("addmv",)
 
 
 def from_torch(
-    model: Any, example_inputs: Any = None, dynamic_shapes: Any = None, name: str = "main", *, drop_buffer_writes: bool = False
+    model: Any,
+    example_inputs: Any = None,
+    dynamic_shapes: Any = None,
+    name: str = "main",
+    *,
+    drop_buffer_writes: bool = False,
+    seed: str | None = None,
 ) -> IRModule:
     """Import a torch model as a module with one graph function.
 
@@ -62,6 +71,8 @@ def from_torch(
         name: function name.
         drop_buffer_writes: leave out writes to buffers, such as the running statistics of batch normalisation in training mode; a
             function has no side effects.  By default they are refused.
+        seed: name of an additional last input, one int64 number, from which operators that draw random numbers compute them: equal seeds
+            give equal results.  Without it they are refused.  The distributions are those of torch, the numbers are not.
     Returns:
         A module whose function has the input tensors as parameters and the output tensors as results, flattened in torch's pytree
             order.  Arguments that are not tensors keep their example values; outputs that are None are dropped.
@@ -77,7 +88,8 @@ def from_torch(
         else:
             program = _export(torch, model, example_inputs, dynamic_shapes)
         decomposed = _decomposed(torch, program)
-        return IRModule({name: _Import(decomposed, dynamic_shapes, name, drop_buffer_writes, traced=program).function()})
+        importing = _Import(decomposed, dynamic_shapes, name, drop_buffer_writes, traced=program, seed=seed)
+        return IRModule({name: importing.function()})
 
 
 def _export(torch: Any, model: Any, example_inputs: Any, dynamic_shapes: Any) -> Any:
@@ -125,7 +137,16 @@ def _decompositions(torch: Any) -> Any:
 class _Import:
     """Conversion of one exported program to a graph function."""
 
-    def __init__(self, program: Any, dynamic_shapes: Any, name: str, drop_buffer_writes: bool = False, *, traced: Any = None) -> None:
+    def __init__(
+        self,
+        program: Any,
+        dynamic_shapes: Any,
+        name: str,
+        drop_buffer_writes: bool = False,
+        *,
+        traced: Any = None,
+        seed: str | None = None,
+    ) -> None:
         self.drop_buffer_writes = drop_buffer_writes
         self.program, self.traced = program, program if traced is None else traced
         self.dynamic_shapes = dynamic_shapes
@@ -135,11 +156,17 @@ class _Import:
         self.torch = import_torch()
         self._shared: dict[tuple[Any, ...], Constant] = {}
         self._below_zero: set[Poly] = set()
+        self._seed_name = seed
+        self._streams = itertools.count()
+        self.draw: Callable[[], tuple[Operand, int]] | None = None
 
     def function(self) -> Any:
         """The graph function; ModelImportError that lists all unsupported operators."""
         graph = self.program.graph
         env = self._inputs([n for n in graph.nodes if n.op == "placeholder"])
+        if self._seed_name is not None:
+            seed = self.builder.input(self._seed_name, (), "int64")
+            self.draw = lambda: (seed, next(self._streams))
         self._assumptions(env)
         returned = RegionImport(self, self.program.graph_module, env, self.builder).run()
         self.builder.output(*self._results(returned))
@@ -163,7 +190,8 @@ class _Import:
         for node, spec in zip(placeholders, given, strict=True):
             value = node.meta.get("val")
             if spec.kind.name in ("PARAMETER", "BUFFER", "CONSTANT_TENSOR"):
-                env[node] = self._weight(node, spec.target)
+                weight = self._weight(node, spec.target)
+                env.update({} if weight is None else {node: weight})
             elif spec.kind.name != "USER_INPUT":
                 self.unsupported.add(f"input of kind {spec.kind.name}", node, "inputs must be tensors, parameters or buffers")
             elif isinstance(value, self.torch.Tensor):
@@ -211,13 +239,19 @@ class _Import:
                 self.unsupported.add(f"tensor {name}", node, str(error))
                 return None
             # Copy, so that further training of the model does not change the constants.
-            self._shared[key] = Constant(name, np.array(tensor.detach().cpu().numpy(), order="C"))
+            self._shared[key] = Constant(name, self._array(tensor.detach().cpu()))
         return self._shared[key]
+
+    def _array(self, tensor: Any) -> np.ndarray:
+        """A copy of the elements; bfloat16 is that of ml_dtypes."""
+        if tensor.dtype == self.torch.bfloat16:
+            return in_bfloat16(np.array(tensor.float().numpy(), order="C"))
+        return np.array(tensor.numpy(), order="C")
 
     def type_of(self, tensor: Any) -> TensorType:
         """The graph type of a torch tensor; ModelImportError for unsupported element types."""
         dtype = str(tensor.dtype).removeprefix("torch.")
-        if dtype not in dt.SCALARS or dtype == "bfloat16" or tensor.is_sparse or tensor.is_quantized:
+        if dtype not in dt.SCALARS or tensor.is_sparse or tensor.is_quantized:
             raise ModelImportError(f"tensors of {dtype} cannot be imported; convert the model and its inputs, model.float() for example")
         return TensorType(tuple([self.sizes.poly(s) for s in tensor.shape]), dtype)
 

@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from tunesmith.graph.importers.torch.call import TORCH_OPERATORS, SizeNumber, TorchCall, converts
+from tunesmith.graph.importers.torch.random import dropped
 from tunesmith.graph.ir.node import Operand, TensorType
 from tunesmith.ir.poly import Poly, product
+from tunesmith.support import dtype as dt
 
 # ---- products ---------------------------------------------------------------------------------------------------------------------------
 
@@ -113,8 +115,6 @@ def attention(
 
     A row that is masked entirely, by False or -inf, gives zeros, as in torch.
     """
-    if dropout > 0:
-        call.refuse("it drops elements at random; call model.eval() before the import")
     if grouped:
         heads = query.type.shape[-3]
         key, value = [_with_heads(call, x, heads) for x in (key, value)]
@@ -131,7 +131,7 @@ def attention(
         weights = call.emit("softmax", call.emit("where", mask, scores, call.operand(-math.inf)), axis=-1)
     else:
         weights = _masked_softmax(call, scores, mask)
-    return call.emit("matmul", weights, value)
+    return call.emit("matmul", dropped(call, weights, dropout)[0], value)
 
 
 def _masked_softmax(call: TorchCall, scores: Operand, mask: Operand) -> Operand:
@@ -192,8 +192,8 @@ def _statistics(call: TorchCall, x: Operand) -> tuple[Operand, Operand]:
 def _batch_norm_of_batch(
     call: TorchCall, x: Operand, weight: Operand | None, bias: Operand | None, eps: float
 ) -> tuple[Operand, Operand, Operand]:
-    """Batch normalisation by the statistics of the batch, with the mean and the variance; float16 has them in float32."""
-    wide = call.operand(x, "float32" if x.type.dtype == "float16" else x.type.dtype)
+    """Batch normalisation by the statistics of the batch, with the mean and the variance; float16 and bfloat16 have them in float32."""
+    wide = call.operand(x, dt.widened(x.type.dtype))
     mean, variance = _statistics(call, wide)
     narrow = [call.cast(t, x.type.dtype) for t in (mean, variance)]
     return _batch_norm(call, x, weight, bias, narrow[0], narrow[1], 0.0, eps), mean, variance
@@ -283,7 +283,7 @@ TORCH_OPERATORS.register("aten.native_layer_norm.default", lambda call, *args: [
 @converts("aten.rms_norm.default")
 def rms_norm(call: TorchCall, x: Operand, shape: Sequence[Any], weight: Operand | None, eps: float | None) -> Operand:
     """RMS normalisation over the last axes; the default eps depends on the element type."""
-    small = {"float16": 2.0**-10, "float32": 2.0**-23, "float64": 2.0**-52}[call.dtype] if eps is None else eps
+    small = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-23, "float64": 2.0**-52}[call.dtype] if eps is None else eps
     return _with_affine(call, "rms_norm", x, weight, None, axes=tuple(range(-len(shape), 0)), eps=small)
 
 

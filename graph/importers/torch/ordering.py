@@ -155,7 +155,7 @@ for _operator in ("cummax", "cummin"):
 @converts("aten._cdist_forward.default")
 def cdist(call: TorchCall, a: Operand, b: Operand, order: float, _: Any) -> Operand:
     """The distance of each row of a to each row of b."""
-    wide = "float32" if call.dtype == "float16" else call.dtype
+    wide = dt.widened(call.dtype)
     left, right = [call.emit("expand_dims", call.operand(v, wide), axes=(axis,)) for v, axis in ((a, -2), (b, -3))]
     return call.cast(norm_of(call, call.emit("subtract", left, right), order, (-1,)), call.dtype)
 

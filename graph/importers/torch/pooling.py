@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tunesmith.graph.importers.torch.call import TORCH_OPERATORS, TorchCall, converts
+from tunesmith.graph.importers.torch.call import TORCH_OPERATORS, TorchCall, array_of, converts
 from tunesmith.graph.importers.torch.images import each_axis, sides
 from tunesmith.graph.importers.torch.reductions import reduced
 from tunesmith.graph.ir.node import Constant, Operand
@@ -120,8 +120,8 @@ def _along(call: TorchCall, x: Operand, axis: int, new: int, mean: bool) -> Oper
     if not counts.all():
         made = call.emit("where", Constant("inside", counts.reshape(*counts.shape, *beyond)), made, call.operand(0.0, x.type.dtype))
     total = call.emit("sum", made, axes=(axis + 1,), keepdims=False)
-    sizes = counts.sum(1).reshape(-1, *beyond).astype(dt.to_numpy(x.type.dtype))
-    return call.emit("divide", total, Constant("sizes", sizes))
+    sizes = counts.sum(1).reshape(-1, *beyond)
+    return call.emit("divide", total, call.constant(sizes, x.type.dtype))
 
 
 def _adaptive(dims: int, operator: str, reduction: str) -> Any:
@@ -139,7 +139,7 @@ def _adaptive(dims: int, operator: str, reduction: str) -> Any:
         if all(i.as_int() % o.as_int() == 0 for i, o in zip(inner, outer, strict=True)):
             kernel = [i.as_int() // o.as_int() for i, o in zip(inner, outer, strict=True)]
             return _pool(call, operator, x, kernel, kernel, 0, dims)
-        made = call.cast(x, "float32") if reduction == "mean" and x.type.dtype == "float16" else x
+        made = call.cast(x, dt.widened(x.type.dtype)) if reduction == "mean" else x
         for d, (i, o) in enumerate(zip(inner, outer, strict=True)):
             if i != o:
                 made = _along(call, made, rank - dims + d, o.as_int(), reduction == "mean")
@@ -213,7 +213,7 @@ def col2im(call: TorchCall, x: Operand, size: Any, kernel: Any, dilation: Any, p
     counts = [(e.as_int() + 2 * p - r) // s + 1 for e, p, r, s in zip((height, width), pads, reach, strides, strict=True)]
     channels = columns.type.shape[1].as_int() // taps
     blocks = call.reshaped(columns, (columns.type.shape[0], channels * taps, *counts))
-    places = np.tile(np.eye(taps).reshape(taps, 1, *kernels), (channels, 1, 1, 1)).astype(dt.to_numpy(x.type.dtype))
+    places = array_of(np.tile(np.eye(taps).reshape(taps, 1, *kernels), (channels, 1, 1, 1)), x.type.dtype)
     rest = [e.as_int() - ((n - 1) * s - 2 * p + r) for e, n, s, p, r in zip((height, width), counts, strides, pads, reach, strict=True)]
     made = call.emit(
         "conv2d_transpose",

@@ -9,6 +9,7 @@ from typing import Any
 from tunesmith.graph.importers.torch.call import TORCH_OPERATORS, Converter, TorchCall, converts
 from tunesmith.graph.ir.node import Operand
 from tunesmith.ir.poly import product
+from tunesmith.support import dtype as dt
 
 
 def _axes(call: TorchCall, x: Operand, dims: Any) -> tuple[int, ...]:
@@ -85,7 +86,7 @@ TORCH_OPERATORS.register("aten.min.dim", _extreme("min"))
 
 
 def _variance(call: TorchCall, x: Operand, dims: Any, correction: Any, keepdim: bool) -> tuple[Operand, Operand]:
-    """Variance with divisor max(n - correction, 0), and mean.  float16 is computed in float32, since squares overflow."""
+    """Variance with divisor max(n - correction, 0), and mean.  float16 and bfloat16 are computed in float32."""
     wide = _wide(call)
     x = call.operand(x, wide)
     mean = reduced(call, "mean", x, dims, True)
@@ -104,7 +105,7 @@ def _variance(call: TorchCall, x: Operand, dims: Any, correction: Any, keepdim: 
 
 def _wide(call: TorchCall) -> str:
     """The accumulation type."""
-    return "float32" if call.dtype == "float16" else call.dtype
+    return dt.widened(call.dtype)
 
 
 TORCH_OPERATORS.register("aten.var.correction", lambda call, x, dims, correction, keepdim: _variance(call, x, dims, correction, keepdim)[0])

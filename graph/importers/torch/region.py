@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
-from tunesmith.graph.importers.torch.call import TORCH_OPERATORS, Converted, SizeNumber, TorchCall
+from tunesmith.graph.importers.torch.call import TORCH_OPERATORS, Converted, SizeNumber, TorchCall, array_of
 from tunesmith.graph.importers.torch.sizes import Sizes, is_unbacked
 from tunesmith.graph.importers.torch.unsupported import UnsupportedOperators
 from tunesmith.graph.ir.builder import RegionBuilder
 from tunesmith.graph.ir.node import Constant, Operand, TensorType, Value
-from tunesmith.support import dtype as dt
 from tunesmith.support.errors import ModelImportError, UserError
 
 _ASSERTIONS = ("aten._assert_scalar.default", "aten._assert_tensor_metadata.default", "aten._assert_async.msg")
+_RANGES = ("aten.sym_constrain_range.default", "aten.sym_constrain_range_for_size.default")
+_ITEMS = ("aten.item.default", "aten._local_scalar_dense.default")
+"""Operators that give an element of a tensor as a number."""
 
 
 class Owner(Protocol):
@@ -30,6 +32,8 @@ class Owner(Protocol):
 
     def type_of(self, tensor: Any) -> TensorType:
         """The graph type of a program tensor."""
+
+    draw: Callable[[], tuple[Operand, int]] | None
 
     def assume(self, condition: Any) -> None:
         """Assume a sympy condition on sizes that the program asserts."""
@@ -73,7 +77,10 @@ class RegionImport:
         found = self.module
         for part in node.target.split("."):
             found = getattr(found, part)
-        return self.owner.constant(node, node.target, found) if isinstance(found, self.owner.torch.Tensor) else found
+        if not isinstance(found, self.owner.torch.Tensor):
+            return found
+        made = self.owner.constant(node, node.target, found)
+        return _MISSING if made is None else made
 
     def _node(self, node: Any) -> Any:
         """The value of a node; for an unsupported node an unknown of its type, so that the import can continue."""
@@ -83,7 +90,7 @@ class RegionImport:
                 return self._assertion(node)
             if name == "_operator.getitem" and not isinstance(node.meta.get("val"), self._numbers):
                 return self._item(node)
-            if not node.users:
+            if not node.users or name in _RANGES or (name in _ITEMS and self._is_only_asserted(node)):
                 return _MISSING
             if (empty := self._without_elements(node)) is not None:
                 return empty
@@ -100,16 +107,25 @@ class RegionImport:
             self.owner.unsupported.add(name, node, str(error), error.__cause__)
             return self._unknown(node)
 
+    def _is_only_asserted(self, node: Any) -> bool:
+        """Whether only assertions use a number; those about data are not checked."""
+        names = {user: operator_name(user.target) if user.op == "call_function" else user.op for user in node.users}
+        return all(
+            name in (*_ASSERTIONS, *_RANGES)
+            or (isinstance(user.meta.get("val"), self._numbers) and name.startswith("_operator.") and self._is_only_asserted(user))
+            for user, name in names.items()
+        )
+
     def _without_elements(self, node: Any) -> Constant | None:
         """The result of a node with no elements, which needs no computation; else None."""
         value = node.meta.get("val")
         if not isinstance(value, self.owner.torch.Tensor) or any(type(e) is not int for e in value.shape) or 0 not in value.shape:
             return None
         (type_,) = self._types(node)
-        return Constant(node.name, np.zeros(tuple(value.shape), dt.to_numpy(type_.dtype)))
+        return Constant(node.name, array_of(np.zeros(tuple(value.shape)), type_.dtype))
 
     def _converted(self, node: Any, name: str, args: Sequence[Any]) -> Converted:
-        call = TorchCall(node.name, self.builder, self.owner.sizes, self._types(node), self._subregion)
+        call = TorchCall(node.name, self.builder, self.owner.sizes, self._types(node), self._subregion, self.owner.draw)
         try:
             made = TORCH_OPERATORS.get(name)(call, *args)
         except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError) as error:

@@ -21,7 +21,6 @@ _HINTS = {
     "aten.rand": _RANDOM,
     "aten.bernoulli": _RANDOM,
     "aten.multinomial": _RANDOM,
-    "aten.native_dropout": "call model.eval() before the import",
     "aten.bincount": f"{_DATA_DEPENDENT.partition(';')[0]}, even with minlength; use zeros(n).scatter_add, or one_hot(x, n).sum(0)",
     "aten._fft_r2c": _COMPLEX,
     "aten._fft_c2c": _COMPLEX,

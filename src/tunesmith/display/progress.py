@@ -44,6 +44,10 @@ class ProgressView:
         """Print a remark above the progress."""
         self._console.print(printable(f"! {text}", "yellow"), soft_wrap=True)
 
+    def say(self, text: str) -> None:
+        """Print what happens next, for steps without progress of their own."""
+        self._console.print(printable(text), highlight=False, soft_wrap=True)
+
     def show(self, progress: Progress) -> None:
         """The callback of a search: update one task."""
         self._tasks[progress.task.name] = progress

@@ -21,6 +21,7 @@ from tunesmith.costmodel.models.registry import find_model, make_model
 from tunesmith.display.model_check import ModelCheck
 from tunesmith.display.progress import ProgressView
 from tunesmith.display.report import Report, TaskReport, noise_notes
+from tunesmith.display.tables import plural
 from tunesmith.display.tensorboard import TensorBoardScalars
 from tunesmith.driver.check_model import can_check, check_model
 from tunesmith.driver.compile import as_target
@@ -144,9 +145,11 @@ def tune(
         run = _Search(measurer, database, scheduler, trials, seed, leaders, shown)
         report = run.run(tasks, groups, lambda task: make_sampler(kind, task, lambda: make_model(maker, seed), seed))
         notes += [*noise_notes(report.tasks, None if log is None else str(log), leaders > 0), *_space_notes(tasks)]
-        if target.is_cpu and not isinstance(workers, str) and not report.interrupted:
+        if models and target.is_cpu and not isinstance(workers, str) and not report.interrupted:
+            if progress:
+                view.say(f"compiling and timing {plural(len(models), 'model')} as a whole, with the records before and after the search")
             checks, failed = _checks(models, target, before, database, tasks, growth, journal)
-            report, notes = dataclasses.replace(report, models=checks), notes + failed
+            report, notes = _checked(report, checks, database, target), notes + failed
         if not any(t.trials for t in report.tasks):
             notes = [note for note in notes if note not in once]  # the progress has it, and no sampler was asked
         report = dataclasses.replace(_with_equal_programs(report, named), notes=tuple(notes))
@@ -155,6 +158,16 @@ def tune(
             manifest["outcome"] = failure
     return_free_memory()
     return report
+
+
+def _checked(report: Report, checks: tuple[ModelCheck, ...], database: Database, target: Target) -> Report:
+    """The report with the comparisons, and without withdrawn records as the best ones."""
+    gone = {w.record for check in checks for w in check.withdrawn}
+    tasks = [
+        dataclasses.replace(t, best=database.best(t.digest, target.to_json())) if t.best is not None and t.best.identity in gone else t
+        for t in report.tasks
+    ]
+    return dataclasses.replace(report, models=checks, tasks=tuple(tasks))
 
 
 def _settings(

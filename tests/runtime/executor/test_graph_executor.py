@@ -180,9 +180,24 @@ def test_bfloat16_is_passed_unchanged() -> None:
     np.testing.assert_array_equal(ex(torch.from_numpy(X).bfloat16()), X)
     with pytest.raises(RunError, match="expected bfloat16, got uint16"):
         ex(X.astype("uint16"))
-    program["outputs"][0][1] = program["tensors"][3][2] = "bfloat16"
-    with pytest.raises(RunError, match=r"output y: bfloat16\[2, 3\] cannot be a numpy array"):
-        GraphExecutor(program, CONSTANTS, {"widen": widen})
+
+
+def test_bfloat16_results_are_arrays_of_ml_dtypes() -> None:
+    program = simple()
+    program["outputs"], program["tensors"] = [["y", "bfloat16", [2, 3]]], program["tensors"][:4]
+    program["tensors"][3][2] = "bfloat16"
+    program["calls"] = [["narrow", [0], [3], []]]
+
+    def narrow(a: np.ndarray, b: np.ndarray) -> None:
+        b[...] = (a.view(np.uint32) >> 16).astype(np.uint16)
+
+    ex = GraphExecutor(program, CONSTANTS, {"narrow": narrow})
+    y = ex(X)
+    assert y.dtype.name == "bfloat16" and np.array_equal(y.astype(np.float32), X)
+    ex.set_input(0, X + 1)
+    ex.run()
+    kept = ex.get_output("y")
+    assert kept.dtype.name == "bfloat16" and np.array_equal(kept.astype(np.float32), X + 1)
 
 
 def test_python_functions() -> None:

@@ -435,7 +435,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str]] = {
     "attention_dropout": (lambda x: F.scaled_dot_product_attention(x, x, x, dropout_p=0.5), ((1, 1, 3, 4),), "model.eval()"),
     "mode": (lambda x: x.mode(0).values, ((3,),), "aten.mode.default: there is no converter for this operator"),
     "large_source": (lambda x: x.scatter(1, torch.tensor([[1], [0]]), x), ((2, 3),), "differ in shape"),
-    "bfloat16": (lambda x: x.bfloat16() + 1, ((4,),), "tensors of bfloat16 cannot be imported"),
+    "complex": (lambda x: (x.to(torch.complex64) + 1).real, ((4,),), "tensors of complex64 cannot be imported"),
 }
 
 
