@@ -1,8 +1,9 @@
 """Convert lowered graph functions to steps with storage assignment, the input of both program emitters.
 
-A function is in lowered form if its bindings call functions of the module, create views (an operator with `view=True`), or branch.
-Calls of graph functions are inlined, and each value is assigned its storage.  Views alias their operand.  A result of the function or of
-a branch is computed directly in its storage if a call computes it, and copied otherwise.
+A function is in lowered form if its bindings call functions of the module, create views (an operator with `view=True`), branch, or loop.
+A loop becomes the steps of all its iterations, which call the same functions.  Calls of graph functions are inlined, and each value is
+assigned its storage.  Views alias their operand.  A result of the function or of a branch is computed directly in its storage if a call
+computes it, and copied otherwise.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tunesmith.graph.ir.function import GraphFunc
-from tunesmith.graph.ir.node import Binding, CallFunction, If, Operand, Region, TensorType, Value
+from tunesmith.graph.ir.node import Binding, CallFunction, If, Loop, Operand, Region, TensorType, Value
 from tunesmith.graph.ir.node import Call as OperatorCall
 from tunesmith.graph.ir.operator import GRAPH_OPERATORS
+from tunesmith.graph.passes.store_rows import sizes_of_row
 from tunesmith.ir.expr import Binary, Const, Expr, IsNegative, Not
 from tunesmith.ir.function import IRModule, PrimFunc
-from tunesmith.ir.poly import Poly, Var, substitute
+from tunesmith.ir.poly import Poly, Var, poly, substitute
 from tunesmith.support.errors import BuildError
 
 
@@ -141,6 +143,8 @@ class _Lowering:
                 steps += self._call(b.operation, args, results, sizes, calls)
             elif isinstance(b.operation, If):
                 steps.append(self._branch(b.operation, args[0], results, known, sizes, calls))
+            elif isinstance(b.operation, Loop):
+                steps += self._loop(b.operation, args, results, known, sizes, calls)
             else:
                 self._view(b, b.operation, args, results)
         return steps, tuple([_bound(r, known) for r in region.results])
@@ -178,6 +182,30 @@ class _Lowering:
         branches = [self.region(region, known, sizes, calls) for region in (branch.then, branch.otherwise)]
         then, otherwise = [self.assign_results(steps, made, results) for steps, made in branches]
         return BranchStep(condition, then, otherwise, results)
+
+    def _loop(
+        self, loop: Loop, initial: Sequence[Operand], results: tuple[Value, ...], known: Env, sizes: Sizes, calls: tuple[str, ...]
+    ) -> list[Step]:
+        """The steps of all iterations; each stores its rows in the storage of the results."""
+        count = len(loop.params)
+        if len(loop.stores) != len(results) - count:
+            raise BuildError(
+                f"{self._form.name}: the loop for {results[0].name} has no functions that store its rows. "
+                "Lower the graph first, for example with graph.passes.legalise"
+            )
+        steps: list[Step] = []
+        carried = tuple(initial)
+        for t in range(loop.trips):
+            env = {**known, **dict(zip(loop.params, carried, strict=True))}
+            more, made = self.region(loop.body, env, {**sizes, loop.index: poly(t)}, calls)
+            rows = zip(loop.stores, made[count:], results[count:], loop.body.results[count:], strict=True)
+            for store, row, target, declared in rows:
+                own = [_sized(poly(v), sizes) for v in sizes_of_row(declared.type)]
+                more.append(CallStep(store, (row,), (target,), (poly(t), *own)))
+            steps += more
+            carried = made[:count]
+        self._form.aliases.update(zip(results, carried, strict=False))
+        return steps
 
     def _view(self, b: Binding, call: OperatorCall, args: Sequence[Operand], results: Sequence[Value]) -> None:
         if not GRAPH_OPERATORS.get(call.operator).view:

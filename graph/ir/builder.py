@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from tunesmith.graph.ir.function import GraphFunc
-from tunesmith.graph.ir.node import Binding, Call, CallFunction, Constant, If, Operand, Operation, Region, TensorType, Value
+from tunesmith.graph.ir.node import Binding, Call, CallFunction, Constant, If, Loop, Operand, Operation, Region, TensorType, Value
 from tunesmith.graph.ir.operator import GRAPH_OPERATORS
 from tunesmith.ir.expr import Expr
-from tunesmith.ir.poly import Index, Poly, poly
+from tunesmith.ir.poly import Index, Poly, Var, poly
 from tunesmith.support.errors import ScriptError
 
 Results = Value | tuple[Value, ...]
@@ -87,6 +87,37 @@ class RegionBuilder:
         if types[0] != types[1]:
             raise ScriptError(f"if: the result types of the regions differ: {types[0]} and {types[1]}")
         return self._results(self.bind(If(condition, branches[0], branches[1]), types[0], name))
+
+    def loop(
+        self,
+        trips: int,
+        initial: Sequence[Operand],
+        body: Callable[..., tuple[Sequence[Operand], Sequence[Operand]]],
+        name: str = "loop",
+        index: str = "t",
+    ) -> tuple[Value, ...]:
+        """Append a loop; the results are the carried values after it, and the rows of all iterations.
+
+        Args:
+            trips: number of iterations.
+            initial: carried values before the first iteration.
+            body: receives a builder, the number of the iteration as a size, and the carried values; returns the next carried values and
+                the rows.
+            name: name of the results.
+            index: name of the size.
+        Raises:
+            ScriptError: there is no iteration, or the carried values change their number or types.
+        """
+        if isinstance(trips, bool) or not isinstance(trips, int) or trips < 1:
+            raise ScriptError(f"loop: there must be at least one iteration, got {trips!r}")
+        counter, builder = Var(index), RegionBuilder()
+        params = tuple([Value(getattr(o, "name", name), o.type) for o in initial])
+        following, rows = body(builder, counter, *params)
+        types, made = [p.type for p in params], [o.type for o in following]
+        if types != made:
+            raise ScriptError(f"loop: the carried values are {types}, but the region computes {made} for the next iteration")
+        op = Loop(counter, trips, tuple(initial), params, Region(tuple(builder.bindings), (*following, *rows)))
+        return self.bind(op, op.types, name)
 
     def bind(self, operation: Operation, types: Iterable[TensorType], name: str = "v") -> tuple[Value, ...]:
         """Append an operation with these result types, without checks; for passes."""

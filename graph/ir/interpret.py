@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tunesmith.graph.ir.function import GraphFunc
-from tunesmith.graph.ir.node import Call, CallFunction, Constant, If, Operand, Region, TensorType, Value
+from tunesmith.graph.ir.node import Call, CallFunction, Constant, If, Loop, Operand, Region, TensorType, Value
 from tunesmith.graph.ir.operator import GRAPH_OPERATORS
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.expr import Expr
@@ -122,11 +122,24 @@ class _Frame:
             op = b.operation
             if isinstance(op, If):
                 made: Sequence[np.ndarray] = self.region(op.then if self.array(op.condition)[()] else op.otherwise)
+            elif isinstance(op, Loop):
+                made = self.loop(op)
             else:
                 args = [self.array(a) for a in op.args]
                 made = self.operator(op, args, b.results) if isinstance(op, Call) else self.function(op, args)
             self.env.update(zip(b.results, made, strict=True))
         return [self.array(r) for r in region.results]
+
+    def loop(self, op: Loop) -> list[np.ndarray]:
+        outside, carried, rows = self.sizes, [self.array(o) for o in op.initial], []
+        for t in range(op.trips):
+            self.sizes = {**outside, op.index: t}
+            self.env.update(zip(op.params, carried, strict=True))
+            made = self.region(op.body)
+            carried = made[: len(op.params)]
+            rows.append(made[len(op.params) :])
+        self.sizes = outside
+        return [*carried, *[np.stack(column) for column in zip(*rows, strict=True)]]
 
     def operator(self, op: Call, args: list[np.ndarray], results: tuple[Value, ...]) -> Sequence[np.ndarray]:
         with np.errstate(all="ignore"):

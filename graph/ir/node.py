@@ -1,21 +1,21 @@
 """Define the nodes of graph functions: tensor types, values, constants, operations, bindings and regions.
 
 A binding computes one or several tensors by an operation: a call of an operator of `graph.operators`, a call of a function of the
-module, or an `if` with two regions.  There are no tuples of tensors: an operation has several results instead (as in MLIR; Relax
-nests tuples).  Extents are index expressions.
+module, an `if` with two regions, or a loop over a region.  There are no tuples of tensors: an operation has several results instead (as in
+MLIR; Relax nests tuples).  Extents are index expressions.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from tunesmith.ir.poly import Index, Poly, poly
+from tunesmith.ir.poly import Index, Poly, Var, poly
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import ScriptError
 
@@ -173,7 +173,43 @@ class If:
         return (self.condition,)
 
 
-Operation = Call | CallFunction | If
+@dataclass(frozen=True, eq=False, slots=True)
+class Loop:
+    """Evaluate a region several times, with values that are carried from one iteration to the next (as `scan` of JAX and ONNX).
+
+    The results are the carried values after the last iteration, and then for each other result of the region the results of all
+    iterations, as rows of one tensor.
+
+    Attributes:
+        index: the number of the iteration, from 0 on: a size in the region, for attributes such as that of `row`.
+        trips: number of iterations, at least 1.
+        initial: the carried values before the first iteration.
+        params: the carried values in the region.
+        body: its results are the next carried values, and the rows.
+        stores: once the functions of the region are lowered, the function that stores each row: store(row, all rows, index).
+    """
+
+    index: Var
+    trips: int
+    initial: tuple[Operand, ...]
+    params: tuple[Value, ...]
+    body: Region
+    stores: tuple[str, ...] = ()
+
+    @property
+    def args(self) -> tuple[Operand, ...]:
+        """The initial values; `used` also yields the operands of the region."""
+        return self.initial
+
+    @property
+    def types(self) -> tuple[TensorType, ...]:
+        """The types of the results."""
+        made = [r.type for r in self.body.results]
+        rows = [TensorType((poly(self.trips), *t.shape), t.dtype) for t in made[len(self.params) :]]
+        return (*made[: len(self.params)], *rows)
+
+
+Operation = Call | CallFunction | If | Loop
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -200,13 +236,18 @@ def expressions(value: Attribute) -> list[Poly]:
 
 
 def regions(operation: Operation) -> tuple[Region, ...]:
-    """The regions of an operation: two for `If`, else none."""
-    return (operation.then, operation.otherwise) if isinstance(operation, If) else ()
+    """The regions of an operation: two of an `If`, one of a `Loop`, else none."""
+    if isinstance(operation, If):
+        return operation.then, operation.otherwise
+    return (operation.body,) if isinstance(operation, Loop) else ()
 
 
 def with_branches(b: Binding, rewrite: Callable[[Region], Region]) -> Binding:
-    """The binding with both regions of its `if` rewritten; `b` itself if they are unchanged, or if it is no `if`."""
+    """The binding with the regions of its `if` or loop rewritten; `b` itself if they are unchanged, or if it has none."""
     op = b.operation
+    if isinstance(op, Loop):
+        body = rewrite(op.body)
+        return b if body is op.body else Binding(b.results, replace(op, body=body))
     if not isinstance(op, If):
         return b
     then, otherwise = rewrite(op.then), rewrite(op.otherwise)
@@ -227,6 +268,7 @@ def used(operation: Operation) -> Iterator[Operand]:
     yield from operation.args
     for region in regions(operation):
         bound = {v for b in region.bindings for v in b.results}
+        bound.update(operation.params if isinstance(operation, Loop) else ())
         inner = [o for b in region.bindings for o in used(b.operation)]
         yield from [o for o in (*inner, *region.results) if o not in bound]
 

@@ -238,6 +238,7 @@ _LIBRARY: dict[str, tuple[str, ...]] = {
         "pad",
         "permute_dims",
         "reshape",
+        "row",
         "split",
         "squeeze",
         "strided_slice",

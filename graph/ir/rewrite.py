@@ -14,10 +14,11 @@ The operands of an operation are replaced and its regions rewritten before it is
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tunesmith.graph.ir.builder import RegionBuilder
 from tunesmith.graph.ir.function import GraphFunc
-from tunesmith.graph.ir.node import Binding, Call, CallFunction, If, Operand, Operation, Region, TensorType, Value
+from tunesmith.graph.ir.node import Binding, Call, CallFunction, If, Loop, Operand, Operation, Region, TensorType, Value
 from tunesmith.graph.ir.verify import infer
 from tunesmith.support.errors import ScriptError
 
@@ -33,7 +34,7 @@ class Rewriter:
 
     @property
     def in_branch(self) -> bool:
-        """Whether the visited operation is in a region of an `if`, whose values cannot be used outside."""
+        """Whether the visited operation is in a region of an `if` or a loop, whose values cannot be used outside."""
         return self._branches > 0
 
     def made_by(self, o: Operand) -> Call | None:
@@ -107,6 +108,11 @@ class Rewriter:
     def _operation(self, old: Operation) -> Operation:
         """The operation with replaced operands; `old` itself if none changed."""
         args = self._operands(old.args)
+        if isinstance(old, Loop):
+            self._branches += 1
+            body = self._region(old.body)
+            self._branches -= 1
+            return old if args is old.args and body is old.body else replace(old, initial=args, body=body)
         if isinstance(old, If):
             self._branches += 1
             then, otherwise = self._region(old.then), self._region(old.otherwise)
@@ -128,6 +134,10 @@ def _with_types(b: Binding, new: Operation) -> Binding:
         types, others = [[r.type for r in region.results] for region in (new.then, new.otherwise)]
         if types != others:
             raise ScriptError(f"the result types of the regions of the `if` for {b.results[0].name} differ: {types} and {others}")
+    elif isinstance(new, Loop):
+        types, carried = new.types, [p.type for p in new.params]
+        if list(types[: len(carried)]) != carried or [o.type for o in new.initial] != carried:
+            raise ScriptError(f"the types of the values that the loop for {b.results[0].name} carries change from {carried} to {types}")
     results = tuple([v if v.type == t else Value(v.name, t) for v, t in zip(b.results, types, strict=True)])
     return Binding(results, new)
 

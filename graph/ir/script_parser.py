@@ -13,7 +13,20 @@ from typing import Any
 import numpy as np
 
 from tunesmith.graph.ir.function import GraphFunc
-from tunesmith.graph.ir.node import Attribute, Binding, Call, CallFunction, Constant, If, Operand, Operation, Region, TensorType, Value
+from tunesmith.graph.ir.node import (
+    Attribute,
+    Binding,
+    Call,
+    CallFunction,
+    Constant,
+    If,
+    Loop,
+    Operand,
+    Operation,
+    Region,
+    TensorType,
+    Value,
+)
 from tunesmith.graph.ir.operator import GRAPH_OPERATORS
 from tunesmith.graph.ir.script_printer import WORDS
 from tunesmith.graph.ir.verify import BOOL, infer
@@ -202,12 +215,16 @@ class _GraphParser(CallParser):
         """Parse a statement that names tensors; the names and the new bindings (none for a constant)."""
         if isinstance(s, ast.If):
             return self._if(s)
+        if isinstance(s, ast.For):
+            return self._loop(s)
         if isinstance(s, ast.Expr):
             self.fail(s, "only assignments are allowed here, and G.assume at the start of the function")
         if not isinstance(s, ast.Assign) or len(s.targets) != 1:
             what = "several `=`" if isinstance(s, ast.Assign) else statement_word(s)
             self.fail(
-                s, f"unsupported in a graph function: {what}", "Statements are `y = G.relu(x)`, `if c:` with `else:`, and `return y`."
+                s,
+                f"unsupported in a graph function: {what}",
+                "Statements are `y = G.relu(x)`, `if c:` with `else:`, `for t, h in G.loop(8, x):`, and `return y`.",
             )
         names = self._targets(s.targets[0])
         constant = self.g_call(s.value, "constant")
@@ -258,6 +275,38 @@ class _GraphParser(CallParser):
             self.fail(s.orelse[-1], f"the result types of the branches differ: {types} and {other_types}")
         self.leave()
         return names, [self._bind(s, names, If(condition, then, otherwise), types)]
+
+    def _loop(self, s: ast.For) -> tuple[Names, list[Binding]]:
+        """`for t, h in G.loop(8, h_0):`, with the carried values after the number of the iteration."""
+        self.enter(s)
+        call = self.g_call(s.iter, "loop")
+        if call is None or not call.args or s.orelse:
+            self.fail(s.iter, "a loop is over the number of iterations and the initial values", "Write `for t, h in G.loop(8, h_0):`.")
+        trips = self.integer(call.args[0], "the number of iterations", 1)
+        initial = tuple([self.operand(x) for x in call.args[1:]])
+        stores: tuple[str, ...] = ()
+        for k in call.keywords:
+            if k.arg != "stores":
+                self.fail(k.value, "a loop has no other argument by name than `stores`")
+            stores = tuple([self.text(x, "the name of a function") for x in self.items(k.value, "the functions")])
+        index, *carried = self._targets(s.target)
+        if len(carried) != len(initial):
+            self.fail(s.target, f"the loop names {len(carried)} carried values, and has {len(initial)} initial ones")
+        outside, sizes = dict(self.values), dict(self.scope)
+        counter = Var(index)
+        self.declare(s.target, index, poly(counter))
+        params = tuple([Value(name, o.type) for name, o in zip(carried, initial, strict=True)])
+        for p in params:
+            self.declare(s.target, p.name, p)
+        names, body = self._branch(s.body)
+        self.values = outside
+        self.scope.clear()
+        self.scope.update(sizes)
+        if [r.type for r in body.results[: len(params)]] != [p.type for p in params]:
+            self.fail(s.body[-1], f"the first {len(params)} results of a loop are the next carried values, with the types of the initial")
+        op = Loop(counter, trips, initial, params, body, stores)
+        self.leave()
+        return names, [self._bind(s, names, op, op.types)]
 
     def _branch(self, body: list[ast.stmt]) -> tuple[Names, Region]:
         """A branch and the names of its results, from its last statement: an assignment of tensors (`r = t`), or a binding."""

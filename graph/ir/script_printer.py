@@ -13,9 +13,14 @@
             r = t
         else:
             r = two
-        return r
+        for t, h_0 in G.loop(8, r):
+            step = G.row(z, index=t)
+            h_1 = G.add(h_0, step)
+            h, rows = h_1, step
+        return h, rows
 
-The last statement of a branch names the results of the `if`; both branches assign the same names.  Attributes with their default
+The last statement of a branch names the results of the `if`; both branches assign the same names.  The last statement of a loop names its
+results: the carried values after it, and the rows of all iterations.  Attributes with their default
 value are omitted.  Constants of more than 16 elements are referenced by digest; their data are stored separately (`large_constants`).
 Index arithmetic is written as in TIR scripts (`T.min(n, 64)`).
 """
@@ -35,6 +40,7 @@ from tunesmith.graph.ir.node import (
     CallFunction,
     Constant,
     If,
+    Loop,
     Operand,
     Region,
     TensorType,
@@ -52,7 +58,7 @@ from tunesmith.ir.script.printer_expr import ExprPrinter
 if TYPE_CHECKING:
     from tunesmith.graph.ir.function import GraphFunc
 
-WORDS = frozenset({"Tensor", "assume", "call", "constant", "function", "inf", "nan", "operator"})
+WORDS = frozenset({"Tensor", "assume", "call", "constant", "function", "inf", "loop", "nan", "operator"})
 """Names in `G.` that are not operators; an operator with such a name is written `G.operator("call")(x)`."""
 _INLINE = 16
 _WRAP = 120
@@ -144,6 +150,12 @@ class _Printer(ExprPrinter):
                     self._line(depth, head)
                     self.region(inner, depth + 1)
                     self._line(depth + 1, f"{names} = {self.operands(inner.results)}")
+            elif isinstance(op, Loop):
+                targets = ", ".join([self.bind_var(op.index, size=True), *[self.names.bind(p) for p in op.params]])
+                stores = [f"stores={_tuple(map(quoted, op.stores))}"] if op.stores else []
+                self._line(depth, f"for {targets} in G.loop({', '.join([str(op.trips), *map(self.operand, op.initial), *stores])}):")
+                self.region(op.body, depth + 1)
+                self._line(depth + 1, f"{names} = {self.operands(op.body.results)}")
             else:
                 types = tuple([v.type for v in b.results])
                 self._line(depth, f"{names} = {self.call(op) if isinstance(op, Call) else self.call_function(op, types)}")
@@ -201,7 +213,8 @@ def _sizes(f: GraphFunc) -> tuple[Var, ...]:
         used += [e for v in b.results for e in v.type.shape]
         used += op.sizes if isinstance(op, CallFunction) else expressions(tuple([v for _, v in op.attrs])) if isinstance(op, Call) else ()
     bound = f.bound_sizes
-    return (*bound, *free_names(conjunction(f.assumptions), bound, used)[0])
+    counters = {b.operation.index for b in all_bindings(f.body) if isinstance(b.operation, Loop)}
+    return (*bound, *[v for v in free_names(conjunction(f.assumptions), bound, used)[0] if v not in counters])
 
 
 def _tuple(items: Iterable[str]) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from tunesmith.graph.ir.function import GraphFunc
-from tunesmith.graph.ir.node import Call, Constant, If, Operand, Operation, Region, TensorType
+from tunesmith.graph.ir.node import Call, CallFunction, Constant, If, Loop, Operand, Operation, Region, TensorType
 from tunesmith.ir.script.printer import script
 from tunesmith.ir.structural_digest import Structure, Writer
 
@@ -118,7 +118,7 @@ class _Walk:
 
     def operation(self, op: Operation) -> Iterator[_Part]:
         yield self.part("operation", type(op).__name__)
-        if not isinstance(op, If):
+        if isinstance(op, (Call, CallFunction)):
             yield self.part("operator", repr(op.operator)) if isinstance(op, Call) else self.part("function", repr(op.function))
         yield self.part("operands", str(len(op.args)))
         for i, o in enumerate(op.args):
@@ -133,5 +133,16 @@ class _Walk:
                 self.path = f"{outside}/{word}"
                 yield from self.region(region)
             self.path = outside
+        elif isinstance(op, Loop):
+            outside = self.path
+            yield self.part("iterations", str(op.trips))
+            self.index.bind(op.index)
+            for p in op.params:
+                yield self.type(p.type)
+                self.number(p)
+            self.path = f"{outside}/loop"
+            yield from self.region(op.body)
+            self.path = outside
+            yield self.part("stores", repr(op.stores))
         else:
             yield self.part("sizes", self.index.value(op.sizes), repr(op.sizes))

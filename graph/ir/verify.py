@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from tunesmith.graph.ir.function import GraphFunc
-from tunesmith.graph.ir.node import Attributes, Binding, Call, CallFunction, Constant, If, Operand, Region, TensorType, Value
+from tunesmith.graph.ir.node import Attributes, Binding, Call, CallFunction, Constant, If, Loop, Operand, Region, TensorType, Value
 from tunesmith.graph.ir.operator import GRAPH_OPERATORS
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.expr import Expr
@@ -169,7 +169,7 @@ class _Verifier:
             self.binding(b)
             self.path.pop()
         if not region.results:
-            raise self.fail("a function, or a region of an `if`, must have at least one result")
+            raise self.fail("a function or a region must have at least one result")
         for i, o in enumerate(region.results):
             self.operand(o, f"result {i}")
         for b in region.bindings:
@@ -177,8 +177,8 @@ class _Verifier:
 
     def binding(self, b: Binding) -> None:
         op = b.operation
-        if not isinstance(op, (Call, CallFunction, If)):
-            raise self.fail(f"an operation must be a Call, a CallFunction or an If, got {type(op).__name__}")
+        if not isinstance(op, (Call, CallFunction, If, Loop)):
+            raise self.fail(f"an operation must be a Call, a CallFunction, an If or a Loop, got {type(op).__name__}")
         for v in b.results:
             self.form(v, "result")
         for i, o in enumerate(op.args):
@@ -187,6 +187,8 @@ class _Verifier:
             self.results(b.results, self.call(op), op.operator)
         elif isinstance(op, If):
             self.results(b.results, self.branches(op), "the `if`")
+        elif isinstance(op, Loop):
+            self.results(b.results, self.loop(op), "the loop")
         elif not b.results:
             raise self.fail(f"the call of {op.function} has no results")
         for v in b.results:
@@ -227,6 +229,37 @@ class _Verifier:
         if types[0] != types[1]:
             raise self.fail(f"the regions of an `if` must have equal result types, got {_types(types[0])} and {_types(types[1])}")
         return types[0]
+
+    def loop(self, op: Loop) -> tuple[TensorType, ...]:
+        if type(op.trips) is not int or op.trips < 1:
+            raise self.fail(f"a loop has at least one iteration, got {op.trips!r}")
+        if type(op.index) is not Var or op.index in self.sizes:
+            raise self.fail(f"the number of the iteration must be a new Var, got {op.index!r}")
+        for i, (p, o) in enumerate(zip(op.params, op.initial, strict=False)):
+            self.form(p, "carried value")
+            if p.type != o.type:
+                raise self.fail(f"carried value {i} is {p.type}, but its initial value is {o.type}")
+        if len(op.params) != len(op.initial) or len(op.body.results) < len(op.params):
+            raise self.fail(
+                f"a loop with {len(op.initial)} initial values must have as many parameters and at least as many results of its region, "
+                f"got {len(op.params)} and {len(op.body.results)}"
+            )
+        outside = self.sizes
+        self.sizes = outside | {op.index}
+        for p in op.params:
+            self.bind(p)
+        self.path.append("the region of the loop")
+        self.region(op.body)
+        self.path.pop()
+        self.scope.difference_update(op.params)
+        self.sizes = outside
+        for i, (p, r) in enumerate(zip(op.params, op.body.results, strict=False)):
+            if p.type != r.type:
+                raise self.fail(f"carried value {i} is {p.type}, but the region computes {r.type} for the next iteration")
+        for i, r in enumerate(op.body.results):
+            if any(op.index in e.vars for e in r.type.shape):
+                raise self.fail(f"result {i} of the region is {r.type}: its shape must not depend on the iteration")
+        return op.types
 
     def call_function(self, op: CallFunction, results: tuple[Value, ...]) -> None:
         for s in op.sizes:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tunesmith.graph.ir.operator import INJECTIVE, GraphOperator
+from tunesmith.graph.ir.operator import INJECTIVE, OPAQUE, GraphOperator
 from tunesmith.graph.operators.axes import axes_of, axis_of
 from tunesmith.ir.expr import Expr, select
 from tunesmith.ir.poly import ONE, ZERO, Index, Poly, ceildiv, maximum, minimum, mod, poly, product
@@ -68,6 +68,24 @@ def _reshape(x: Tensor, *, shape: Sequence[Index]) -> Tensor:
 def _reshape_reference(x: np.ndarray, *, shape: Sequence[int]) -> np.ndarray:
     return x.reshape(shape)
 
+
+def _row(x: Tensor, *, index: Index) -> Tensor:
+    at = poly(index)
+    if not x.shape:
+        raise ScriptError("a number has no rows")
+    if at.const is not None and (at.const < 0 or (x.shape[0].const is not None and at.const >= x.shape[0].const)):
+        raise ScriptError(f"row {at} is out of range: {x!r} has {x.shape[0]} rows")
+    return te.compute(x.shape[1:], lambda *i: x[(at, *i)], "row")
+
+
+# A row is a copy of its own, so that the functions that read it are the same in each iteration.
+ROW = GraphOperator(
+    "row",
+    OPAQUE,
+    _row,
+    lambda x, *, index: x[index],
+    meaning="The elements with one index along the first axis, such as the number of the iteration of a loop.",
+)
 
 RESHAPE = GraphOperator(
     "reshape",

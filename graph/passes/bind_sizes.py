@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from tunesmith.graph.ir.function import GraphFunc
-from tunesmith.graph.ir.node import Attribute, Binding, Call, CallFunction, If, Operand, Operation, Region, TensorType, Value
+from tunesmith.graph.ir.node import Attribute, Binding, Call, CallFunction, If, Loop, Operand, Operation, Region, TensorType, Value
 from tunesmith.ir.expr import Const
 from tunesmith.ir.function import IRModule
 from tunesmith.ir.poly import Poly, Var, poly, substitute
@@ -78,6 +79,8 @@ class _Binder:
         args = tuple([self._operand(a) for a in op.args])
         if isinstance(op, If):
             return If(args[0], self._region(op.then), self._region(op.otherwise))
+        if isinstance(op, Loop):
+            return replace(op, initial=args, params=tuple([self._value(p) for p in op.params]), body=self._region(op.body))
         if isinstance(op, CallFunction):
             return CallFunction(op.function, args, tuple([substitute(s, self._values) for s in op.sizes]))
         return Call(op.operator, args, tuple([(key, self._attribute(value)) for key, value in op.attrs]))

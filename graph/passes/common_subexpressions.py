@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import replace
 
 from tunesmith.graph.ir.function import GraphFunc
-from tunesmith.graph.ir.node import Binding, Call, CallFunction, Constant, If, Operand, Region, Value
+from tunesmith.graph.ir.node import Binding, Call, CallFunction, Constant, If, Loop, Operand, Region, Value
 from tunesmith.ir.function import IRModule
 
 
@@ -51,6 +52,9 @@ def _region(region: Region, seen: _AvailableValues) -> Region:
             kept.append(Binding(b.results, If(condition, _region(op.then, seen), _region(op.otherwise, seen))))
             continue
         args = tuple([seen.operand(a) for a in op.args])
+        if isinstance(op, Loop):
+            kept.append(Binding(b.results, replace(op, initial=args, body=_region(op.body, seen))))
+            continue
         key: Hashable = ("call", op.operator, args, _exactly(op.attrs)) if isinstance(op, Call) else (op.function, args, op.sizes)
         first = seen.calls.get(key)
         if first is not None:

@@ -12,6 +12,7 @@ from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.ir.node import Call, Constant, Operand
 from tunesmith.graph.ir.operator import GRAPH_OPERATORS
 from tunesmith.graph.passes.fuse_operators import fuse_operators
+from tunesmith.graph.passes.store_rows import COPIES_ROW, with_stores
 from tunesmith.ir.expr import Expr, const
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ops import tensor_expression as te
@@ -26,7 +27,8 @@ def legalise(mod: IRModule) -> IRModule:
     `constants` lists the operands that are constants in its calls.
     """
     alone = fuse_operators(mod, most=1)
-    return alone.update({name: prim_func(f) for name, f in alone.items() if isinstance(f, GraphFunc) and f.is_primitive})
+    lowered = alone.update({name: prim_func(f) for name, f in alone.items() if isinstance(f, GraphFunc) and f.is_primitive})
+    return with_stores(lowered)
 
 
 def prim_func(func: GraphFunc) -> PrimFunc:
@@ -42,7 +44,10 @@ def prim_func(func: GraphFunc) -> PrimFunc:
     made = te.create_prim_func([*inputs, *[env[r] for r in func.results]], func.name)
     buffers = made.params[: len(inputs) + len(func.results)]
     constants = [buffers[int(i)].name for i in (func.attr("constants") or "").split()]
-    return made.with_(params=(*buffers, *func.sizes), attrs=(("constants", " ".join(constants)),) if constants else ())
+    attrs = [("constants", " ".join(constants))] if constants else []
+    if any(isinstance(b.operation, Call) and b.operation.operator == "row" and func.sizes for b in func.body.bindings):
+        attrs.append((COPIES_ROW, "1"))
+    return made.with_(params=(*buffers, *func.sizes), attrs=tuple(attrs))
 
 
 class _Literal(Tensor):

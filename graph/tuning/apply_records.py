@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+from tunesmith.graph.passes.store_rows import COPIES_ROW
 from tunesmith.ir import structural
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.specialize import sizes_of
@@ -177,6 +178,9 @@ class ApplyRecords:
     def find(self, name: str, func: PrimFunc, target: Target) -> tuple[PrimFunc | None, tuple[Coverage, ...]]:
         """The function scheduled by its best record, or None, and its coverage, one entry for each range of sizes."""
         digest = structural.digest(func)
+        if func.attr(COPIES_ROW) is not None:
+            why = "it copies a row whose number is an argument: the default schedule"
+            return None, (Coverage(name, digest, "plain", reason=why),)
         if sizes_of(func):
             return self._find_sizes(name, func, digest, target)
         record = self.database.best(digest, target.to_json(), func)

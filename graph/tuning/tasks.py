@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tunesmith.graph.ir.function import GraphFunc
-from tunesmith.graph.ir.node import CallFunction, all_bindings
+from tunesmith.graph.ir.node import CallFunction, Loop, Region, regions
+from tunesmith.graph.passes.store_rows import COPIES_ROW
 from tunesmith.graph.tuning.choose_parts import parts_of
 from tunesmith.ir import structural
 from tunesmith.ir.function import IRModule, PrimFunc
@@ -22,7 +23,8 @@ class ExtractedTask:
         name: name of the first function with this program.
         func: the unscheduled program.
         digest: digest of the program, the key of its records.
-        weight: number of calls of functions with this program in one run of the entry; calls in both regions of an `if` are counted.
+        weight: number of calls of functions with this program in one run of the entry; calls in both regions of an `if` are counted, and
+            those in a loop once for each iteration.
         sizes: for a function with dynamic shapes, the distinct sizes of its calls, expressions of the sizes of the entry.
     """
 
@@ -44,36 +46,43 @@ def extract_tasks(mod: IRModule, entry: str = "main") -> list[ExtractedTask]:
         raise UserError(f"tasks are extracted from a graph function, but {entry!r} is a {type(main).__name__}")
     found: dict[str, ExtractedTask] = {}
     digests: dict[str, str] = {}
-    for call, sizes in _calls(mod, main, {}):
+    for call, sizes, count in _calls(mod, main.body, {}):
         name = call.function
         func = mod[name]
-        if not isinstance(func, PrimFunc):
+        if not isinstance(func, PrimFunc) or func.attr(COPIES_ROW) is not None:
             continue
         if name not in digests:
             digests[name] = structural.digest(func)
         key = digests[name]
         old = found.setdefault(key, ExtractedTask(name, func, key, 0))
         known = dict.fromkeys([*old.sizes, *([sizes] if sizes else [])])
-        found[key] = ExtractedTask(old.name, old.func, key, old.weight + 1, tuple(known))
+        found[key] = ExtractedTask(old.name, old.func, key, old.weight + count, tuple(known))
     return list(found.values())
 
 
-def _calls(mod: IRModule, func: GraphFunc, bound: Mapping[Var, Poly]) -> Iterator[tuple[CallFunction, tuple[Poly, ...]]]:
-    """The calls of functions other than graph functions, including those in called graph functions, with the sizes that they pass.
+def _calls(
+    mod: IRModule, region: Region, bound: Mapping[Var, Poly], count: int = 1
+) -> Iterator[tuple[CallFunction, tuple[Poly, ...], int]]:
+    """The calls of functions other than graph functions, including those in called graph functions, with the sizes that they pass and the
+    number of their executions.
 
-    `bound` are the sizes of `func` in terms of those of the entry.
+    `bound` are the sizes of the region in terms of those of the entry, `count` is the number of its executions.
     """
-    for b in all_bindings(func.body):
-        if isinstance(b.operation, CallFunction):
-            callee = mod[b.operation.function]
-            if isinstance(callee, GraphFunc):
-                inner: dict[Var, Poly] = {}
-                for a, p in zip(b.operation.args, callee.params, strict=True):
-                    for given, extent in zip(a.type.shape, p.type.shape, strict=True):
-                        if (v := extent.as_var()) is not None:
-                            inner.setdefault(v, substitute(given, bound))
-                yield from _calls(mod, callee, inner)
-            else:
-                yield b.operation, tuple([substitute(s, bound) for s in b.operation.sizes])
-                for parts in parts_of(mod, b.operation.function):
-                    yield from _calls(mod, parts, {})
+    for b in region.bindings:
+        op = b.operation
+        for inner in regions(op):
+            yield from _calls(mod, inner, bound, count * (op.trips if isinstance(op, Loop) else 1))
+        if not isinstance(op, CallFunction):
+            continue
+        callee = mod[op.function]
+        if isinstance(callee, GraphFunc):
+            sizes: dict[Var, Poly] = {}
+            for a, p in zip(op.args, callee.params, strict=True):
+                for given, extent in zip(a.type.shape, p.type.shape, strict=True):
+                    if (v := extent.as_var()) is not None:
+                        sizes.setdefault(v, substitute(given, bound))
+            yield from _calls(mod, callee.body, sizes, count)
+        else:
+            yield op, tuple([substitute(s, bound) for s in op.sizes]), count
+            for parts in parts_of(mod, op.function):
+                yield from _calls(mod, parts.body, {}, count)

@@ -27,6 +27,7 @@ from tunesmith.graph.importers.torch import ordering as _ordering
 from tunesmith.graph.importers.torch import pooling as _pooling
 from tunesmith.graph.importers.torch import quantized as _quantized
 from tunesmith.graph.importers.torch import random as _random
+from tunesmith.graph.importers.torch import recurrent as _recurrent
 from tunesmith.graph.importers.torch import reductions as _reductions
 from tunesmith.graph.importers.torch import shapes as _shapes
 from tunesmith.graph.importers.torch.call import TORCH_OPERATORS, SizeNumber, TorchCall, import_torch
@@ -46,7 +47,7 @@ from tunesmith.support.errors import ModelImportError, UserError
 
 __all__ = ["TORCH_OPERATORS", "from_torch"]
 
-CONVERTERS = (_creation, _elementwise, _images, _indexing, _nn, _ordering, _pooling, _quantized, _random, _reductions, _shapes)
+CONVERTERS = (_creation, _elementwise, _images, _indexing, _nn, _ordering, _pooling, _quantized, _random, _recurrent, _reductions, _shapes)
 """Modules that register converters in TORCH_OPERATORS when they are imported."""
 
 DECOMPOSED = ("addmv",)

@@ -28,6 +28,8 @@ X = numbers(3, 4, 5)
 @pytest.mark.parametrize(
     ("name", "attrs"),
     [
+        ("row", {"index": 0}),
+        ("row", {"index": 2}),
         ("reshape", {"shape": (12, 5)}),
         ("reshape", {"shape": (3, 20)}),
         ("reshape", {"shape": (5, 4, 3)}),
@@ -176,3 +178,14 @@ def test_few_concat_operands_are_selected_in_order() -> None:
     x = te.placeholder((4,))
     made = GRAPH_OPERATORS.get("concat").apply([x, x], (("axis", 0),))[0]
     assert made.value is not None and not [n for n in walk(made.value) if isinstance(n, Binary)]
+
+
+def test_rows_out_of_range_are_refused() -> None:
+    operator = GRAPH_OPERATORS.get("row")
+    for shape, index, message in (
+        ((3, 2), 3, "row 3 is out of range"),
+        ((3,), -1, "row -1 is out of range"),
+        ((), 0, "a number has no rows"),
+    ):
+        with pytest.raises(ScriptError, match=message):
+            operator.infer([TensorType.of(shape)], operator.bind({"index": index}))
