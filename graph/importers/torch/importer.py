@@ -32,6 +32,7 @@ from tunesmith.graph.importers.torch import reductions as _reductions
 from tunesmith.graph.importers.torch import shapes as _shapes
 from tunesmith.graph.importers.torch.call import TORCH_OPERATORS, SizeNumber, TorchCall, import_torch
 from tunesmith.graph.importers.torch.constant_indices import constant_index_conditions
+from tunesmith.graph.importers.torch.recurrent_shapes import shapes_of_one_step
 from tunesmith.graph.importers.torch.region import RegionImport
 from tunesmith.graph.importers.torch.sizes import Sizes
 from tunesmith.graph.importers.torch.small_sizes import small_size_conditions
@@ -82,7 +83,7 @@ def from_torch(
         MissingExtraError: torch is not installed.
     """
     torch = import_torch()
-    with warnings.catch_warnings(), torch.no_grad():
+    with warnings.catch_warnings(), torch.no_grad(), shapes_of_one_step():
         warnings.simplefilter("ignore")  # torch's own code triggers its warnings
         if isinstance(model, torch.export.ExportedProgram):
             program = model

@@ -102,6 +102,25 @@ def test_a_long_sequence_has_as_many_functions_as_a_short_one() -> None:
     assert sizes[0] == sizes[1]
 
 
+def test_shapes_are_inferred_from_one_step() -> None:
+    from torch._decomp import decompositions
+
+    cells: list[Any] = []
+    original = decompositions.lstm_cell
+
+    def counted(*given: Any, **options: Any) -> Any:
+        cells.append(given[0].shape)
+        return original(*given, **options)
+
+    decompositions.lstm_cell = counted
+    try:
+        check(nn.LSTM(5, 6, 3, bidirectional=True), (torch.randn(50, 2, 5),))
+    finally:
+        decompositions.lstm_cell = original
+    assert 0 < len(cells) < 50
+    assert decompositions.one_layer_lstm.__module__ == decompositions.__name__, "the functions are put back"
+
+
 def test_dropout_between_layers_in_training_needs_a_seed() -> None:
     model, x = nn.GRU(5, 6, 2, dropout=0.5).train(), torch.randn(4, 3, 5)
     with pytest.raises(ModelImportError, match=r"it drops elements at random: call model.eval\(\) before the import, or pass seed="):
