@@ -3,8 +3,8 @@
 A model is imported from torch, its tasks are tuned up to a number of trials (including those in the log), and it is compiled with the log.
 Each system runs it in a separate process, in turns.  Outputs are compared with those of the torch model in float64 first; a system whose
 error its compute precision does not explain is skipped.  Prints medians over rounds with precision and error, the ratio to the fastest
-baseline of our precision, and our profile.  With `--cold`, more windows flush the caches before each call, so that weights are read from
-main memory.
+baseline of our precision, and our functions beside the least times of the machine.  With `--cold`, more windows flush the caches before
+each call, so that weights are read from main memory.
 
 With `--precision int8`, onnxruntime quantises the model once, into a file beside the log that all systems read, ours included.
 """
@@ -145,7 +145,7 @@ def compare(name: str, systems: Sequence[str], given: argparse.Namespace) -> dic
     for system, t in times.items():
         print(line(system, t))
     print(compared(times), flush=True)
-    print(compiled.profile(*[x.numpy() for x in get(name, size=given.size, batch=given.batch)[1]], repeats=20))
+    print(compiled.roofline(*[x.numpy() for x in get(name, size=given.size, batch=given.batch)[1]], repeats=20))
     return {**facts, **columns(times)}
 
 

@@ -16,6 +16,7 @@ from tunesmith.codegen.llvm.build import build
 from tunesmith.codegen.llvm.export import export_library, export_object
 from tunesmith.driver.compile_records import compile_records
 from tunesmith.driver.compiled import CompiledProgram
+from tunesmith.driver.roofline import Roofline, roofline
 from tunesmith.graph.emit.graph_program import emit_graph_program
 from tunesmith.graph.emit.vm_program import emit_vm_program
 from tunesmith.graph.ir import structural
@@ -33,6 +34,7 @@ from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.target.target import Target
 from tunesmith.lower.pass_infra import Pipeline
 from tunesmith.lower.pipelines import CPU
+from tunesmith.measure.calibration.cpu import machine_rates
 from tunesmith.measure.records.database import Database
 from tunesmith.runtime.executor.aot_executor import program_name
 from tunesmith.runtime.executor.executable import Executable
@@ -40,6 +42,7 @@ from tunesmith.runtime.model import Model
 from tunesmith.runtime.module import load_executable
 from tunesmith.schedule.state import ERROR_GROWTH
 from tunesmith.search.analytic_schedule import analytic_schedule
+from tunesmith.support.arguments import as_count
 from tunesmith.support.errors import BuildError, RecordError, RunError, UserError
 
 EMITTERS = {"graph": emit_graph_program, "vm": emit_vm_program, "aot": emit_graph_program}
@@ -54,13 +57,35 @@ class CompiledModel(Model, CompiledProgram):
         executable: program, constants and code, as data.
         coverage: the result of the record lookup for each TIR function; functions of external code generators have the status "external".
         module: the scheduled functions and the graph that calls them, for inspection and further passes.
+        target: the target of the code.
     """
 
-    def __init__(self, executable: Executable, coverage: tuple[Coverage, ...], module: IRModule) -> None:
+    def __init__(
+        self, executable: Executable, coverage: tuple[Coverage, ...], module: IRModule, target: Target, unscheduled: IRModule
+    ) -> None:
         super().__init__(load_executable(executable))
         self.executable = executable
         self.coverage = coverage
         self.module = module
+        self.target = target
+        self._unscheduled = unscheduled
+
+    def roofline(self, *arrays: object, repeats: int = 10) -> Roofline:
+        """The time of each function beside the least time that this machine needs for it, with rates measured now (about 2 s).
+
+        Functions that compute with fewer products (Winograd, Strassen) may take less than the least time of direct sums.  Products of
+        bfloat16 and bytes, too: the peak is that of float32.
+
+        Args:
+            arrays: the inputs; if omitted, those that were set.
+            repeats: number of timed runs.
+        Raises:
+            RunError: an input does not match its parameter, or the rates cannot be measured.
+            UserError: `repeats` is not an integer of at least 1.
+        """
+        repeats = as_count("repeats", repeats)
+        rates = machine_rates(self.target, refresh=True)
+        return roofline(self.profile(*arrays, repeats=repeats), self._unscheduled, rates, self.target)
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
         """The callable `main`, for the same interface as modules of functions; a model has no other.
@@ -168,7 +193,7 @@ def compile_model(
         return Executable(kind, program, constants, data, objects, libraries), packed
 
     (executable, packed), applied = compile_records(passes, lowered, target, built, lambda f: build(f, target, lowering, packing="both"))
-    return CompiledModel(executable, (*applied.coverage, *_external(packed)), packed)
+    return CompiledModel(executable, (*applied.coverage, *_external(packed)), packed, target, lowered)
 
 
 def _external(mod: IRModule) -> list[Coverage]:

@@ -1,0 +1,134 @@
+"""Compare the time of each function of a model with the least time that the machine needs for it (source: Williams et al., 2009).
+
+The least time of a function is the larger one of its arithmetic at the peak of the multiply-add units, and of its data: weights from main
+memory, other tensors from the last-level cache, or from main memory if they exceed it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rich.console import RenderableType
+
+from tunesmith.display.tables import as_text, plain_table
+from tunesmith.ir.analysis.operation_count import operation_count
+from tunesmith.ir.buffer import Buffer
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.target.target import Target
+from tunesmith.measure.calibration.cpu import MachineRates
+from tunesmith.runtime.executor.executor import Profile
+from tunesmith.support import dtype as dt
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one call of a function needs, with direct sums.
+
+    Attributes:
+        operations: arithmetic operations; None if they are not known.
+        weight_bytes: bytes of the operands that are constants of the model.
+        other_bytes: bytes of the other operands and of the results.
+    """
+
+    operations: int | None
+    weight_bytes: int
+    other_bytes: int
+
+    @classmethod
+    def of(cls, func: PrimFunc) -> Work | None:
+        """The work of an unscheduled function; None for dynamic shapes."""
+        buffers = [p for p in func.params if isinstance(p, Buffer)]
+        if any(e.const is None for b in buffers for e in b.shape):
+            return None
+        sizes = {b.name: dt.nbytes(b.dtype) * math.prod(e.as_int() for e in b.shape) for b in buffers}
+        constants = str(func.attr("constants") or "").split()
+        weights = sum(size for name, size in sizes.items() if name in constants)
+        return cls(operation_count(func), weights, sum(sizes.values()) - weights)
+
+    def seconds(self, rates: MachineRates, target: Target) -> tuple[float, float]:
+        """The least time of the arithmetic, and that of the data."""
+        near = self.other_bytes <= target.l3_bytes
+        data = self.weight_bytes / rates.dram_gbs + self.other_bytes / (rates.l3_gbs if near else rates.dram_gbs)
+        return (self.operations or 0) / rates.peak_gflops * 1e-9, data * 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class RooflineRow:
+    """All calls of one function in a run of the model.
+
+    Attributes:
+        function: its name.
+        calls: number of calls.
+        seconds: of all calls together.
+        gflops: arithmetic of direct sums by this time, GFLOP/s; None if it is not known.
+        least: the least time of all calls, seconds; None if it is not known.
+        bound: "arithmetic" or "data", by the larger least time; empty if it is not known.
+    """
+
+    function: str
+    calls: int
+    seconds: float
+    gflops: float | None
+    least: float | None
+    bound: str
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """The functions of a model, the longest time first, and the rates of the machine at that time.
+
+    Attributes:
+        rows: the functions.
+        rates: measured just before the model.
+    """
+
+    rows: tuple[RooflineRow, ...]
+    rates: MachineRates
+
+    def render(self) -> RenderableType:
+        """A table for a terminal."""
+        whole = sum(r.seconds for r in self.rows) or 1.0
+        title = (
+            f"{whole * 1e3:.4g} ms; float32 peak {self.rates.peak_gflops:.0f} GFLOP/s, last-level cache {self.rates.l3_gbs:.0f} GB/s, "
+            f"memory {self.rates.dram_gbs:.0f} GB/s"
+        )
+        cells = [
+            [
+                r.function,
+                str(r.calls),
+                f"{r.seconds * 1e6:.1f}",
+                f"{r.seconds / whole:.1%}",
+                "-" if r.gflops is None else f"{r.gflops:.0f}",
+                "-" if r.least is None else f"{r.least * 1e6:.1f}",
+                "-" if r.least is None or not r.seconds else f"{r.least / r.seconds:.0%}",
+                r.bound or "-",
+            ]
+            for r in self.rows
+        ]
+        return plain_table(
+            title, ["function", "calls", "us", "share", "GFLOP/s", "least us", "least / us", "bound by"], cells, left=["bound by"]
+        )
+
+    def __str__(self) -> str:
+        return as_text(self.render())
+
+
+def roofline(profile: Profile, functions: Mapping[str, object], rates: MachineRates, target: Target) -> Roofline:
+    """The rows of a profile by function; `functions` are the unscheduled ones by name."""
+    seconds: dict[str, list[float]] = {}
+    for row in profile:
+        seconds.setdefault(row.function, []).append(row.microseconds * 1e-6)
+    rows = []
+    for function, each in seconds.items():
+        func, total = functions.get(function.removesuffix("__packed")), sum(each)
+        work = Work.of(func) if isinstance(func, PrimFunc) else None
+        if work is None:
+            rows.append(RooflineRow(function, len(each), total, None, None, ""))
+            continue
+        arithmetic, data = work.seconds(rates, target)
+        gflops = None if work.operations is None or not total else work.operations * len(each) / total * 1e-9
+        least = max(arithmetic, data) * len(each)
+        rows.append(RooflineRow(function, len(each), total, gflops, least, "arithmetic" if arithmetic >= data else "data"))
+    return Roofline(tuple(sorted(rows, key=lambda r: -r.seconds)), rates)
