@@ -62,8 +62,12 @@ class ProfileRow:
     calls: int
 
 
+MOST_ROWS = 100
+"""Number of calls up to which a profile is printed call by call."""
+
+
 class Profile(tuple[ProfileRow, ...]):
-    """Rows in program order; as a string, a table sorted by decreasing time."""
+    """Rows in program order; as a string, a table sorted by decreasing time: of all calls, or of all functions if there are many calls."""
 
     __slots__ = ()
 
@@ -72,8 +76,20 @@ class Profile(tuple[ProfileRow, ...]):
         """Sum over all calls."""
         return sum(row.microseconds for row in self)
 
+    def by_function(self) -> dict[str, tuple[int, float]]:
+        """Function -> (its number of calls in one run, the sum of their microseconds), the largest first."""
+        found: dict[str, tuple[int, float]] = {}
+        for row in self:
+            calls, us = found.get(row.function, (0, 0.0))
+            found[row.function] = calls + 1, us + row.microseconds
+        return dict(sorted(found.items(), key=lambda item: -item[1][1]))
+
     def __str__(self) -> str:
         whole = self.microseconds or 1.0
+        if len(self) > MOST_ROWS:
+            heads = [f"{'calls':>6} {'us':>10} {'share':>6}  function"]
+            rows = [f"{calls:>6} {us:>10.2f} {us / whole:>6.1%}  {name}" for name, (calls, us) in self.by_function().items()]
+            return "\n".join([*heads, *rows, f"{len(self):>6} {self.microseconds:>10.2f} {'':>6}  all"])
         lines = [f"{'call':>5} {'us':>10} {'share':>6} {'calls':>6}  function"]
         for row in sorted(self, key=lambda r: (-r.microseconds, r.call)):
             lines.append(f"{row.call:>5} {row.microseconds:>10.2f} {row.microseconds / whole:>6.1%} {row.calls:>6}  {row.function}")
@@ -222,6 +238,8 @@ class Executor(ABC):
     def _accepted(self, i: int, array: object) -> np.ndarray:
         """Storage of an input; the extents are not checked yet."""
         spec = self.inputs[i]
+        if not spec.shape and isinstance(array, (bool, int, float)):
+            array = _number(array, spec.dtype)
         try:
             found = storage(array, spec.dtype)
         except RunError as error:
@@ -266,6 +284,17 @@ class Executor(ABC):
         if isinstance(which, int) and 0 <= which < len(specs):
             return which
         raise RunError(f"there is no {what} {which!r}. There are, from 0: {', '.join(names) or 'none'}")
+
+
+def _number(value: bool | int | float, dtype: str) -> object:
+    """A Python number as an array of an input without axes; the number itself if the type does not hold it."""
+    kinds: dict[str, Any] = {"b": bool, "i": int, "u": int, "f": (int, float)}
+    if dtype == "bfloat16" or not isinstance(value, kinds[np.dtype(dtype).kind]) or (isinstance(value, bool) and dtype != "bool"):
+        return value
+    try:
+        return np.array(value, dtype)
+    except OverflowError:
+        return value
 
 
 def unique_names(names: Iterable[str], what: str) -> tuple[str, ...]:

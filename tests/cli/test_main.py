@@ -193,6 +193,9 @@ def test_compile(hand: ModuleType, log: Path, tmp_path: Path) -> None:
     assert "relu (" in result.stderr and "missing" in result.stderr
     assert tunesmith.load_module(library).functions == ("matmul", "relu")
     assert ": 1 function, 1 with a record" in run("compile", hand.MATMUL, "--records", log, "-o", library).stdout.replace("\n", "")
+    wrong = run("compile", hand.MATMUL, "--records", log, "-o", library, "--error-growth", "0.5")
+    assert wrong.exit_code == 2 and "error_growth" in wrong.stderr and "at least 1" in wrong.stderr
+    assert run("compile", hand.MATMUL, "--records", log, "-o", library, "--error-growth", "1").exit_code == 0
     strict = run("compile", "relu(shape=8)", "--records", log, "-o", library, "--strict")
     assert strict.exit_code == 2 and "1 of 1 functions" in strict.stderr
 

@@ -99,6 +99,19 @@ def test_a_function_in_place_of_several_is_compared_with_them(monkeypatch: pytes
         assert [w.function for w in found] == expected and all((w.before, w.after) == (3e-6, 4e-6) for w in found)
 
 
+def test_a_disturbed_comparison_withdraws_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check_model, "_race", lambda old, new, inputs: (1.0, 4.0, True, False))
+    monkeypatch.setattr(check_model, "_by_function", lambda m, inputs: pytest.fail("the calls are compared"))
+    (found,) = tunesmith.tune(model(), log=tmp_path / "log.jsonl", **FEW).models
+    assert not found.withdrawn and "1000 -> 4000 ms, 1 functions changed; not comparable, because other load disturbed" in str(found)
+
+
+def test_a_search_without_new_trials_compares_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tunesmith.tune(model(), log=tmp_path / "log.jsonl", **FEW)
+    monkeypatch.setattr(check_model, "compile_model", lambda *given, **options: pytest.fail("the model is compiled"))
+    assert tunesmith.tune(model(), log=tmp_path / "log.jsonl", **FEW).models == ()
+
+
 def test_a_slower_model_without_slower_calls_withdraws_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check_model, "_race", lambda old, new, inputs: (1.0, 2.0, True, True))
     monkeypatch.setattr(check_model, "_by_function", lambda m, inputs: {"fused_matmul_relu": 1e-5})

@@ -132,6 +132,10 @@ def test_strict_warns_about_a_damaged_log(hand: ModuleType, tmp_path: Path) -> N
         module = tunesmith.compile(hand.MATMUL, hand.TARGET, log, strict=True)
     assert module.coverage[0].status == "used"
     tunesmith.compile(hand.MATMUL, hand.TARGET, log)  # not strict: no warning, since coverage reports missing records
+    unreadable = tmp_path / "unreadable.jsonl"
+    unreadable.write_text("hello\n{}\n")
+    with pytest.warns(DamagedLogWarning, match="2 lines of the log could not be read"):  # no function has a record
+        tunesmith.compile(hand.MATMUL, hand.TARGET, unreadable)
     command = ["compile", hand.MATMUL, "--target", str(hand.TARGET), "--records", str(log), "-o", str(tmp_path / "m.so"), "--strict"]
     result = CliRunner().invoke(main, command)
     assert result.exit_code == 0 and "! 1 lines of the log could not be read" in result.stderr, result.output
@@ -147,7 +151,8 @@ def test_emptied_traces_are_never_used(hand: ModuleType, tmp_path: Path) -> None
         log = hand.write_log(tmp_path / f"{n}.jsonl")
         with log.open("a") as file:
             file.write(json.dumps(written) + "\n")
-        (found,) = tunesmith.compile(func, hand.TARGET, log).coverage
+        with warnings.catch_warnings(action="ignore", category=DamagedLogWarning):
+            (found,) = tunesmith.compile(func, hand.TARGET, log).coverage
         assert found.status == status and reason in found.reason and found.digest == structural.digest(func)
         with pytest.raises(RecordError, match="1 of 1 functions"), warnings.catch_warnings(action="ignore", category=DamagedLogWarning):
             tunesmith.compile(func, hand.TARGET, log, strict=True)

@@ -185,6 +185,9 @@ def show(what: str, space: bool, script: bool, trace: bool, sizes: tuple[str, ..
 @click.option("--records", metavar="LOG", type=LOG, help="Log with the schedules.")
 @click.option("-o", "library", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The shared library to write.")
 @click.option("--strict", is_flag=True, help="Refuse functions without a record.")
+@click.option(
+    "--error-growth", default=3.0, show_default=True, metavar="X", help="Largest rounding errors of schedules, relative to direct sums."
+)
 @click.option("--bounds-check", is_flag=True, help="Check every index at run time, serially; the first one out of bounds is an error.")
 @click.option("--executor", metavar="KIND", help="For a model: graph, vm or aot; by default graph where supported, else vm.")
 @click.option(
@@ -202,6 +205,7 @@ def compile_(
     records: Path | None,
     library: Path,
     strict: bool,
+    error_growth: float,
     bounds_check: bool,
     executor: str | None,
     parameters: str,
@@ -225,7 +229,9 @@ def compile_(
         raise click.UsageError("--header requires a model and --executor aot")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", DamagedLogWarning)
-        made = run(find_module(workloads), target, records, strict, executor, name=name, bounds_check=bounds_check)
+        made = run(
+            find_module(workloads), target, records, strict, executor, name=name, bounds_check=bounds_check, error_growth=error_growth
+        )
     for warning in caught:
         say(f"! {warning.message}")
     if isinstance(made, CompiledModel):

@@ -42,10 +42,11 @@ class ModelCheck:
     withdrawn: tuple[Withdrawn, ...] = ()
 
     def __str__(self) -> str:
-        """One line, such as `12.1 -> 10.4 ms (1.16 x), 18 functions changed`."""
-        noise = "" if self.clean else ", disturbed by other load"
-        times = f"{self.before * 1e3:.4g} -> {self.after * 1e3:.4g} ms ({self.before / self.after:.3g} x)"
-        text = f"{times}, {self.changed} functions changed{noise}"
+        """One line, such as `12.1 -> 10.4 ms (1.16 x), 18 functions changed`; without a ratio if other load disturbed the samples."""
+        times = f"{self.before * 1e3:.4g} -> {self.after * 1e3:.4g} ms"
+        ratio = f" ({self.before / self.after:.3g} x)" if self.clean else ""
+        noise = "" if self.clean else "; not comparable, because other load disturbed the samples"
+        text = f"{times}{ratio}, {self.changed} functions changed{noise}"
         for w in self.withdrawn:
             took = f"{w.before * 1e6:.4g} -> {w.after * 1e6:.4g} us"
             text += f"; withdrawn, because slower in the model: {w.function} ({took}, record {w.record})"

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class DamagedLogWarning(UserWarning):
-    """Lines of a log could not be read, although every function needs a record."""
+    """Lines of a log could not be read, although every function needs a record, or none has one."""
 
 
 def compile_records(
@@ -43,7 +43,7 @@ def compile_records(
         BuildError: the module cannot be compiled, even without records.
     """
     applied = passes.apply(mod, target)
-    if passes.strict:
+    if passes.strict or not any(c.status == "used" for c in applied.coverage):
         _remark(passes.database)
     try:
         return build(applied.mod), applied

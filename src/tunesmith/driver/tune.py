@@ -145,7 +145,8 @@ def tune(
         run = _Search(measurer, database, scheduler, trials, seed, leaders, shown)
         report = run.run(tasks, groups, lambda task: make_sampler(kind, task, lambda: make_model(maker, seed), seed))
         notes += [*noise_notes(report.tasks, None if log is None else str(log), leaders > 0), *_space_notes(tasks)]
-        if models and target.is_cpu and not isinstance(workers, str) and not report.interrupted:
+        measured = any(t.trials > t.resumed for t in report.tasks)
+        if models and measured and target.is_cpu and not isinstance(workers, str) and not report.interrupted:
             if progress:
                 view.say(f"compiling and timing {plural(len(models), 'model')} as a whole, with the records before and after the search")
             checks, failed = _checks(models, target, before, database, tasks, growth, journal)

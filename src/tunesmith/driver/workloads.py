@@ -303,7 +303,7 @@ def _subjects_of(given: object, buckets: Buckets | None = None) -> list[Subject]
         return [Subject("main", create_prim_func(list(given)))]  # type: ignore[call-overload]
     raise UserError(
         "a workload is a text like matmul(m=512,n=512,k=512), suite:NAME or path.py:function, a PrimFunc, an IRModule, or a list of "
-        f"tensors; got {type(given).__name__}: {given!r}"
+        f"tensors; got {type(given).__name__}: {given!r:.200}. Import a torch model first: tunesmith.from_torch(model, example_inputs)"
     )
 
 

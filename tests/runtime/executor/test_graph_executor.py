@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tunesmith.runtime.executor.executable import Executable
-from tunesmith.runtime.executor.executor import Executor, ProfileRow
+from tunesmith.runtime.executor.executor import Executor, Profile, ProfileRow
 from tunesmith.runtime.executor.graph_executor import GraphExecutor
 from tunesmith.runtime.module import load_executable
 from tunesmith.support.errors import RunError, UserError
@@ -180,6 +180,48 @@ def test_bfloat16_is_passed_unchanged() -> None:
     np.testing.assert_array_equal(ex(torch.from_numpy(X).bfloat16()), X)
     with pytest.raises(RunError, match="expected bfloat16, got uint16"):
         ex(X.astype("uint16"))
+
+
+def test_a_long_profile_is_printed_by_function() -> None:
+    rows = [ProfileRow(i, "row" if i % 3 else "step", 2.0 if i % 3 else 5.0, 7) for i in range(150)]
+    profile = Profile(rows)
+    assert profile.by_function() == {"step": (50, 250.0), "row": (100, 200.0)}
+    lines = str(profile).splitlines()
+    assert len(lines) == 4 and lines[1].split() == ["50", "250.00", "55.6%", "step"] and lines[3].split() == ["150", "450.00", "all"]
+    assert len(str(Profile(rows[:100])).splitlines()) == 102
+
+
+@pytest.mark.parametrize(
+    ("dtype", "number", "fits"),
+    [
+        ("int64", 3, True),
+        ("int64", -(2**63), True),
+        ("float32", 2, True),
+        ("float32", 0.5, True),
+        ("bool", True, True),
+        ("int64", 2**63, False),
+        ("uint8", -1, False),
+        ("int64", 0.5, False),
+        ("int64", True, False),
+        ("bool", 1, False),
+        ("float32", False, False),
+    ],
+)
+def test_numbers_are_inputs_without_axes(dtype: str, number: float, fits: bool) -> None:
+    program = {
+        "version": 1,
+        "inputs": [["x", dtype, []]],
+        "outputs": [["y", dtype, []]],
+        "arena": 0,
+        "tensors": [["input", 0, dtype, []], ["output", 0, dtype, []]],
+        "calls": [["(copy)", [0], [1], []]],
+    }
+    ex = GraphExecutor(program, (), {})
+    if fits:
+        assert ex(number) == number
+    else:
+        with pytest.raises(RunError, match=r"input 0 \(x: .*\): expected an array"):
+            ex(number)
 
 
 def test_bfloat16_results_are_arrays_of_ml_dtypes() -> None:
