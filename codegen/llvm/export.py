@@ -76,7 +76,8 @@ def export_library(
     if executable is not None:
         objects = [*objects, *[o for o in (executable.data, *executable.objects) if o is not None]]
     if not objects:
-        raise BuildError(f"cannot export {target}: there are no objects to link")
+        why = "there are no objects to link" if executable is None else "the model calls no function, and so has no code"
+        raise BuildError(f"cannot export {target}: {why}")
     place = _place(target, target)
     beside = _place(target, parameters_path(target)) if parameters == "beside" else None
     native = executable if executable is not None and executable.kind == AotExecutor.kind else None

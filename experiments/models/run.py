@@ -98,16 +98,25 @@ def main() -> None:
     arguments.add_argument("--against", help=f"of {', '.join(PREPARE)}")
     arguments.add_argument("--precision", default="f32", choices=(*POLICIES, *QUANTIZED), help="of our contractions")
     arguments.add_argument("--size", default="full", choices=("full", "small"))
-    arguments.add_argument("--batch", type=int, default=1, help="images, sentences or sequences of a call")
-    arguments.add_argument("--rounds", type=int, default=7)
+    arguments.add_argument("--batch", type=at_least_one, default=1, help="images, sentences or sequences of a call")
+    arguments.add_argument("--rounds", type=at_least_one, default=7)
     arguments.add_argument("--cold", action="store_true", help="time calls after a flush of the caches, too")
-    arguments.add_argument("--threads", type=int, default=os.cpu_count())
+    arguments.add_argument("--threads", type=at_least_one, default=os.cpu_count())
     arguments.add_argument("--json", type=Path)
     given = arguments.parse_args()
+    if given.precision in QUANTIZED and given.batch > 1:
+        arguments.error("--batch: quantised models are compared with one input")
     systems = chosen_systems(given.against, given.precision)
     found = {name: compare(name, systems, given) for name in given.models}
     if given.json:
         given.json.write_text(json.dumps(found, indent=1))
+
+
+def at_least_one(text: str) -> int:
+    """A number of the command line.  Raises ValueError, which argparse reports, below 1."""
+    if int(text) < 1:
+        raise ValueError
+    return int(text)
 
 
 def chosen_systems(against: str | None, precision: str) -> list[str]:

@@ -142,18 +142,21 @@ def _symbolic_rows(call: TorchCall, old: Poly, new: Poly, scale: Any) -> Operand
 
 def _bilinear(call: TorchCall, x: Operand, _: Any, corners: bool, *scales: Any) -> Operand:
     given = ((None, None) if corners else scales[0] if len(scales) == 1 else scales) or (None, None)  # align_corners ignores the factors
+    wide = dt.widened(call.dtype)
+    x = call.cast(x, wide)
     if _exact(call, x, given):
-        return call.emit("resize2d", x, size=call.shape[2:], mode="linear", coordinate_mode="align_corners" if corners else "half_pixel")
+        mode = "align_corners" if corners else "half_pixel"
+        return call.cast(call.emit("resize2d", x, size=call.shape[2:], mode="linear", coordinate_mode=mode), call.dtype)
     for axis, scale in zip((2, 3), given, strict=True):
         old, new = x.type.shape[axis].as_int(), call.shape[axis].as_int()
         at = np.maximum((np.arange(new) + 0.5) / (scale or new / old) - 0.5, 0.0)
         low = np.minimum(at.astype(np.int64), old - 1)
-        part = (at - low).astype(dt.to_numpy(call.dtype)).reshape([-1] + [1] * (3 - axis))
+        part = (at - low).astype(dt.to_numpy(wide)).reshape([-1] + [1] * (3 - axis))
         ends = [call.emit("take", x, Constant("rows", rows), axis=axis) for rows in (low, np.minimum(low + 1, old - 1))]
-        shares = [call.constant(share, call.dtype) for share in (1 - part, part)]
+        shares = [call.constant(share, wide) for share in (1 - part, part)]
         weighted = [call.emit("multiply", e, share) for e, share in zip(ends, shares, strict=True)]
         x = call.emit("add", *weighted)
-    return x
+    return call.cast(x, call.dtype)
 
 
 def _triangle(x: np.ndarray) -> np.ndarray:

@@ -167,6 +167,7 @@ class _Import:
         graph = self.program.graph
         env = self._inputs([n for n in graph.nodes if n.op == "placeholder"])
         if self._seed_name is not None:
+            self._check_seed_name(self._seed_name)
             seed = self.builder.input(self._seed_name, (), "int64")
             self.draw = lambda: (seed, next(self._streams))
         self._assumptions(env)
@@ -183,6 +184,13 @@ class _Import:
             for condition in constant_index_conditions(self.builder.bindings):
                 self._assume(condition)
         return self.builder.finish()
+
+    def _check_seed_name(self, name: object) -> None:
+        taken = [p.name for p in self.builder.params]
+        if not isinstance(name, str) or not name.isidentifier():
+            raise UserError(f"seed= is the name of an additional input, such as 'seed', not {name!r}")
+        if name in taken:
+            raise UserError(f"seed={name!r}: the model has an input of this name; its inputs are {', '.join(taken)}. Choose another name")
 
     def _inputs(self, placeholders: Sequence[Any]) -> dict[Any, Any]:
         """The values of the placeholders."""

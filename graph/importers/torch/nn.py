@@ -91,14 +91,6 @@ def grouped_mm(
     return made if bias is None else call.emit("add", made, bias)
 
 
-@converts("aten.rrelu_with_noise_functional.default")
-def rrelu(call: TorchCall, x: Operand, noise: Operand, lower: float, upper: float, training: bool, *_: Any) -> Sequence[Operand]:
-    """Randomised leaky ReLU in evaluation mode, where the slope is the mean of its bounds."""
-    if training:
-        call.refuse("its slopes are random; call model.eval() before the import")
-    return [call.emit("leaky_relu", x, slope=(lower + upper) / 2), noise]
-
-
 @converts("aten.scaled_dot_product_attention.default")
 def attention(
     call: TorchCall,
@@ -207,7 +199,8 @@ def _moved_average(call: TorchCall, running: Operand, new: Operand, momentum: fl
 
 def _saved(call: TorchCall, mean: Operand, variance: Operand, eps: float) -> tuple[Operand, Operand]:
     """The mean and the inverse deviation that torch keeps for the gradient."""
-    return mean, call.emit("rsqrt", call.emit("add", variance, call.number(eps, variance.type.dtype)))
+    deviation = call.emit("rsqrt", call.emit("add", variance, call.number(eps, variance.type.dtype)))
+    return call.cast(mean, call.types[1].dtype), call.cast(deviation, call.types[2].dtype)
 
 
 @converts("aten._native_batch_norm_legit.no_stats")
@@ -240,7 +233,8 @@ def batch_norm_in_training(
     less = call.emit("subtract", call.operand(count, wide), call.number(1, wide))
     unbiased = call.emit("divide", call.emit("multiply", spread, call.operand(count, wide)), less)
     moved = [_moved_average(call, mean, own, momentum), _moved_average(call, variance, unbiased, momentum)]
-    return [made, *_saved(call, own, spread, eps), *moved]
+    narrow = [call.cast(m, t.dtype) for m, t in zip(moved, call.types[3:], strict=True)]
+    return [made, *_saved(call, own, spread, eps), *narrow]
 
 
 @converts("aten.batch_norm.default")

@@ -38,9 +38,21 @@ def _normal(call: TorchCall, dtype: str) -> Operand:
 
 
 def _between(call: TorchCall, low: Any, high: Any) -> Operand:
-    """Integers from low to high - 1; their differences from uniform ones are below 2**-53 times the range."""
+    """Integers from low to high - 1: a number of 53 bits times the size of the range, rounded down.
+
+    A number differs in probability from others by at most 2**-53.
+    """
+    if not (isinstance(low, int) and isinstance(high, int) and high - low <= 1 << 53):
+        call.refuse(f"the range from {low} to {high} has more than 2**53 numbers, or depends on sizes; scale random numbers instead")
     real = call.emit("multiply", _uniform(call, "float64"), call.number(float(high - low), "float64"))
-    return call.cast(call.emit("add", call.emit("floor", real), call.number(float(low), "float64")), call.dtype)
+    found = call.cast(call.emit("floor", real), "int64")
+    return call.cast(call.emit("add", found, call.number(low, "int64")), call.dtype)
+
+
+def _log_of_uniform(call: TorchCall, dtype: str, shape: Sequence[Poly] | None = None) -> Operand:
+    """Logarithms of uniform numbers, below 0: that of 1 is replaced by half of the distance to the next number, as in torch."""
+    made = call.emit("log", call.emit("subtract", call.number(1, dtype), _uniform(call, dtype, shape)))
+    return call.emit("minimum", made, call.number(-(2.0**-53 if dtype == "float64" else 2.0**-24), dtype))
 
 
 def _scaled(call: TorchCall, made: Operand, factor: Any, shift: Any) -> Operand:
@@ -76,8 +88,7 @@ def normal(call: TorchCall, _: Operand, mean: float = 0.0, deviation: float = 1.
 def exponential(call: TorchCall, _: Operand, rate: float = 1.0, *__: Any) -> Operand:
     """Exponentially distributed numbers."""
     wide = dt.widened(call.dtype)
-    made = call.emit("log", call.emit("subtract", call.number(1, wide), _uniform(call, wide)))
-    return call.cast(call.emit("multiply", made, call.number(-1 / rate, wide)), call.dtype)
+    return call.cast(call.emit("multiply", _log_of_uniform(call, wide), call.number(-1 / rate, wide)), call.dtype)
 
 
 @converts("aten.bernoulli.default")
@@ -116,6 +127,17 @@ def dropout(call: TorchCall, x: Operand, probability: float, train: bool) -> Ope
     return dropped(call, x, probability if train else 0.0)[0]
 
 
+@converts("aten.rrelu_with_noise_functional.default")
+def rrelu(call: TorchCall, x: Operand, noise: Operand, lower: float, upper: float, training: bool, *_: Any) -> list[Operand]:
+    """Leaky ReLU with random slopes in training, else with the mean of their bounds; the second result are the slopes."""
+    if not training:
+        return [call.emit("leaky_relu", x, slope=(lower + upper) / 2), noise]
+    drawn = _uniform(call, call.dtype, what="its slopes are random: call model.eval() before the import, or ")
+    slopes = _scaled(call, drawn, upper - lower, lower)
+    factors = call.emit("where", call.emit("less_equal", x, call.number(0, call.dtype)), slopes, call.number(1, call.dtype))
+    return [call.emit("multiply", x, factors), factors]
+
+
 @converts("aten.randperm.default", "aten.randperm.generator")
 def randperm(call: TorchCall, *_: Any) -> Operand:
     """The order of random numbers; two equal ones keep their order."""
@@ -129,7 +151,7 @@ def multinomial(call: TorchCall, weights: Operand, count: int, replacement: bool
         call.refuse("it draws several indices of a row; draw one, or take the order of the weights with random numbers of your own")
     wide = dt.widened(weights.type.dtype)
     given = call.cast(weights, wide)
-    drawn = call.emit("log", call.emit("subtract", call.number(1, wide), _uniform(call, wide, weights.type.shape)))
+    drawn = _log_of_uniform(call, wide, weights.type.shape)
     is_possible = call.emit("greater", given, call.number(0, wide))
     times = call.emit("where", is_possible, call.emit("divide", drawn, given), call.number(-math.inf, wide))
     return call.cast(call.emit("argmax", times, axis=-1, keepdims=True), call.dtype)

@@ -49,6 +49,8 @@ TORCH_OPERATORS.register("aten.prod.dim_int", _reduction("prod"))
 for _operator in ("max", "min"):
     TORCH_OPERATORS.register(f"aten.{_operator}.default", _reduction(_operator))
     TORCH_OPERATORS.register(f"aten.a{_operator}.default", _reduction(_operator))
+for _name, _operator in (("_is_any_true", "any"), ("_is_all_true", "all")):
+    TORCH_OPERATORS.register(f"aten.{_name}.default", lambda call, x, o=_operator: reduced(call, o, x, None, False))
 for _operator in ("any", "all"):
     for _overload in ("default", "dim", "dims"):
         TORCH_OPERATORS.register(f"aten.{_operator}.{_overload}", _reduction(_operator, in_bool=True))

@@ -112,7 +112,7 @@ class RegionImport:
         names = {user: operator_name(user.target) if user.op == "call_function" else user.op for user in node.users}
         return all(
             name in (*_ASSERTIONS, *_RANGES)
-            or (isinstance(user.meta.get("val"), self._numbers) and name.startswith("_operator.") and self._is_only_asserted(user))
+            or (isinstance(user.meta.get("val"), self._numbers) and not name.startswith("aten.") and self._is_only_asserted(user))
             for user, name in names.items()
         )
 

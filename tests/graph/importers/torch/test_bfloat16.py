@@ -91,6 +91,29 @@ def test_models(name: str, wide_inputs: bool) -> None:
     assert error(compiled.astype(np.float32), exact) <= max(2 * own, 2.0**-8)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("options", [{"size": (13, 13)}, {"size": (20, 31), "align_corners": True}, {"scale_factor": 1.7}])
+def test_images_are_resized_as_exactly_as_in_torch(dtype: Any, options: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    model, x = nn.Upsample(mode="bilinear", **options), torch.randn(2, 6, 9, 9).to(dtype)
+    mod = from_torch(model, (x,))
+    (got,) = run(mod["main"], [x.float().numpy() if dtype is torch.bfloat16 else x.numpy()], mod)
+    exact = model(x.double()).numpy()
+    assert error(got, exact) <= 1.5 * error(model(x).float().numpy(), exact)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("training", [False, True])
+def test_batch_statistics(dtype: Any, training: bool) -> None:
+    torch.manual_seed(0)
+    model = (nn.BatchNorm1d(33) if training else nn.BatchNorm1d(33, track_running_stats=False).eval()).to(dtype)
+    x = torch.randn(4, 33).to(dtype)
+    mod = from_torch(copy.deepcopy(model), (x,), drop_buffer_writes=True)
+    (got,) = run(mod["main"], [x.float().numpy() if dtype is torch.bfloat16 else x.numpy()], mod)
+    exact = copy.deepcopy(model).double()(x.double()).detach().numpy()
+    assert error(got, exact) <= max(2 * error(model(x).detach().float().numpy(), exact), 2.0**-8 if dtype is torch.bfloat16 else 2.0**-11)
+
+
 def test_constants_and_numbers() -> None:
     table = torch.randn(3, 4).bfloat16()
 

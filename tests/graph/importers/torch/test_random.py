@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch import nn  # noqa: E402
 import tunesmith  # noqa: E402
 from tunesmith.graph.importers.torch.importer import from_torch  # noqa: E402
 from tunesmith.graph.ir.interpret import run  # noqa: E402
-from tunesmith.support.errors import ModelImportError  # noqa: E402
+from tunesmith.support.errors import ModelImportError, UserError  # noqa: E402
 
 
 class Wrapped(nn.Module):
@@ -133,6 +134,7 @@ def test_dynamic_shapes() -> None:
         (lambda x: torch.rand(3), "aten.rand.default: it draws random numbers: pass seed='seed' to from_torch"),
         (lambda x: F.dropout(x, training=True), r"it drops elements at random: call model.eval\(\) before the import, or pass seed='seed'"),
         (lambda x: torch.multinomial(x, 1), "aten.multinomial.default: it draws random numbers: pass seed='seed'"),
+        (lambda x: F.rrelu(x, training=True), r"its slopes are random: call model.eval\(\) before the import, or pass seed='seed'"),
     ],
 )
 def test_draws_without_a_seed_are_refused(function: Callable[..., Any], message: str) -> None:
@@ -143,3 +145,66 @@ def test_draws_without_a_seed_are_refused(function: Callable[..., Any], message:
 def test_several_indices_of_a_row_are_refused() -> None:
     with pytest.raises(ModelImportError, match="it draws several indices of a row; draw one"):
         from_torch(Wrapped(lambda x: torch.multinomial(x, 2)), (torch.ones(3),), seed="seed")
+
+
+@pytest.mark.parametrize(
+    ("seed", "message"),
+    [
+        ("x", "seed='x': the model has an input of this name; its inputs are x. Choose another name"),
+        ("", "seed= is the name of an additional input, such as 'seed', not ''"),
+        ("my seed", "seed= is the name of an additional input"),
+        (7, "seed= is the name of an additional input, such as 'seed', not 7"),
+    ],
+)
+def test_seeds_have_names(seed: Any, message: str) -> None:
+    class Noise(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x + torch.rand_like(x)
+
+    with pytest.raises(UserError, match=re.escape(message)):
+        from_torch(Noise(), (torch.ones(3),), seed=seed)
+
+
+def test_integers_of_large_ranges() -> None:
+    for low, high in ((2**60, 2**60 + 10), (2**53, 2**53 + 3), (-(2**63), -(2**63) + 7), (5, 5 + 2**53)):
+        (x,) = drawn(lambda x, low=low, high=high: torch.randint(low, high, (5000,)), (1,))
+        above = [int(v) - low for v in x]
+        assert min(above) >= 0 and max(above) < high - low
+        if high - low < 100:
+            assert set(above) == set(range(high - low))
+        else:
+            assert len({v % 1024 for v in above}) > 900, "the low bits are random, too"
+    with pytest.raises(ModelImportError, match="has more than 2\\*\\*53 numbers"):
+        drawn(lambda x: torch.randint(-(2**63), 2**63 - 1, (5,)), (1,))
+
+
+def zero_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make all uniform numbers 0, which one of 2**24 is."""
+    import tunesmith.graph.importers.torch.random as module
+
+    monkeypatch.setattr(
+        module, "_uniform", lambda call, dtype, shape=None, what="": call.emit("full", shape=shape or call.shape, value=0.0, dtype=dtype)
+    )
+
+
+def test_exponential_numbers_are_above_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    zero_draws(monkeypatch)
+    for dtype in (torch.float32, torch.float64, torch.float16):
+        (x,) = drawn(lambda x, dtype=dtype: torch.empty(8, dtype=dtype).exponential_(), (1,))
+        assert (x > 0).all()
+    (y,) = drawn(lambda x: F.gumbel_softmax(x), (4, 8))
+    assert np.isfinite(y).all()
+
+
+def test_categories_of_no_weight_are_never_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    zero_draws(monkeypatch)
+    weights = torch.full((3, 50), 1e-20)
+    weights[:, 7] = 1
+    (index,) = drawn(lambda x: torch.multinomial(x * weights, 1), (3, 50))
+    assert (index == 7).all()
+
+
+def test_random_slopes() -> None:
+    (y,) = drawn(lambda x: F.rrelu(x * torch.tensor([1.0, -1.0]), 0.25, 0.75, training=True), (4000, 2))
+    assert (y[:, 0] == 1).all() and y[:, 1].max() <= -0.25 and y[:, 1].min() >= -0.75
+    assert abs(y[:, 1].mean() + 0.5) < 0.02 and abs(y[:, 1].var() - 0.25 / 12) < 0.002
