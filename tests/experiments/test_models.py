@@ -128,3 +128,21 @@ def test_quantised_systems_need_the_precision_int8_and_onnxruntime(monkeypatch: 
     assert chosen_systems(None, "int8") == ["ours", "onnxruntime_int8", "openvino_int8", "openvino_int8_default"]
     assert chosen_systems("ours_quantize,torch", "int8+bf16") == ["ours", "ours_quantize", "torch"]
     assert chosen_systems(None, "bf16") == ["ours", *run.BASELINES]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--rounds", "0"], "argument --rounds: invalid at_least_one value: '0'"),
+        (["--threads", "0"], "argument --threads: invalid at_least_one value: '0'"),
+        (["--batch", "x"], "argument --batch: invalid at_least_one value: 'x'"),
+        (["--precision", "int8", "--batch", "2"], "--batch: quantised models are compared with one input"),
+    ],
+)
+def test_numbers_of_the_command_line(
+    options: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["run.py", "resnet18", "--log", "none.jsonl", *options])
+    with pytest.raises(SystemExit):
+        run.main()
+    assert message in capsys.readouterr().err

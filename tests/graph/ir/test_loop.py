@@ -28,7 +28,7 @@ from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.poly import Var, poly
 from tunesmith.ir.target.target import Target
 from tunesmith.runtime.module import load_module
-from tunesmith.support.errors import ScriptError
+from tunesmith.support.errors import BuildError, ScriptError
 from tunesmith.support.seeds import stream
 
 TARGET = Target.detect()
@@ -360,9 +360,18 @@ def test_loops_compute_what_unrolled_bindings_compute(seed: int) -> None:
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
+def test_a_model_without_functions_runs_and_is_not_exported(tmp_path: Path) -> None:
+    b = GraphBuilder("main")
+    x, y = b.input("x", (2, 2)), b.input("y", (2, 2))
+    compiled = tunesmith.compile(IRModule({"main": b.finish(*b.loop(3, [x, y], lambda r, t, h, k: ([k, h], [])))}))
+    given = [data(2, 2), data(2, 2, seed=1)]
+    assert all(np.array_equal(a, b) for a, b in zip(compiled(*given), reversed(given), strict=True))
+    with pytest.raises(BuildError, match="the model calls no function, and so has no code"):
+        compiled.export_library(tmp_path / "m.so")
+
+
 def test_a_loop_that_was_not_lowered_is_refused() -> None:
     from tunesmith.graph.emit.graph_program import emit_graph_program
-    from tunesmith.support.errors import BuildError
 
     value = Value("x", TensorType.of((2,)))
     loop = Loop(Var("t"), 2, (), (), Region((), (value,)))
