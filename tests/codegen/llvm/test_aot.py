@@ -120,7 +120,7 @@ def test_a_c_program_passes_the_parameters(made: Made, tmp_path: Path) -> None:
     assert library.stat().st_size < parameters.stat().st_size
     program = compile_c(tmp_path, c_compiler(), "-DBESIDE", str(library), "-Wl,-rpath,$ORIGIN")
     run_c(program, made, parameters.name)
-    other = CompiledModel(Executable("aot", *changed(made.aot.executable)), (), IRModule())
+    other = CompiledModel(Executable("aot", *changed(made.aot.executable)), (), IRModule(), made.aot.target, IRModule())
     other.export_library(tmp_path / "other.so", "beside")
     done = subprocess.run([str(program), "input", "output", "other.so.params"], cwd=tmp_path, env={}, check=False)
     assert done.returncode == 4
