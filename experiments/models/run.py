@@ -113,9 +113,9 @@ def main() -> None:
 
 
 def at_least_one(text: str) -> int:
-    """A number of the command line.  Raises ValueError, which argparse reports, below 1."""
-    if int(text) < 1:
-        raise ValueError
+    """A number of the command line.  Raises ArgumentTypeError for other texts and below 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"it is a number of at least 1, not {text!r}")
     return int(text)
 
 

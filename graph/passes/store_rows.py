@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.ir.node import Binding, Loop, Region, TensorType, with_branches
+from tunesmith.graph.ir.outline import Outlined
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.poly import Var, poly
@@ -27,7 +28,7 @@ def with_stores(mod: IRModule) -> IRModule:
 
 class _Stores:
     def __init__(self, mod: IRModule) -> None:
-        self._taken = set(mod)
+        self._fresh = Outlined(mod).fresh
         self._names: dict[tuple[TensorType, int], str] = {}
         self.functions: dict[str, PrimFunc] = {}
 
@@ -46,12 +47,7 @@ class _Stores:
 
     def _name(self, row: TensorType, count: int) -> str:
         if (row, count) not in self._names:
-            name, number = "store_row", 0
-            while name in self._taken:
-                number += 1
-                name = f"store_row_{number}"
-            self._taken.add(name)
-            self._names[row, count] = name
+            name = self._names[row, count] = self._fresh("store_row")
             self.functions[name] = store_row(row, count, name)
         return self._names[row, count]
 

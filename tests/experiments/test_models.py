@@ -133,9 +133,9 @@ def test_quantised_systems_need_the_precision_int8_and_onnxruntime(monkeypatch: 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--rounds", "0"], "argument --rounds: invalid at_least_one value: '0'"),
-        (["--threads", "0"], "argument --threads: invalid at_least_one value: '0'"),
-        (["--batch", "x"], "argument --batch: invalid at_least_one value: 'x'"),
+        (["--rounds", "0"], "argument --rounds: it is a number of at least 1, not '0'"),
+        (["--threads", "0"], "argument --threads: it is a number of at least 1, not '0'"),
+        (["--batch", "x"], "argument --batch: it is a number of at least 1, not 'x'"),
         (["--precision", "int8", "--batch", "2"], "--batch: quantised models are compared with one input"),
     ],
 )

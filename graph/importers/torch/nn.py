@@ -18,7 +18,7 @@ from tunesmith.support import dtype as dt
 # ---- products ---------------------------------------------------------------------------------------------------------------------------
 
 
-def _transposed(call: TorchCall, x: Operand) -> Operand:
+def transposed(call: TorchCall, x: Operand) -> Operand:
     """Swap the last two axes."""
     rank = len(x.type.shape)
     return call.emit("permute_dims", x, axes=(*range(rank - 2), rank - 1, rank - 2))
@@ -27,7 +27,7 @@ def _transposed(call: TorchCall, x: Operand) -> Operand:
 @converts("aten.linear.default")
 def linear(call: TorchCall, x: Operand, weight: Operand, bias: Operand | None) -> Operand:
     """x @ weight.T + bias."""
-    made = call.emit("matmul", x, _transposed(call, weight) if len(weight.type.shape) == 2 else weight)
+    made = call.emit("matmul", x, transposed(call, weight) if len(weight.type.shape) == 2 else weight)
     return made if bias is None else call.emit("add", made, bias)
 
 
@@ -114,7 +114,7 @@ def attention(
     if scale is None and width.const is None:
         call.refuse("the head dimension is dynamic; pass scale=")
     factor = call.operand(1 / math.sqrt(width.as_int()) if scale is None else scale)
-    scores = call.emit("multiply", call.emit("matmul", query, _transposed(call, key)), factor)
+    scores = call.emit("multiply", call.emit("matmul", query, transposed(call, key)), factor)
     if causal:
         mask = _causal_mask(call, query.type.shape[-2], key.type.shape[-2])
     if mask is None:

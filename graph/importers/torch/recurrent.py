@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tunesmith.graph.importers.torch.call import TorchCall, converts
+from tunesmith.graph.importers.torch.nn import transposed
 from tunesmith.graph.importers.torch.random import dropped
 from tunesmith.graph.ir.builder import RegionBuilder
 from tunesmith.graph.ir.node import Operand
@@ -41,10 +42,6 @@ Step = Callable[[TorchCall, Operand, State, Weights], State]
 """One step: the converter in the region, the products with the inputs, the state and the weights -> the next state."""
 
 
-def _transposed(call: TorchCall, x: Operand) -> Operand:
-    return call.emit("permute_dims", x, axes=(1, 0))
-
-
 def _gate(call: TorchCall, x: Operand, i: int, count: int) -> Operand:
     """Gate i of [batch, count * hidden]."""
     size = x.type.shape[1].as_int() // count
@@ -53,17 +50,17 @@ def _gate(call: TorchCall, x: Operand, i: int, count: int) -> Operand:
 
 def _lstm_step(call: TorchCall, inputs: Operand, state: State, weights: Weights) -> State:
     h, c = state
-    gates = call.emit("add", call.emit("matmul", h, _transposed(call, weights.hidden)), inputs)
+    gates = call.emit("add", call.emit("matmul", h, transposed(call, weights.hidden)), inputs)
     take, forget, cell, out = [_gate(call, gates, i, 4) for i in range(4)]
     kept = call.emit("multiply", call.emit("sigmoid", forget), c)
     c = call.emit("add", kept, call.emit("multiply", call.emit("sigmoid", take), call.emit("tanh", cell)))
     h = call.emit("multiply", call.emit("sigmoid", out), call.emit("tanh", c))
-    return h if weights.projection is None else call.emit("matmul", h, _transposed(call, weights.projection)), c
+    return h if weights.projection is None else call.emit("matmul", h, transposed(call, weights.projection)), c
 
 
 def _gru_step(call: TorchCall, inputs: Operand, state: State, weights: Weights) -> State:
     (h,) = state
-    own = call.emit("matmul", h, _transposed(call, weights.hidden))
+    own = call.emit("matmul", h, transposed(call, weights.hidden))
     own = own if weights.biases is None else call.emit("add", own, weights.biases[1])
     reset, update = [call.emit("sigmoid", call.emit("add", _gate(call, inputs, i, 3), _gate(call, own, i, 3))) for i in range(2)]
     new = call.emit("tanh", call.emit("add", _gate(call, inputs, 2, 3), call.emit("multiply", reset, _gate(call, own, 2, 3))))
@@ -72,7 +69,7 @@ def _gru_step(call: TorchCall, inputs: Operand, state: State, weights: Weights) 
 
 def _rnn_step(function: str) -> Step:
     def step(call: TorchCall, inputs: Operand, state: State, weights: Weights) -> State:
-        return (call.emit(function, call.emit("add", call.emit("matmul", state[0], _transposed(call, weights.hidden)), inputs)),)
+        return (call.emit(function, call.emit("add", call.emit("matmul", state[0], transposed(call, weights.hidden)), inputs)),)
 
     return step
 
@@ -82,7 +79,7 @@ def _direction(call: TorchCall, x: Operand, state: State, weights: Weights, step
     length = x.type.shape[0].const
     if length is None:
         call.refuse("the number of steps of its sequence is dynamic; fix it, or call the model once for each step")
-    products = call.emit("matmul", x, _transposed(call, weights.inputs))
+    products = call.emit("matmul", x, transposed(call, weights.inputs))
     if weights.biases is not None:
         products = call.emit("add", products, weights.biases[0])
         if step is not _gru_step:  # whose reset gate multiplies the second bias

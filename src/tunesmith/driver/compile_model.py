@@ -149,7 +149,7 @@ def compile_model(
         strict: refuse functions without a record.
         executor: "graph", "vm" or "aot"; None is "graph" for static shapes without branches, else "vm".
         pipeline: passes from the module to unscheduled TIR functions.
-        untuned: schedules functions without a record; by default the analytic model chooses, in about a second per function.
+        untuned: schedules functions without a record; by default the analytic model chooses, in 0.2 s a function on average.
         offload: external code generators in order of priority: names ("blas") or `ExternalCodegen` objects.
         lowering: passes from scheduled TIR functions to the input of code generation.
         name: prefix of the C function names, for executor="aot".
