@@ -100,10 +100,9 @@ def _covers(
         return False
     sides = []
     for i, low in zip(r.indices, lows, strict=True):
-        first, lasts = _bounds(i, r, others)
-        begin, ends = known.index(first - low).const, [e for last in lasts if (e := known.index(last - low).const) is not None]
-        if begin is not None and ends:
-            sides.append(range(begin, min(ends) + 1))
+        begins, ends = ([e for x in xs if (e := known.index(x - low).const) is not None] for xs in _bounds(i, r, others))
+        if begins and ends:
+            sides.append(range(max(begins), min(ends) + 1))
     if len(sides) == len(r.indices) and math.prod(map(len, sides)) <= MAX_POINTS and written.issuperset(itertools.product(*sides)):
         return True
     read = _points([known.index(i - low) for i, low in zip(r.indices, lows, strict=True)], [], others)
@@ -178,18 +177,23 @@ def _is_within(w: GuardedAccess, r: GuardedAccess, own: Mapping[Var, Poly], othe
     """Whether the bounding box of `r` is inside that of `w`."""
     for x, y in zip(w.indices, r.indices, strict=True):
         low, high = interval(x, own)
-        first, lasts = _bounds(y, r, others)
-        if s.bounds(first - low)[0] < 0 or all(s.bounds(high - last)[0] < 0 for last in lasts):
+        firsts, lasts = _bounds(y, r, others)
+        if all(s.bounds(first - low)[0] < 0 for first in firsts) or all(s.bounds(high - last)[0] < 0 for last in lasts):
             return False
     return True
 
 
-def _bounds(e: Poly, r: GuardedAccess, loops: Mapping[Var, Poly]) -> tuple[Poly, list[Poly]]:
-    """The lowest value of an index of `r`, and upper bounds: that of the loops, and u * n - u + max(x) for each guard g < n and each
-    positive u with which the index is u * g + x."""
+def _bounds(e: Poly, r: GuardedAccess, loops: Mapping[Var, Poly]) -> tuple[list[Poly], list[Poly]]:
+    """Lower and upper bounds of an index of `r`.
+
+    They are those of the loops, and for each guard g < 0 and each positive u, max(x) - u if the index is u * g + x, and min(x) + u if it is
+    x - u * g.
+    """
     ranges = {v: _guarded_last(v, n, r) for v, n in loops.items()}
     low, high = nested_interval(e, ranges)
-    return low, [high, *[nested_interval(e - scale(g, u), ranges)[1] - u for g in r.guards for u in sorted(_ratios(e, g))]]
+    above = [nested_interval(e - scale(g, u), ranges)[1] - u for g in r.guards for u in sorted(_ratios(e, g))]
+    below = [nested_interval(e + scale(g, u), ranges)[0] + u for g in r.guards for u in sorted(_ratios(e, scale(g, -1)))]
+    return [low, *below], [high, *above]
 
 
 def _guarded_last(v: Var, last: Poly, r: GuardedAccess) -> Poly:

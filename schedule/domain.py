@@ -155,8 +155,9 @@ def _within(block: Block, inside: Sequence[For]) -> Block | None:
         own = substitute(e, dict.fromkeys(e.vars - ranges.keys(), ZERO))
         if not (e - own).vars.isdisjoint(ranges):
             return None
-        iters.append(Iter(it.var, interval(own, ranges)[1] + 1, it.kind))
-        bindings.append(own)
+        low, high = interval(own, ranges)
+        iters.append(Iter(it.var, high - low + 1, it.kind))
+        bindings.append(own - low)
     return block.with_(iters=tuple(iters), bindings=tuple(bindings), predicate=())
 
 

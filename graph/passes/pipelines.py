@@ -20,6 +20,7 @@ from tunesmith.graph.passes.legalise import legalise
 from tunesmith.graph.passes.partition import partition
 from tunesmith.graph.passes.pass_infra import ModulePass, ModulePipeline, module_pass
 from tunesmith.graph.passes.propose_attention import propose_attention
+from tunesmith.graph.passes.propose_chains import propose_chains
 from tunesmith.graph.passes.simplify_inference import simplify_inference
 from tunesmith.graph.passes.sink_dequantize import sink_dequantize
 from tunesmith.graph.passes.to_mixed_precision import to_mixed_precision
@@ -47,12 +48,13 @@ GRAPH = ModulePipeline(
     module_pass(to_mixed_precision),
     module_pass(channels_into_width),
     module_pass(propose_attention),
+    module_pass(propose_chains),
     module_pass(fuse_operators),
     module_pass(legalise),
 )
 """Compile an imported model to unscheduled TIR functions and a graph function that calls them.
 
-Functions that `propose_attention` made have an alternative; see `graph.tuning.choose_parts`."""
+Functions that `propose_attention` and `propose_chains` made have an alternative; see `graph.tuning.choose_parts`."""
 
 
 def offloading(codegens: Iterable[Codegen], pipeline: ModulePipeline = GRAPH) -> ModulePipeline:

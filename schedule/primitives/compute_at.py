@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tunesmith.ir.analysis.access_regions import Footprint, accesses, loop_ranges, plain_iter, reads, region, union, writes
 from tunesmith.ir.analysis.reduction_update import reassociable_update
-from tunesmith.ir.poly import Poly, Var
+from tunesmith.ir.poly import ZERO, Poly, Var
 from tunesmith.ir.stmt import Block, For
 from tunesmith.ir.visit import blocks_under
 from tunesmith.schedule.domain import check_loops_cover, is_repeated
@@ -28,6 +28,7 @@ def compute_at(
     shared_by: Sequence[LoopRV] = (),
     preserve_unit_loops: bool = True,
     index: int = -2,
+    whole: Sequence[int] = (),
 ) -> None:
     """Move the producer `block` into the body of `loop`, before its consumers, over their footprint in one iteration.
 
@@ -37,6 +38,8 @@ def compute_at(
         shared_by: loops around `loop` whose iterations share one copy, as threads share memory: the footprint covers all of them.
         preserve_unit_loops: keep loops with one iteration.  True, unlike in TVM, because a loop is kept for every sampled size or for none.
         index: position among the statements of the loop's body: -2 is the first possible one, -1 the last, directly before a consumer.
+        whole: positions of iteration variables whose loops run over all their values, and not over the footprint, which may be larger for
+            some sampled sizes, or include elements that guards of the consumers exclude.
     Rewrite: `split(j, [None, 4]); compute_at(B, j_0)`
         B = T.alloc_buffer((16,))
         for i in T.serial(16):
@@ -65,6 +68,7 @@ def compute_at(
         order: the steps of a reduction that cannot be reassociated keep their order.
         once: the loops of a reduction run each of its instances once, and one instance starts each element.
         index: the position exists and is not after a consumer.
+        whole: the positions are those of iteration variables that index the buffer.
         block-exists: the block is still in the program.
         loop-exists: the loop is still in the program.
     Keeps: results; elements in the footprints of several iterations are computed in each.
@@ -114,7 +118,7 @@ def compute_at(
             raise s.refuse("complete", what, b)
     check_unchanged(s, b, [c for c in inside if any(a.buffer is buffer for a in reads(c))])
     footprint = union(footprints)
-    dims = {p: footprint[d] for d, p in enumerate(positions) if p is not None}
+    dims = {p: footprint[d] for d, p in enumerate(positions) if p is not None} | _whole(s, b, whole, positions)
     check_extents(s, b, dims)
     check_in_blocks(s, b, "in-blocks")
     check_unconditional(s, b, "guard")
@@ -131,6 +135,17 @@ def compute_at(
         _check_order(s, b)
     at = position(s, target, index, before=lambda c: any(a.buffer is buffer for a in reads(c)))
     place(s, b.name, target.var, dims, at, preserve_unit_loops)
+
+
+def _whole(s: ScheduleState, b: Block, whole: Sequence[int], positions: Sequence[int | None]) -> dict[int, tuple[Poly, Poly]]:
+    """The lowest value and the extent of the iteration variables that run over their domains, by position."""
+    unknown = [n for n in whole if n not in positions]
+    if unknown:
+        known = ", ".join(str(p) for p in positions)
+        raise s.refuse(
+            "whole", f"iteration variable {unknown[0]} of block {b.name} does not index its buffer; those that do are {known}", b
+        )
+    return {n: (ZERO, b.iters[n].extent) for n in whole}
 
 
 def _check_order(s: ScheduleState, b: Block) -> None:

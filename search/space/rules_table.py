@@ -36,7 +36,7 @@ Rule = Callable[[PrimFunc, Target], list[Named]]
 """Maps (function, target) to named schedules; [] if the rule does not apply."""
 
 _NAMES = ("contraction", "fallback", "pointwise", "reductions", "rows")
-_CPU_NAMES = ("derived", "dot_products", "stages", "strassen", "tile_products", "winograd")
+_CPU_NAMES = ("derived", "dot_products", "row_blocks", "stages", "strassen", "tile_products", "winograd")
 SEARCH_RULES: Registry[Rule] = Registry(
     "search rule",
     {n: f"tunesmith.search.space.rules.{n}:sketches" for n in (*_NAMES, *_CPU_NAMES, *[f"gpu_{n}" for n in _NAMES])}

@@ -306,3 +306,36 @@ def heads(A: T.Buffer((2, 12, n), "int32"), C: T.Buffer((2, 12, n), "int32"), n:
     a, c = np.arange(24 * 11, dtype="int32").reshape(2, 12, 11), np.zeros((2, 12, 11), "int32")
     tunesmith.build(func, TARGET)["heads"](a, c, 11)
     np.testing.assert_array_equal(c[0], 2 * a[0] + 2)
+
+
+WINDOWS = """
+@T.prim_func
+def windows(A: T.Buffer((4, 8), "int32"), W: T.Buffer((3,), "int32"), C: T.Buffer((4, 8), "int32")):
+    B = T.alloc_buffer((12,), "int32", scope="workspace")
+    for i in T.parallel(4):
+        for j in T.serial(8):
+            with T.block("B"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                B[vj + 1] = A[vi, vj] * 2
+        for j, r in T.grid(8, 3):
+            with T.block("C"):
+                vi, vj, vr = T.axis.remap("SSR", [i, j, r])
+                with T.init():
+                    C[vi, vj] = 0
+                C[vi, vj] = C[vi, vj] + T.select(1 <= vj + vr and vj + vr < 9, B[vj + vr], 0) * W[vr]
+"""
+
+
+def test_conditions_of_the_read_bound_it_below_and_above() -> None:
+    """A window reads one element before the start and one after the end of the row unless conditions exclude them."""
+    a, c = np.arange(32, dtype="int32").reshape(4, 8), np.zeros((4, 8), "int32")
+    tunesmith.build(parse(WINDOWS), TARGET)["windows"](a, np.array([1, 3, 5], "int32"), c)
+    padded = np.pad(2 * a, ((0, 0), (1, 1)))
+    np.testing.assert_array_equal(c, padded[:, :-2] + 3 * padded[:, 1:-1] + 5 * padded[:, 2:])
+
+
+@pytest.mark.parametrize("condition", ["1 <= vj + vr", "vj + vr < 9", "0 <= vj + vr and vj + vr < 9", "1 <= vj + vr and vj + vr < 10"])
+def test_conditions_that_bound_the_read_less_are_not_enough(condition: str) -> None:
+    source = WINDOWS.replace("1 <= vj + vr and vj + vr < 9", condition)
+    with pytest.raises(BuildError, match="may carry values of the buffer B"):
+        tunesmith.build(parse(source), TARGET)

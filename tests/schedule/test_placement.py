@@ -76,6 +76,26 @@ def dense(
             D[vi, vj] = T.max(C[vi, vj] + bias[vj], 0.0)
 
 
+@T.prim_func
+def window_of_sums(A: T.Buffer((9, 6), "float32"), E: T.Buffer((9,), "float32")):
+    C = T.alloc_buffer((9,), "float32")
+    D = T.alloc_buffer((9,), "float32")
+    for i, k in T.grid(9, 6):
+        with T.block("C"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                C[vi] = 0.0
+            C[vi] = C[vi] + A[vi, vk]
+    for i in T.serial(9):
+        with T.block("D"):
+            vi = T.axis.spatial(9, i)
+            D[vi] = C[vi] * 0.5
+    for i in T.serial(9):
+        with T.block("E"):
+            vi = T.axis.spatial(9, i)
+            E[vi] = T.select(vi >= 1, D[vi - 1], 0.0) + D[vi]
+
+
 def tiled(s: Schedule, block: str, names: str) -> list[list[LoopRV]]:
     """Split every loop of the block in two by a sampled factor; returns (outer, inner) for each."""
     return [
@@ -168,6 +188,35 @@ def test_compute_at_ignores_the_overhang_of_a_split_of_a_split(apply: Apply, fir
     s = apply(chain, steps, [[first], [second]])
     (_, made) = s.get_loops(s.get_block("B"))
     assert s.loop(made).extent == first
+
+
+@pytest.mark.parametrize("tile", (1, 3, 4, 9))
+def test_compute_at_over_whole_dimensions(apply: Apply, tile: int) -> None:
+    """The reader requests an element before the start of the buffer; the loop runs over the elements of the buffer only."""
+
+    def steps(s: Schedule) -> None:
+        ((outer, _),) = tiled(s, "C", "i")
+        s.compute_at(s.get_block("B"), outer, whole=(0,))
+
+    s = apply(padded, steps, [[tile]])
+    (_, made) = s.get_loops(s.get_block("B"))
+    assert s.loop(made).extent == s.block(s.get_block("B")).iters[0].extent
+
+
+def test_a_reduction_is_decomposed_at_a_position_with_an_offset(apply: Apply) -> None:
+    """The accumulators of a tile begin one element before the tile: the first element of the loops is not 0, for any tile."""
+
+    def steps(s: Schedule) -> None:
+        (loop,) = s.get_loops(s.get_block("E"))
+        outer, _ = s.split(loop, [None, *s.sample_tile(loop, 2, "i", [range(1, 9)], waste=20.0)])
+        s.compute_at(s.get_block("D"), outer)
+        d = s.get_loops(s.get_block("D"))[1]
+        over, _ = s.split(d, [None, *s.sample_tile(d, 2, "d", [range(1, 5)], waste=20.0)])
+        s.compute_at(s.get_block("C"), over)
+        s.decompose_reduction(s.get_block("C"), s.get_loops(s.get_block("C"))[-1])
+
+    for row in itertools.product((1, 3, 7), (1, 2, 4)):
+        apply(window_of_sums, steps, [[x] for x in row])
 
 
 # ---- reverse_compute_at

@@ -1,7 +1,8 @@
 """Derive schedules for any graph of blocks on CPUs: fuse groups of blocks, and give each block the structure of its class.
 
 The rule enumerates plans (which blocks are inlined, and which are computed in nests of their own) and builds each group of blocks as one
-nest with symbolic tile sizes (`search.space.derive`).  It applies to functions for which no rule of a family has a schedule.
+nest with symbolic tile sizes (`search.space.derive`).  It applies to functions for which no rule of a family has a schedule.  Chains of
+convolutions are also computed by blocks of rows (`search.space.rules.row_blocks`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tunesmith.search.space.derive.normal_form import scheduled
 from tunesmith.search.space.derive.packing import packed_operand
 from tunesmith.search.space.derive.plans import Plan, members, plans, rows_of
 from tunesmith.search.space.derive.regular import is_regular
-from tunesmith.search.space.rules import contraction, fallback, pointwise, reductions
+from tunesmith.search.space.rules import contraction, fallback, pointwise, reductions, row_blocks
 from tunesmith.search.space.rules.block_classes import is_contraction, is_output, is_pointwise, is_reduction, vector_axis
 from tunesmith.search.space.rules.code_budget import epilogue_size
 from tunesmith.search.space.rules.single_reduction import is_of_everything
@@ -49,7 +50,7 @@ def sketches(func: PrimFunc, target: Target) -> list[Named]:
 
         return steps
 
-    return [(p.name, made(p)) for p in plans(func, target, names if others else None)]
+    return [*row_blocks.sketches(func, target), *[(p.name, made(p)) for p in plans(func, target, names if others else None)]]
 
 
 def _with_own_nests(func: PrimFunc) -> list[Block]:

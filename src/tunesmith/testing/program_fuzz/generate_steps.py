@@ -212,7 +212,8 @@ def _position(m: StepGenerator) -> Arguments:
 
 def _compute_at(m: StepGenerator) -> Arguments:
     producer, m.block = m.pair()
-    return [("block", BlockRef(producer)), ("loop", m.loop(0.3)), *_position(m)]
+    whole: Arguments = [("whole", (m.c.integer(0, 3),))] if m.c.chance(0.15) else []
+    return [("block", BlockRef(producer)), ("loop", m.loop(0.3)), *_position(m), *whole]
 
 
 def _reverse_compute_at(m: StepGenerator) -> Arguments:
