@@ -49,6 +49,7 @@ BOUNDARY: dict[str, tuple[str, ...]] = {
     "ncnn": ("*ncnn*",),
     "pnnx": ("*ncnn*",),
     "jax": ("*jax*",),
+    "jaxonnxruntime": ("*jax*",),
     "tvm": ("*tvm*",),
     "optuna": ("*optuna*",),
     "ray": ("*/ray_*",),

@@ -41,7 +41,7 @@ from tunesmith.support.errors import RunError, TunesmithError, UserError
 from tunesmith.support.worker_pool import WorkerPool
 from tunesmith.testing.torch_models import get
 
-BASELINES = ("torch", "torch_compile", "onnxruntime", "openvino", "openvino_default", "ncnn")
+BASELINES = ("torch", "torch_compile", "onnxruntime", "openvino", "openvino_default", "ncnn", "xla")
 INT8_BASELINES = ("onnxruntime_int8", "openvino_int8", "openvino_int8_default")
 QUANTIZED = {"int8": "f32", "int8+bf16": "bf16"}
 """Precision of a quantised model -> the policy of the contractions that are not quantised."""

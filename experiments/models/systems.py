@@ -35,6 +35,7 @@ PREPARE = {
     "openvino_int8": "openvino_system:quantized",
     "openvino_int8_default": "openvino_system:quantized_by_default",
     "ncnn": "ncnn_system:converted",
+    "xla": "jax_onnx_system:jitted",
 }
 """System -> module of this folder, and its function of a torch model, inputs, number of threads and `Files`."""
 INT8 = ("ours_quantize", "onnxruntime_int8", "openvino_int8", "openvino_int8_default")

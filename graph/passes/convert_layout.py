@@ -12,12 +12,15 @@ from tunesmith.graph.ir.builder import RegionBuilder
 from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.ir.node import Call, Constant, Operand, Operation, TensorType
 from tunesmith.graph.ir.operator import BROADCAST, ELEMENTWISE, GRAPH_OPERATORS
+from tunesmith.graph.passes.depthwise import image_of_depthwise
 from tunesmith.graph.passes.layout_rewriter import LayoutRewriter
 from tunesmith.ir.function import IRModule
 from tunesmith.ir.poly import ONE
 
 TO_NHWC, TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
 """Axes of permute_dims from NCHW to NHWC, and from NHWC to NCHW."""
+LANES = 16
+"""Floats in the widest vectors."""
 _NHWC_AXIS = {0: 0, 1: 3, 2: 1, 3: 2}
 """Axis of NCHW -> axis of NHWC."""
 
@@ -69,8 +72,22 @@ class _Convert(LayoutRewriter):
         return build.permute_dims(build.reshape(o, shape=full), axes=TO_NHWC)
 
 
+def _has_narrow_groups(call: Call) -> bool:
+    """Whether the output channels of a group are no whole vectors, so that a vector of channels would read the inputs of several groups.
+
+    Vectors of pixels, as in NCHW, are ten times faster for groups of 2 or 4 channels, and 1.4 to 1.8 times for 12 and 24.
+    """
+    groups = call.attr("groups")
+    if call.operator != "conv2d" or groups == 1 or (image_of_depthwise(call) is not None and call.args[1].type.shape[0] == groups):
+        return False
+    channels = call.args[1].type.shape[0].const
+    return channels is not None and channels // groups % LANES != 0
+
+
 def _convolution(c: _Convert, call: Call, build: RegionBuilder) -> Sequence[Operand] | None:
     if call.attr("layout") != "NCHW" or call.keywords.get("image_layout"):  # `image_layout` already selects the layout of the image
+        return None
+    if _has_narrow_groups(call):
         return None
     x, w = call.args
     axes = (2, 3, 1, 0) if len(w.type.shape) == 4 else (1, 2, 0)  # a depthwise filter may have no axis of input channels

@@ -85,9 +85,14 @@ def _follows(layer: Binding, following: Binding, image: Operand) -> bool:
 
 
 def _is_layer(b: Binding) -> bool:
-    """Whether a binding is a product with a matrix, or a convolution whose result is in NHWC."""
+    """Whether a binding is a product with a matrix, or a convolution whose result is in NHWC, of float32.
+
+    Instructions for narrower types need operands in layouts that images between layers do not have.
+    """
     call = b.operation
     if not isinstance(call, Call) or len(b.results) != 1 or not b.results[0].type.is_static:
+        return False
+    if any(v.type.dtype != "float32" for v in (*call.args, b.results[0])):
         return False
     if call.operator == "matmul":
         return len(call.args[1].type.shape) == 2 and len(call.args[0].type.shape) >= 2

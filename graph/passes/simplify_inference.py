@@ -8,7 +8,7 @@ import numpy as np
 
 from tunesmith.graph.ir.builder import RegionBuilder
 from tunesmith.graph.ir.function import GraphFunc
-from tunesmith.graph.ir.node import Call, Operand, Operation
+from tunesmith.graph.ir.node import Call, Constant, Operand, Operation
 from tunesmith.graph.ir.rewrite import Rewriter
 from tunesmith.graph.ir.verify import infer
 from tunesmith.ir.function import IRModule
@@ -20,6 +20,8 @@ def simplify_inference(mod: IRModule) -> IRModule:
 
     - `batch_norm(x, gamma, beta, mean, var)` becomes `x * scale + shift`, with scale and shift computed from the four (folded later if
       constant);
+    - `conv2d_transpose` of stride 1 with a constant filter of float32 becomes `conv2d` with the filter turned by 180 degrees, and input and
+      output channels exchanged in each group (source: Dumoulin and Visin, A guide to convolution arithmetic, 2016);
     - `split(x)` becomes a `strided_slice` for each result, so that each can be fused with its users;
     - `expand_dims` and `squeeze` become `reshape`, the only view that other passes handle;
     - `reshape` of `reshape` and `permute_dims` of `permute_dims` become one;
@@ -51,6 +53,27 @@ def _batch_norm(s: _Simplify, call: Call, build: RegionBuilder) -> Sequence[Oper
     shape = [e if d == axis % rank else 1 for d, e in enumerate(x.type.shape)][axis % rank :]
     aligned = [build.reshape(v, shape=shape) if len(shape) > 1 else v for v in (scale, shift)]
     return [build.add(build.multiply(x, aligned[0]), aligned[1], name="batch_norm")]
+
+
+def _conv2d_transpose(s: _Simplify, call: Call, build: RegionBuilder) -> list[Operand] | None:
+    x, w = call.args
+    layout, groups, dilation = call.attr("layout"), call.attr("groups"), call.attr("dilation")
+    window = [e.const for e in (w.type.shape[:2] if layout == "NHWC" else w.type.shape[2:])]
+    if call.attr("strides") != (1, 1) or not isinstance(w, Constant) or w.type.dtype != "float32":
+        return None
+    edges = zip(call.attr("padding"), (*window, *window), (*dilation, *dilation), (0, 0, *call.attr("output_padding")), strict=True)
+    padding = [d * ((k or 1) - 1) - p + o for p, k, d, o in edges]
+    if min(padding) < 0:
+        return None
+    if layout == "NHWC":
+        kh, kw, each, inputs = w.type.extents
+        split, order, shape = (kh, kw, each, groups, inputs // groups), (0, 1, 4, 3, 2), (kh, kw, inputs // groups, groups * each)
+    else:
+        inputs, each, kh, kw = w.type.extents
+        split, order, shape = (groups, inputs // groups, each, kh, kw), (0, 2, 1, 3, 4), (groups * each, inputs // groups, kh, kw)
+    turned = build.flip(w, axes=(0, 1) if layout == "NHWC" else (2, 3), name=w.name)
+    filters = build.reshape(build.permute_dims(build.reshape(turned, shape=split), axes=order), shape=shape, name=w.name)
+    return [build.conv2d(x, filters, padding=tuple(padding), dilation=dilation, groups=groups, layout=layout)]
 
 
 def _split(s: _Simplify, call: Call, build: RegionBuilder) -> Sequence[Operand]:
@@ -104,6 +127,7 @@ def _pad(s: _Simplify, call: Call, build: RegionBuilder) -> Sequence[Operand] | 
 
 RULES: dict[str, Callable[[_Simplify, Call, RegionBuilder], Sequence[Operand] | None]] = {
     "batch_norm": _batch_norm,
+    "conv2d_transpose": _conv2d_transpose,
     "broadcast_to": _broadcast_to,
     "cast": _cast,
     "expand_dims": _view,

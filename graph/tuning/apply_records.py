@@ -52,6 +52,7 @@ class Coverage:
         sizes: of a function with dynamic shapes, the sizes that this entry is about; such a function has an entry for each range of
             sizes with records, and one for all other sizes.
         sketch: the structural choices of the record, among them the algorithm.
+        error_growth: rounding errors of the schedule, relative to direct sums, of root mean squares; None without a record.
     """
 
     function: str
@@ -62,12 +63,15 @@ class Coverage:
     reason: str = ""
     sizes: str = ""
     sketch: str = ""
+    error_growth: float | None = None
 
     def __str__(self) -> str:
         """The coverage in one line."""
         at = f" for {self.sizes}" if self.sizes else ""
         if self.status == "used" and self.seconds is not None:
             how = f"{self.sketch}, " if self.sketch else ""
+            if self.error_growth is not None and self.error_growth > 1:
+                how += f"errors {self.error_growth:.2g} times those of direct sums, "
             return f"{self.function}{at}: record {self.record} ({how}measured time {self.seconds * 1e6:.4g} us)"
         return f"{self.function} ({self.digest}){at}: {self.status}: {self.reason}"
 
@@ -187,7 +191,7 @@ class ApplyRecords:
         if record is None:
             return None, (Coverage(name, digest, "missing", reason=self._why_missing(digest, target)),)
         try:
-            record, scheduled = self._applied(record, digest, target, func)
+            record, scheduled, growth = self._applied(record, digest, target, func)
         except ErrorGrowthError as error:
             how = f"Tune it with Search(error_growth={self.error_growth:g}), into another log"
             reason = f"{error}, as are those of all its verified records. {how}"
@@ -195,16 +199,19 @@ class ApplyRecords:
         except UserError as error:
             reason = f"its record does not apply: {error}. Tune it again"
             return None, (Coverage(name, digest, "refused", record.identity, _finite(record), reason),)
-        return scheduled, (Coverage(name, digest, "used", record.identity, _finite(record), sketch=record.sketch),)
+        return scheduled, (_used(Coverage(name, digest, "used"), record, growth),)
 
-    def _applied(self, best: Record, digest: str, target: Target, func: PrimFunc, to: PrimFunc | None = None) -> tuple[Record, PrimFunc]:
-        """The fastest record whose rounding errors are within the limit, and the function scheduled by it; raises as `apply_record`."""
+    def _applied(
+        self, best: Record, digest: str, target: Target, func: PrimFunc, to: PrimFunc | None = None
+    ) -> tuple[Record, PrimFunc, float]:
+        """The fastest record whose rounding errors are within the limit, the function scheduled by it, and the growth of its errors; raises
+        as `apply_record`."""
         try:
-            return best, apply_record(best, func, to, self.error_growth)
+            return best, *_scheduled(best, func, to, self.error_growth)
         except ErrorGrowthError as error:
             for record in self.database.top(digest, target.to_json(), len(self.database)):
                 with suppress(ErrorGrowthError):
-                    return record, apply_record(record, func, to, self.error_growth)
+                    return record, *_scheduled(record, func, to, self.error_growth)
             raise error
 
     def _find_sizes(self, name: str, func: PrimFunc, digest: str, target: Target) -> tuple[PrimFunc | None, tuple[Coverage, ...]]:
@@ -220,13 +227,13 @@ class ApplyRecords:
                     found.append((box, replace(at, reason=self._why_missing(workload, target))))
                     continue
                 at = replace(at, record=record.identity, seconds=_finite(record))
-                record, scheduled = self._applied(record, workload, target, measured, version_for(func, box))
-                at = replace(at, record=record.identity, seconds=_finite(record), sketch=record.sketch)
+                record, scheduled, growth = self._applied(record, workload, target, measured, version_for(func, box))
+                at = _used(at, record, growth)
             except UserError as error:
                 found.append((box, replace(at, status="refused", reason=f"its record does not apply: {error}. Tune it again")))
                 continue
             versions.append((box, scheduled))
-            found.append((box, replace(at, status="used")))
+            found.append((box, at))
         if not any(a.overlaps(b) for (a, _), (b, _) in itertools.combinations(versions, 2)):
             versions.sort(key=lambda v: v[0])
         if not found:
@@ -282,6 +289,11 @@ def apply_record(record: Record, func: PrimFunc, to: PrimFunc | None = None, err
         ScheduleError: a step is not applicable.
         ScriptError: the scheduled program is not well formed.
     """
+    return _scheduled(record, func, to, error_growth)[0]
+
+
+def _scheduled(record: Record, func: PrimFunc, to: PrimFunc | None, error_growth: float) -> tuple[PrimFunc, float]:
+    """The result of `apply_record`, and the growth of its rounding errors."""
     digest = structural.digest(func)
     if record.workload != digest:
         raise RecordError(f"the record {record.identity} belongs to the workload {record.workload}; {func.name} is {digest}")
@@ -293,8 +305,7 @@ def apply_record(record: Record, func: PrimFunc, to: PrimFunc | None = None, err
             raise ErrorGrowthError(
                 f"its errors are {replayed.error_growth:.2g} times those of direct sums, more than error_growth={error_growth:g}"
             )
-        scheduled = replayed.func
-        verify(scheduled)
+        verify(replayed.func)
     except UserError:
         raise
     except Exception as error:  # logs are untrusted: primitives are called with arguments of any type
@@ -304,7 +315,12 @@ def apply_record(record: Record, func: PrimFunc, to: PrimFunc | None = None, err
             f"the record {record.identity} is inconsistent: its trace has the decisions {list(row)}, but its row is {list(record.row)}: "
             "the trace does not give the measured program"
         )
-    return scheduled if scheduled.name == func.name else scheduled.with_(name=func.name)
+    return replayed.func if replayed.func.name == func.name else replayed.func.with_(name=func.name), replayed.error_growth
+
+
+def _used(c: Coverage, record: Record, growth: float) -> Coverage:
+    seconds = _finite(record)
+    return replace(c, status="used", record=record.identity, seconds=seconds, sketch=record.sketch, error_growth=growth)
 
 
 def _most_frequent_error(records: Sequence[Record]) -> str:

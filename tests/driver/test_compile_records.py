@@ -14,7 +14,7 @@ from click.testing import CliRunner
 import tunesmith
 from tunesmith.cli.main import main
 from tunesmith.driver.compile_model import compile_model
-from tunesmith.driver.compile_records import DamagedLogWarning
+from tunesmith.driver.compile_records import DamagedLogWarning, UnusedLogWarning
 from tunesmith.graph.ir.builder import GraphBuilder
 from tunesmith.graph.passes.pipelines import GRAPH
 from tunesmith.graph.tuning.tasks import extract_tasks
@@ -139,6 +139,16 @@ def test_strict_warns_about_a_damaged_log(hand: ModuleType, tmp_path: Path) -> N
     command = ["compile", hand.MATMUL, "--target", str(hand.TARGET), "--records", str(log), "-o", str(tmp_path / "m.so"), "--strict"]
     result = CliRunner().invoke(main, command)
     assert result.exit_code == 0 and "! 1 lines of the log could not be read" in result.stderr, result.output
+
+
+def test_a_log_of_other_functions_causes_a_warning(hand: ModuleType, tmp_path: Path) -> None:
+    log = hand.write_log(tmp_path / "log.jsonl", hand.record_of(hand.matmul()))
+    reason = r"none of the 1 records of the log is used; the first function: no record of this workload\. Tune it\.  `coverage` has"
+    with pytest.warns(UnusedLogWarning, match=reason):
+        tunesmith.compile("matmul(m=5,n=5,k=5)", hand.TARGET, log)
+    with warnings.catch_warnings(action="error"):
+        tunesmith.compile(hand.MATMUL, hand.TARGET, log)
+        tunesmith.compile("matmul(m=5,n=5,k=5)", hand.TARGET, Database())
 
 
 def test_emptied_traces_are_never_used(hand: ModuleType, tmp_path: Path) -> None:

@@ -30,7 +30,11 @@ def test_the_next_record_within_the_limit_is_used(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     tuned(log, {"strassen": 2})
     (only,) = tunesmith.compile(WORKLOAD, records=log).coverage
-    assert only.status == "used" and only.sketch.startswith("strassen") and f"({only.sketch}, measured time" in str(only)
+    assert (
+        only.status == "used"
+        and only.sketch.startswith("strassen")
+        and f"({only.sketch}, errors 1.9 times those of direct sums, measured time" in str(only)
+    )
     (refused,) = tunesmith.compile(WORKLOAD, records=log, error_growth=1).coverage
     assert refused.status == "refused" and "1.9 times those of direct sums, more than error_growth=1" in refused.reason
     assert "Tune it with Search(error_growth=1), into another log" in refused.reason

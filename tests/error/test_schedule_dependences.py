@@ -397,12 +397,6 @@ def test_reverse_compute_inline_of_a_part() -> None:
         s.reverse_compute_inline(s.get_block("C"))
 
 
-def test_compute_at_over_whole_dimensions_of_others(refuse: Refuse) -> None:
-    s = Schedule(padded)
-    what = "iteration variable 1 of block B does not index its buffer; those that do are 0"
-    refuse("compute_at", "whole", what, s, lambda: s.compute_at(s.get_block("B"), loops(s, "C")[0], whole=(1,)))
-
-
 def test_reverse_compute_at_domain(refuse: Refuse) -> None:
     s = Schedule(padded)
     (i,) = loops(s, "B")

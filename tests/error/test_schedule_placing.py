@@ -446,3 +446,9 @@ def test_sample_compute_location_decision(on: On, refuse: Refuse) -> None:
     refuse("sample_compute_location", "decision", message, s, lambda: s.sample_compute_location(b, decision=[2]))
     message = "1 integers >= -2 are needed, got [-3]"
     refuse("sample_compute_location", "decision", message, s, lambda: s.sample_compute_location(b, decision=[-3]))
+
+
+def test_compute_at_over_whole_dimensions_of_others(on: On, refuse: Refuse) -> None:
+    s = on("dense")
+    what = "iteration variable 2 of block C does not index its buffer; those that do are 0, 1"
+    refuse("compute_at", "whole", what, s, lambda: s.compute_at(s.get_block("C"), loops(s, "D")[0], whole=(2,)))

@@ -19,7 +19,7 @@ from tunesmith.support.errors import RunError, UserError
 from tunesmith.support.worker_pool import JobResult
 from tunesmith.testing.torch_models import get
 
-NEEDED = {"torch": "torch", "openvino": "openvino", "openvino_default": "openvino", "ncnn": "pnnx"}
+NEEDED = {"torch": "torch", "openvino": "openvino", "openvino_default": "openvino", "ncnn": "pnnx", "xla": "jaxonnxruntime"}
 
 
 FILES = Files("", "f32")

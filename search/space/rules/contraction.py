@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from tunesmith.ir.analysis.access_regions import accesses, plain_iter, reads, writes
 from tunesmith.ir.analysis.work import worth_serial
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.poly import Op, Poly, Var, product
+from tunesmith.ir.poly import Op, Param, Poly, Var, ceildiv, poly, product
 from tunesmith.ir.stmt import Block
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import blocks_under
@@ -39,7 +39,7 @@ from tunesmith.search.space.rules.block_classes import (
 )
 from tunesmith.search.space.rules.code_budget import bound_code, epilogue_size
 from tunesmith.search.space.rules.dot_instruction import Dot, grouped_layout, vectorize_groups
-from tunesmith.search.space.rules.tile_domains import ROWS, VECTORS, middle_tiles, outer_tiles, vector_tiles
+from tunesmith.search.space.rules.tile_domains import ROWS, VECTORS, middle_tiles, outer_tiles, vector_widths
 
 WINDOW = 8
 """Maximum extent of a reduction loop that may be unrolled: the window of a convolution, not its channels."""
@@ -371,7 +371,7 @@ def _tile(s: Schedule, block: BlockRV, plan: Plan, depth: int, lanes: int, regis
             for at, x in enumerate(parts):
                 levels.loops[at].append(x)
             continue
-        inner = vector_tiles(lanes, registers) if n == plan.axis else tuple([r for r in ROWS if r <= extent])
+        inner = vector_widths(s.block(block), n, lanes, registers) if n == plan.axis else tuple([r for r in ROWS if r <= extent])
         domains = [*[outer_tiles(extent)] * (depth - 3), middle_tiles(extent, inner), inner]
         factors = s.sample_tile(loop, depth, loop.var.name, domains, slack=lanes if n == plan.axis else 4)
         parts = s.split(loop, [None, *factors])
@@ -407,6 +407,8 @@ def _budget(s: Schedule, levels: _Levels, dot: Dot | None, lanes: int, registers
     """Require that accumulators, one row of the vector operand and one broadcast fit the registers: rows * nv + nv + 1 <= registers."""
     assert levels.vector is not None
     v = levels.vector.expr
+    if dot is None and any(n % lanes for p in v.vars if isinstance(p, Param) for n in p.domain):
+        v = ceildiv(v, poly(lanes)) * lanes
     rows = product([r.expr for r in levels.rows])
     over = rows * v + v + lanes - registers * lanes if dot is None else rows * v + v * dot.held + dot.held - registers
     s.step = "register budget"

@@ -90,10 +90,22 @@ def chain(func: PrimFunc) -> list[Layer]:
     layers: list[Layer] = []
     for main, following in zip(mains, [*mains[1:], None], strict=True):
         layer = _layer(func, main, following)
-        if layer is None or len(main.iters) < 5 or len(writes(main)[0].indices) != 4 or not rows_of(main):
+        if layer is None or not _is_of_images(main) or (layers and not _reads_rows(main)):
             return []
         layers.append(layer)
     return layers
+
+
+def _is_of_images(main: Block) -> bool:
+    """Whether the result is an image with four axes, the first iteration variables in order, and pixels reuse an operand."""
+    own = [it.var for it in main.iters if it.kind == "S"]
+    return len(own) == 4 and [it.var for it in main.iters[:4]] == [e.as_var() for e in writes(main)[0].indices] and 2 in rows_of(main)
+
+
+def _reads_rows(main: Block) -> bool:
+    """Whether the rows of the result that a task computes need some rows of the image only."""
+    rows = main.iters[1].var
+    return any(len(a.indices) == 4 and rows in a.indices[1].vars for a in reads(main))
 
 
 def _layer(func: PrimFunc, main: Block, following: Block | None) -> Layer | None:
@@ -127,13 +139,17 @@ def schedule(s: Schedule, layers: Sequence[Layer], plan: Plan, target: Target) -
         s.compute_inline(s.get_block(name))
     writers = [_writer(s, layer) for layer in layers]
     task, inner = _tasks(s, s.get_block(writers[-1]))
+    size = ZERO
     for layer, writer in reversed(list(zip(layers, writers, strict=True))):
         block = s.get_block(writer)
         if writer != writers[-1]:
             s.set_scope(block, "workspace")
             s.compute_at(block, task, whole=(2, 3))
             inner = own_loops(s, block)
+            size = size + product([s.loop(x).extent for x in inner]) * dt.nbytes(writes(s.block(block))[0].buffer.dtype)
         _tile(s, layer.main, writer, inner, plan, target)
+    s.step = "workspace budget"
+    s.require("le0", size - (target.l2_bytes or 1 << 20), "workspace-budget", "the images of a block do not fit the second-level cache")
     if plan.threads:
         s.parallel(task)
 
@@ -156,19 +172,9 @@ def _tasks(s: Schedule, out: BlockRV) -> tuple[LoopRV, list[LoopRV]]:
     return blocks if s.loop(images).extent == ONE else s.fuse([images, blocks]), [inside, *others]
 
 
-def _workspaces(s: Schedule, writers: Sequence[str], target: Target) -> None:
-    """Require that the images of a block of rows fit the cache."""
-    size = ZERO
-    for name in writers:
-        block = s.get_block(name)
-        size = size + product([s.loop(x).extent for x in own_loops(s, block)]) * dt.nbytes(writes(s.block(block))[0].buffer.dtype)
-    s.step = "workspace budget"
-    s.require("le0", size - (target.l2_bytes or 1 << 20), "workspace-budget", "the images of a block do not fit the second-level cache")
-
-
 def _tile(s: Schedule, main: str, writer: str, own: Sequence[LoopRV], plan: Plan, target: Target) -> None:
     """Compute a layer in register tiles of pixels of a row and vectors of channels."""
-    lanes = target.vector_lanes(writes(s.block(s.get_block(writer)))[0].buffer.dtype)
+    lanes = target.vector_lanes(writes(s.block(s.get_block(main)))[0].buffer.dtype)
     *others, pixels, channels = own
     heights = tuple([n for n in ROWS if n <= (s.loop(pixels).extent.const or 1)])
     widths = tuple([lanes * n for n in VECTORS if n <= max(target.vector_registers // 4, 2)])

@@ -25,6 +25,10 @@ class DamagedLogWarning(UserWarning):
     """Lines of a log could not be read, although every function needs a record, or none has one."""
 
 
+class UnusedLogWarning(UserWarning):
+    """A log has records, and none of them is for a function of the module and its target."""
+
+
 def compile_records(
     passes: ApplyRecords, mod: IRModule, target: Target, build: Callable[[IRModule], T], alone: Callable[[PrimFunc], object]
 ) -> tuple[T, Applied]:
@@ -45,6 +49,8 @@ def compile_records(
     applied = passes.apply(mod, target)
     if passes.strict or not any(c.status == "used" for c in applied.coverage):
         _remark(passes.database)
+    if len(passes.database) and not any(c.status in ("used", "refused") for c in applied.coverage):
+        _remark_unused(passes.database, applied)
     try:
         return build(applied.mod), applied
     except Exception as error:  # a trace of a log can produce any program, so lowering can raise anything
@@ -82,3 +88,13 @@ def _remark(database: Database) -> None:
             DamagedLogWarning,
             stacklevel=stacklevel(),
         )
+
+
+def _remark_unused(database: Database, applied: Applied) -> None:
+    reason = next((c.reason for c in applied.coverage if c.reason), "the module has no function with a loop")
+    warnings.warn(
+        f"none of the {len(database)} records of the log is used; the first function: {reason}.  `coverage` has the reason for each "
+        "function.  Records are for one program, target and precision policy",
+        UnusedLogWarning,
+        stacklevel=stacklevel(),
+    )

@@ -185,3 +185,16 @@ def main(x: G.Tensor((1, 6, 7, 3), "float32"), w: G.Tensor((5, 3, 3, 3), "float3
 """
     mod = IRModule({"main": parse(text)})
     assert convert_layout(mod)["main"] is mod["main"]
+
+
+@pytest.mark.parametrize(
+    ("groups", "each", "layout"),
+    [(4, 16, "NHWC"), (4, 32, "NHWC"), (4, 4, "NCHW"), (4, 10, "NCHW"), (2, 24, "NCHW"), (8, 1, "NHWC"), (8, 2, "NCHW"), (1, 10, "NHWC")],
+)
+def test_groups_that_are_no_whole_vectors_stay_in_nchw(passed: Passed, groups: int, each: int, layout: str) -> None:
+    """Eight channels; depthwise convolutions with one result for each channel are converted."""
+    b = GraphBuilder("main")
+    y = b.conv2d(b.input("x", (1, 8, 5, 6)), b.constant(data(groups * each, 8 // groups, 3, 3)), groups=groups, padding=(1, 1, 1, 1))
+    done = passed(convert_layout, b.finish(b.relu(y)))
+    (found,) = [b.operation.attr("layout") for b in done["main"].body.bindings if b.operation.operator == "conv2d"]
+    assert found == layout

@@ -192,3 +192,11 @@ def test_random_models(seed: int) -> None:
 def test_random_models_have_chains() -> None:
     proposed = [any(name.startswith("fused_convolutions") for name in propose_chains(random_model(seed))) for seed in range(40)]
     assert sum(proposed) >= 10
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int8"])
+def test_layers_of_other_types_stay_as_they_are(dtype: str) -> None:
+    b = GraphBuilder("main")
+    y = b.matmul(b.input("x", (1, 6, 5, 4), dtype), b.input("w", (4, 8), dtype), out_dtype=dtype)
+    mod = IRModule({"main": b.finish(b.conv2d(y, b.input("v", (3, 3, 1, 8), dtype), groups=8, layout="NHWC", out_dtype=dtype))})
+    assert propose_chains(mod)["main"] is mod["main"]

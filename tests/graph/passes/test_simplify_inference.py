@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from tunesmith.graph.ir.builder import GraphBuilder
+from tunesmith.graph.passes.fold_constants import fold_constants
 from tunesmith.graph.passes.simplify_inference import simplify_inference
+from tunesmith.support.seeds import stream
 
 Passed = Callable[..., Any]
 
@@ -123,3 +127,36 @@ def test_unaffected_calls(unchanged: Passed) -> None:
     b = GraphBuilder("main")
     x, v = b.input("x", (2, 3), "bfloat16"), b.input("v", (3,), "bfloat16")
     unchanged(simplify_inference, b.finish(b.batch_norm(x, v, v, v, v, eps=0.1)))
+
+
+def transposed(layout: str, groups: int = 1, constant: bool = True, dtype: str = "float32", **attrs: Any) -> Any:
+    """A transposed convolution of an image of 7 x 8 with 4 channels, a window of 3 x 2 and 3 outputs for each group."""
+    b = GraphBuilder("main")
+    x = b.input("x", (2, 4, 7, 8) if layout == "NCHW" else (2, 7, 8, 4), dtype)
+    shape = (4, 3, 3, 2) if layout == "NCHW" else (3, 2, 3, 4)
+    weights = stream(0, "filter", *shape).standard_normal(shape).astype(dtype)
+    w = b.constant(weights) if constant else b.input("w", shape, dtype)
+    return b.finish(b.conv2d_transpose(x, w, groups=groups, layout=layout, **attrs))
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize(
+    "attrs",
+    [{}, {"padding": (1, 0, 2, 1)}, {"dilation": (2, 3)}, {"dilation": (2, 3), "padding": (3, 1, 0, 2), "output_padding": (1, 2)}],
+)
+def test_transposed_convolutions_of_stride_1_become_convolutions(passed: Passed, layout: str, groups: int, attrs: Any) -> None:
+    done = passed(simplify_inference, transposed(layout, groups, **attrs))
+    operators = [b.operation.operator for b in done["main"].body.bindings]
+    assert operators == ["flip", "reshape", "permute_dims", "reshape", "conv2d"] and len(folded(done)) == 1
+
+
+def folded(mod: Any) -> list[str]:
+    return [b.operation.operator for b in fold_constants(mod)["main"].body.bindings]
+
+
+@pytest.mark.parametrize(
+    "options", [{"strides": (1, 2)}, {"padding": (3, 0, 0, 0)}, {"constant": False}, {"dtype": "float64"}, {"strides": (2, 2), "groups": 2}]
+)
+def test_other_transposed_convolutions_stay_as_they_are(unchanged: Passed, options: Any) -> None:
+    unchanged(simplify_inference, transposed("NCHW", **options))

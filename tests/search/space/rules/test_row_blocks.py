@@ -122,3 +122,19 @@ def test_layers_whose_result_others_read_have_no_sketches() -> None:
     y = b.matmul(b.input("x", (1, 12, 10, 4)), b.input("w", (4, 16)))
     z = b.conv2d(y, b.input("v", (3, 3, 1, 16)), padding=(1, 1, 1, 1), groups=16, layout="NHWC")
     assert sketches(lowered(b, b.add(y, z)), HERE) == []
+
+
+def test_dense_layers_with_channels_first_have_no_sketches() -> None:
+    """Blocks of the axis after the images would be blocks of channels, each of which reads all channels of the image before."""
+    b = GraphBuilder("main")
+    y = b.conv2d(b.input("x", (1, 4, 12, 10)), b.input("v", (8, 4, 3, 3)))
+    assert sketches(lowered(b, b.conv2d(y, b.input("w", (8, 8, 3, 3)))), HERE) == []
+
+
+def test_images_of_a_block_fit_the_second_level_cache() -> None:
+    b = GraphBuilder("main")
+    y = b.matmul(b.input("x", (1, 64, 64, 16)), b.input("w", (16, 64)))
+    func = lowered(b, b.conv2d(y, b.input("v", (3, 3, 1, 64)), groups=64, padding=(1, 1, 1, 1), layout="NHWC"))
+    target = HERE.with_attributes(l2_bytes=256 << 10)
+    for sketch in generate(func, target, rules=[sketches]).sketches:
+        assert max(int(row[0]) for row in sketch.space.sample(200, np.random.default_rng(0))) == (256 << 10) // (64 * 64 * 4) - 2
