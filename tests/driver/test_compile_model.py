@@ -13,6 +13,7 @@ import pytest
 
 import tunesmith
 from tunesmith.driver.compile_model import CompiledModel, compile_model
+from tunesmith.driver.compile_records import UnusedLogWarning
 from tunesmith.driver.tune import COLD_BYTES
 from tunesmith.driver.tune_options import grouped
 from tunesmith.graph.ir.builder import GraphBuilder
@@ -243,10 +244,12 @@ def test_layers_of_a_model_are_timed_with_cold_weights_and_operators_with_warm_o
 
 def test_missing_records_are_reported(tuned: Path) -> None:
     wider = model(4, 8, 24)
-    made = compile_model(wider, TARGET, Database.from_log(tuned), untuned=default_schedule)
+    with pytest.warns(UnusedLogWarning):
+        made = compile_model(wider, TARGET, Database.from_log(tuned), untuned=default_schedule)
     assert [c.status for c in made.coverage] == ["missing", "missing"]
     other = Target("llvm -mcpu=x86-64-v3 -num-cores=7")
-    made = compile_model(model(), other, Database.from_log(tuned), untuned=default_schedule)
+    with pytest.warns(UnusedLogWarning):
+        made = compile_model(model(), other, Database.from_log(tuned), untuned=default_schedule)
     assert all(c.status == "missing" and "for other targets" in c.reason for c in made.coverage)
 
 

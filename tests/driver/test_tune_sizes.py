@@ -14,6 +14,7 @@ from click.testing import CliRunner
 import tunesmith
 from tunesmith import te
 from tunesmith.cli.main import main
+from tunesmith.driver.compile_records import UnusedLogWarning
 from tunesmith.driver.show import show_log, show_workload
 from tunesmith.driver.tune_options import grouped
 from tunesmith.ir.function import IRModule, PrimFunc
@@ -104,7 +105,8 @@ def test_records_carry_their_sizes(tmp_path: Path) -> None:
     assert entry["workload"] == "product[m=5..8]" and entry["sizes"] == "m=5..8"
     again = tunesmith.tune(f, **grouped(log=log, trials=2, sizes="m=5..8", **QUICK))
     assert again.tasks[0].resumed == 2
-    other = tunesmith.compile(product(), Target("llvm -num-cores=1" if TARGET.num_cores != 1 else "llvm -num-cores=2"), log)
+    with pytest.warns(UnusedLogWarning):
+        other = tunesmith.compile(product(), Target("llvm -num-cores=1" if TARGET.num_cores != 1 else "llvm -num-cores=2"), log)
     assert [c.status for c in other.coverage] == ["missing"]
 
 

@@ -49,8 +49,7 @@ def compile_records(
     applied = passes.apply(mod, target)
     if passes.strict or not any(c.status == "used" for c in applied.coverage):
         _remark(passes.database)
-    if len(passes.database) and not any(c.status in ("used", "refused") for c in applied.coverage):
-        _remark_unused(passes.database, applied)
+    _remark_unused(passes.database, applied, target)
     try:
         return build(applied.mod), applied
     except Exception as error:  # a trace of a log can produce any program, so lowering can raise anything
@@ -90,11 +89,21 @@ def _remark(database: Database) -> None:
         )
 
 
-def _remark_unused(database: Database, applied: Applied) -> None:
-    reason = next((c.reason for c in applied.coverage if c.reason), "the module has no function with a loop")
+def _remark_unused(database: Database, applied: Applied, target: Target) -> None:
+    """Warn about a log that has records, but none for the target and a function of the module."""
+    key = target.to_json()
+    missing = [c for c in applied.coverage if c.status == "missing"]
+    others = [c for c in applied.coverage if c.status in ("used", "refused")]
+    if (
+        not len(database)
+        or not missing
+        or others
+        or any(database.records(c.digest, key) or database.tuned_sizes(c.digest, key) for c in missing)
+    ):
+        return
     warnings.warn(
-        f"none of the {len(database)} records of the log is used; the first function: {reason}.  `coverage` has the reason for each "
-        "function.  Records are for one program, target and precision policy",
+        f"none of the {len(database)} records of the log is for a function of the module and its target; the first function: "
+        f"{missing[0].reason}.  `coverage` has the reason for each function",
         UnusedLogWarning,
         stacklevel=stacklevel(),
     )
