@@ -193,7 +193,7 @@ class ApplyRecords:
         try:
             record, scheduled, growth = self._applied(record, digest, target, func)
         except ErrorGrowthError as error:
-            how = f"Tune it with Search(error_growth={self.error_growth:g}), into another log"
+            how = f"Tune it with Search(error_growth={self.error_growth:g}), or tunesmith tune --error-growth {self.error_growth:g}"
             reason = f"{error}, as are those of all its verified records. {how}"
             return None, (Coverage(name, digest, "refused", record.identity, _finite(record), reason),)
         except UserError as error:

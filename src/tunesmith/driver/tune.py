@@ -420,11 +420,15 @@ def _distinct(tasks: Sequence[Task]) -> tuple[list[Task], list[str]]:
 
 
 def _space_notes(tasks: Sequence[Task]) -> list[str]:
-    """A note for each sketch that is missing in a space, and for each block whose loops no search can improve."""
+    """A note for each schedule of given rules that is missing in a space, one for those of built-in rules, and one for each block whose loops
+    no search can improve."""
     found: list[str] = []
     for task in tasks:
         with contextlib.suppress(TunesmithError):  # a task without a space has failed, and its report has the reason
-            found += [f"{task.name}: {line}" for line in task.space.missing] + list(task.space.plain)
+            missing = [f"{task.name}: {line}" for line in task.space.missing]
+            if task.rules is None and len(missing) > 1:
+                missing = [f"{task.name}: {len(missing)} schedules are left out of the space, the first: {task.space.missing[0]}"]
+            found += missing + list(task.space.plain)
     return list(dict.fromkeys(found))
 
 
