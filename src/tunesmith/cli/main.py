@@ -67,7 +67,7 @@ def main() -> None:
     default=3.0,
     show_default=True,
     metavar="X",
-    help="Largest rounding errors of schedules, relative to direct sums; 1 leaves out algorithms with fewer products.",
+    help="Largest rounding errors of schedules, relative to direct sums; 1 leaves those that are as accurate.",
 )
 @click.option("--sizes", multiple=True, metavar="NAME=SIZES", help="Dynamic sizes to tune for: n=1..128, or n=16,64,128; repeatable.")
 @click.option("--tensorboard", metavar="DIR", help="Write curves for TensorBoard.")

@@ -420,8 +420,8 @@ def _distinct(tasks: Sequence[Task]) -> tuple[list[Task], list[str]]:
 
 
 def _space_notes(tasks: Sequence[Task]) -> list[str]:
-    """A note for each schedule of given rules that is missing in a space, one for those of built-in rules, and one for each block whose loops
-    no search can improve."""
+    """A note for each schedule of given rules that is missing in a space, one for all of built-in rules, and one for each block without a
+    search."""
     found: list[str] = []
     for task in tasks:
         with contextlib.suppress(TunesmithError):  # a task without a space has failed, and its report has the reason
