@@ -75,19 +75,20 @@ def _covers(
     # The first iteration of a common loop precedes all that read: an init runs in it.  One iteration of another loop is enough, too.
     unused = [v for v in w.ranges if all(v not in i.vars for i in w.indices)]
     runs = [v for v, n in own.items() if n.const is not None and n.as_int() >= 0]
-    lowest: dict[Var, Poly] = {v: ZERO for v in unused if v in common or v in runs}
-    lowest |= {v: ZERO for v, n in own.items() if n == ZERO}
+    units: dict[Var, Poly] = {v: ZERO for v, n in own.items() if n == ZERO}
+    lowest = {v: ZERO for v in unused if v in common or v in runs} | units
     if any(not n.vars.isdisjoint(own) for n in own.values()):
         return False
     known = Simplifier(s.ranges)
     for v, n in (*w.ranges.items(), *r.ranges.items()):
         known.ranges[v] = (0, max(known.bounds(n)[1], 0))
     remaining: list[Poly] = []
-    for g in (substitute(p, lowest) for p in w.guards):
+    for p in w.guards:
+        g = substitute(p, lowest)
         plain = _undivided(g, known)
         implied = plain.vars.isdisjoint(own) and any(_implies(h, plain, known) for h in r.guards)
         highest = nested_interval(plain, {**outer, **w.ranges})[1]
-        if implied or min(known.bounds(g)[1], known.bounds(highest)[1]) < 0 or _excludes_for_all(g, w, found, sizes):
+        if implied or min(known.bounds(g)[1], known.bounds(highest)[1]) < 0 or _excludes_for_all(substitute(p, units), w, found, sizes):
             continue
         if not g.vars <= set(own):
             return False

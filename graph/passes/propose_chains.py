@@ -32,18 +32,24 @@ def propose_chains(mod: IRModule) -> IRModule:
 
 
 def _chains(region: Region, uses: Uses) -> list[Chain]:
-    """The chains of a region, each as long as possible."""
+    """The chains of a region, each as long as its shapes allow."""
     out: list[Chain] = []
     taken: set[Binding] = set()
     for b in region.bindings:
         if b not in taken and _is_layer(b):
             layers = _from(b, uses)
-            between = [x.results[0].type for x in layers if uses.counts[x.results[0]] == 1 and x is not layers[-1]]
-            chain = _in_images(layers) if any(t.is_static and t.nbytes >= LEAST_BYTES for t in between) else None
+            prefixes = (layers[:n] for n in range(len(layers), 1, -1))
+            chain = next((c for p in prefixes if _is_worthwhile(p) and (c := _in_images(p)) is not None), None)
             if chain is not None:
-                taken.update(layers)
+                taken.update(chain.replaced)
                 out.append(chain)
     return out
+
+
+def _is_worthwhile(layers: Sequence[Binding]) -> bool:
+    """Whether there are two layers, the last binding is part of one, and an image between two layers exceeds the caches."""
+    last = max(n for n, b in enumerate(layers) if _is_layer(b))
+    return last > 0 and not _is_reshape(layers[-1].operation) and any(b.results[0].type.nbytes >= LEAST_BYTES for b in layers[:last])
 
 
 def _from(first: Binding, uses: Uses) -> list[Binding]:
@@ -121,6 +127,7 @@ def _in_images(layers: Sequence[Binding]) -> Chain | None:
     """
     before, calls, after = RegionBuilder(), RegionBuilder(), RegionBuilder()
     images: dict[Operand, Operand] = {}
+    others: dict[tuple[Operand, Shape], Operand | None] = {}
     for n, b in enumerate(layers):
         call = b.operation
         assert isinstance(call, Call)
@@ -130,15 +137,19 @@ def _in_images(layers: Sequence[Binding]) -> Chain | None:
                 return None
             images[b.results[0]] = image
             continue
-        pixels = _pixels(layers, n)
-        # A convolution reads an image already, and the second operand of a product is no image.
-        for a in () if call.operator == "conv2d" else call.args[: 1 if _is_layer(b) else None]:
-            if a not in images:
-                found = _image(a, b.results[0].type.shape, pixels, before)
+        pixels, operands = _pixels(layers, n), list(call.args)
+        for i, a in enumerate(call.args):
+            if a in images and (i == 0 or not _is_layer(b)):
+                operands[i] = images[a]
+            elif a in images:
+                return None
+            elif not _is_layer(b) or (i == 0 and call.operator == "matmul"):  # a convolution reads an image already
+                if (a, pixels) not in others:
+                    others[a, pixels] = _image(a, b.results[0].type.shape, pixels, before)
+                found = others[a, pixels]
                 if found is None:
                     return None
-                images[a] = found
-        operands = [images.get(a, a) for a in call.args]
+                operands[i] = found
         images[b.results[0]] = calls.call(call.operator, *operands, name=b.results[0].name, **call.keywords)
     last, made = layers[-1], calls.bindings
     if images[last.results[0]].type == last.results[0].type:

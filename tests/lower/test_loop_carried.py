@@ -339,3 +339,25 @@ def test_conditions_that_bound_the_read_less_are_not_enough(condition: str) -> N
     source = WINDOWS.replace("1 <= vj + vr and vj + vr < 9", condition)
     with pytest.raises(BuildError, match="may carry values of the buffer B"):
         tunesmith.build(parse(source), TARGET)
+
+
+def test_a_guard_that_holds_in_a_later_iteration_of_another_loop() -> None:
+    """`c + w > 0` leaves out element 0 for c = 0 only: element 0 of c = 1 is read in the next iteration of p."""
+    func = parse("""
+@T.prim_func
+def later(X: T.Buffer((3, 2, 2), "float32"), O: T.Buffer((3, 2, 2), "float32")):
+    B = T.alloc_buffer((2,), "float32")
+    for p in T.serial(3):
+        for c in T.serial(2):
+            for w in T.serial(2):
+                if c + w > 0:
+                    B[w] = X[p, c, w]
+            for r in T.serial(2):
+                O[p, c, r] = 0.0
+                if p + c + r > 0:
+                    O[p, c, r] = B[r]
+""")
+    assert loops_inside(plan_allocations(func, TARGET)) == 0
+    x, found = np.arange(1, 13, dtype=np.float32).reshape(3, 2, 2), np.zeros((3, 2, 2), np.float32)
+    tunesmith.build(func, TARGET)["later"](x, found)
+    np.testing.assert_array_equal(found, run(func, [x])[-1])

@@ -15,15 +15,17 @@ from dataclasses import dataclass
 from functools import partial
 
 from tunesmith.ir.analysis.access_regions import reads, writes
+from tunesmith.ir.analysis.reduction_update import accumulation
 from tunesmith.ir.analysis.work import worth_serial
+from tunesmith.ir.expr import Binary, Const, Select
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import ONE, ZERO, product
-from tunesmith.ir.stmt import Block
+from tunesmith.ir.stmt import Block, BufferStore
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import blocks_under
 from tunesmith.schedule.handles import BlockRV, LoopRV
 from tunesmith.schedule.schedule import Schedule
-from tunesmith.search.space.derive.plans import rows_of
+from tunesmith.search.space.derive.plans import is_copy, rows_of
 from tunesmith.search.space.derive.reductions import own_loops
 from tunesmith.search.space.derive.register_tile import TileLoops, budget, finish_tile
 from tunesmith.search.space.rules.block_classes import consumers, has_own_nests, is_contraction, is_output, is_pointwise, vector_axis
@@ -92,13 +94,27 @@ def chain(func: PrimFunc) -> list[Layer]:
         layer = _layer(func, main, following)
         if layer is None or not _is_of_images(main) or (layers and not _reads_rows(main)):
             return []
+        if not all(is_copy(b) or (_pads_with_zeros(b) and _sums_products(following)) for b in blocks if b.name in layer.moved):
+            return []  # zeros that are not multiplied, and other values, are read without guards, beyond the rows of a block
         layers.append(layer)
     return layers
 
 
+def _pads_with_zeros(b: Block) -> bool:
+    value = b.body.value if isinstance(b.body, BufferStore) else None
+    return isinstance(value, Select) and isinstance(value.b, Const) and value.b.value == 0
+
+
+def _sums_products(main: Block | None) -> bool:
+    update = accumulation(main.body) if main is not None and isinstance(main.body, BufferStore) else None
+    return update is not None and update.op == "add" and isinstance(update.term, Binary) and update.term.op == "mul"
+
+
 def _is_of_images(main: Block) -> bool:
-    """Whether the result is an image with four axes, the first iteration variables in order, and pixels reuse an operand."""
+    """Whether the result is an image, with its axes first and in order, of several rows, and pixels reuse an operand."""
     own = [it.var for it in main.iters if it.kind == "S"]
+    if main.iters[1].extent == ONE:
+        return False
     return len(own) == 4 and [it.var for it in main.iters[:4]] == [e.as_var() for e in writes(main)[0].indices] and 2 in rows_of(main)
 
 

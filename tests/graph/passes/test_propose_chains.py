@@ -200,3 +200,44 @@ def test_layers_of_other_types_stay_as_they_are(dtype: str) -> None:
     y = b.matmul(b.input("x", (1, 6, 5, 4), dtype), b.input("w", (4, 8), dtype), out_dtype=dtype)
     mod = IRModule({"main": b.finish(b.conv2d(y, b.input("v", (3, 3, 1, 8), dtype), groups=8, layout="NHWC", out_dtype=dtype))})
     assert propose_chains(mod)["main"] is mod["main"]
+
+
+def test_a_matrix_may_be_rows_and_weights_at_once() -> None:
+    b = GraphBuilder("main")
+    m = b.input("m", (16, 16))
+    y = b.reshape(b.add(b.matmul(m, m), m), shape=(1, 4, 4, 16))
+    y = b.conv2d(y, weights(b, 3, 3, 1, 16), padding=(1, 1, 1, 1), groups=16, layout="NHWC")
+    mod = IRModule({"main": b.finish(b.matmul(b.reshape(y, shape=(16, 16)), m))})
+    done = GRAPH(mod, TARGET)
+    assert called(done) == ["fused_convolutions"]
+    x = stream(3, "m").standard_normal((16, 16)).astype(np.float32)
+    np.testing.assert_allclose(run(done["main"], [x], done)[0], run(mod["main"], [x], mod)[0], rtol=1e-4, atol=1e-4)
+
+
+def test_rows_may_be_added_to_images_of_equal_pixels() -> None:
+    """The residual is an image of 4 x 4 pixels before the convolution, and of 2 x 8 after it."""
+    b = GraphBuilder("main")
+    r = b.input("r", (16, 8))
+    y = b.reshape(b.add(b.matmul(b.input("x", (16, 8)), weights(b, 8, 8)), r), shape=(1, 4, 4, 8))
+    y = b.conv2d(y, weights(b, 3, 3, 1, 8), strides=(2, 1), padding=(1, 3, 1, 3), groups=8, layout="NHWC")
+    mod = IRModule({"main": b.finish(b.add(b.matmul(b.reshape(y, shape=(16, 8)), weights(b, 8, 8)), r))})
+    done = GRAPH(mod, TARGET)
+    assert called(done) == ["fused_convolutions"]
+    given = [stream(4, "rows", n).standard_normal((16, 8)).astype(np.float32) for n in range(2)]
+    np.testing.assert_allclose(run(done["main"], given, done)[0], run(mod["main"], given, mod)[0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_pass_is_idempotent(seed: int) -> None:
+    done = propose_chains(random_model(seed))
+    again = propose_chains(done)
+    assert list(again) == list(done) and all(again[name] is done[name] for name in done)
+
+
+def test_a_chain_ends_before_a_shape_that_it_cannot_have() -> None:
+    b = GraphBuilder("main")
+    y = b.matmul(b.input("x", (1, 6, 4, 8)), weights(b, 8, 8))
+    y = b.conv2d(y, weights(b, 3, 3, 1, 8), padding=(1, 1, 1, 1), groups=8, layout="NHWC")
+    y = b.relu(b.multiply(y, b.input("factor", (6, 1, 8))))
+    done = propose_chains(IRModule({"main": b.finish(b.matmul(y, weights(b, 8, 4)))}))
+    assert [b.operation.operator for b in done["fused_convolutions"].body.bindings] == ["matmul", "conv2d"]
