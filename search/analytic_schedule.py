@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from tunesmith.codegen.backends.backend import backend_of
 from tunesmith.codegen.build import build
+from tunesmith.graph.tuning.apply_records import Scheduled
 from tunesmith.ir import structural
 from tunesmith.ir.analysis.work import worth_threads
 from tunesmith.ir.function import PrimFunc
@@ -49,8 +50,13 @@ def analytic_schedule(func: PrimFunc, target: Target, error_growth: float = ERRO
         target: the target.
         error_growth: largest growth of rounding errors, relative to direct sums.
     """
+    return analytic_choice(func, target, error_growth).func
+
+
+def analytic_choice(func: PrimFunc, target: Target, error_growth: float = ERROR_GROWTH) -> Scheduled:
+    """As `analytic_schedule`, with the name of the sketch and the growth of its errors."""
     if any(isinstance(p, Var) for p in func.params):
-        return default_schedule(func, target)
+        return Scheduled(default_schedule(func, target))
     with suppress(UserError), collected_once():
         for named in schedules_in_order(func, target):
 
@@ -61,7 +67,7 @@ def analytic_schedule(func: PrimFunc, target: Target, error_growth: float = ERRO
             chosen = _chosen([name for name, _ in named], make, func, target)
             if chosen is not None:
                 return chosen
-    return default_schedule(func, target)
+    return Scheduled(default_schedule(func, target))
 
 
 def schedule_by_cost(task: Task) -> PrimFunc:
@@ -70,27 +76,31 @@ def schedule_by_cost(task: Task) -> PrimFunc:
         sketches = task.space.sketches
         chosen = _chosen([s.name for s in sketches], lambda i: sketches[i], task.func, task.target)
         if chosen is not None:
-            return chosen
+            return chosen.func
     return default_schedule(task.func, task.target)
 
 
-def _chosen(names: Sequence[str], make: Callable[[int], Sketch | None], func: PrimFunc, target: Target) -> PrimFunc | None:
+def _chosen(names: Sequence[str], make: Callable[[int], Sketch | None], func: PrimFunc, target: Target) -> Scheduled | None:
     """The best candidate of the named sketches that lowers to small enough code; None if there is no candidate."""
     drawn = draw(names, make, target, structural.digest(func), DRAWN)
     best = drawn.population.best(TRIED)
     if target.is_cpu:
         best = [*_on_one_thread(drawn, target), *best]
-    programs = (drawn.sketches[c.sketch].concretize(c.row) for _, c in best)
+    programs = (_scheduled(drawn.sketches[c.sketch], c) for _, c in best)
     if best and backend_of(target).counts_spills:
         return _without_spills(programs, target)
-    refused: list[PrimFunc] = []
+    refused: list[Scheduled] = []
     for program in programs:
-        if code_size(program.body, target.vector_lanes("float32")) > UNROLLED:
+        if code_size(program.func.body, target.vector_lanes("float32")) > UNROLLED:
             continue
-        if _lowers(program, target):
+        if _lowers(program.func, target):
             return program
         refused.append(program)
-    return refused[0] if refused else default_schedule(func, target) if best else None
+    return refused[0] if refused else Scheduled(default_schedule(func, target)) if best else None
+
+
+def _scheduled(sketch: Sketch, c: Candidate) -> Scheduled:
+    return Scheduled(sketch.concretize(c.row), sketch.name, sketch.error_growth)
 
 
 def _on_one_thread(drawn: Drawn, target: Target) -> list[tuple[float, Candidate]]:
@@ -109,11 +119,11 @@ def _lowers(program: PrimFunc, target: Target) -> bool:
     return True
 
 
-def _without_spills(programs: Iterable[PrimFunc], target: Target) -> PrimFunc:
+def _without_spills(programs: Iterable[Scheduled], target: Target) -> Scheduled:
     """The first program that compiles without register spills, which the estimates predict only roughly; else the one that spills least."""
-    found: list[tuple[float, PrimFunc]] = []
+    found: list[tuple[float, Scheduled]] = []
     for program in programs:
-        spilled = build(program, target).facts["spill_bytes"]
+        spilled = build(program.func, target).facts["spill_bytes"]
         if not spilled:
             return program
         found.append((spilled, program))

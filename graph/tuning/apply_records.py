@@ -33,7 +33,23 @@ from tunesmith.schedule.state import ERROR_GROWTH
 from tunesmith.schedule.trace import Trace
 from tunesmith.support.errors import RecordError, UserError
 
-Untuned = Callable[[PrimFunc, Target], PrimFunc]
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """A function scheduled without a record.
+
+    Attributes:
+        func: the function.
+        sketch: the structural choices of its schedule; empty if they have no name.
+        error_growth: rounding errors of the schedule, relative to direct sums; None if they are not known.
+    """
+
+    func: PrimFunc
+    sketch: str = ""
+    error_growth: float | None = None
+
+
+Untuned = Callable[[PrimFunc, Target], PrimFunc | Scheduled]
 """Schedules a function without a usable record."""
 
 
@@ -51,8 +67,8 @@ class Coverage:
         reason: why no record was used, and what to do; empty if one was used.
         sizes: of a function with dynamic shapes, the sizes that this entry is about; such a function has an entry for each range of
             sizes with records, and one for all other sizes.
-        sketch: the structural choices of the record, among them the algorithm.
-        error_growth: rounding errors of the schedule, relative to direct sums, of root mean squares; None without a record.
+        sketch: the structural choices of the schedule, among them the algorithm; without a record, those that the analytic model chose.
+        error_growth: rounding errors of the schedule, relative to direct sums, of root mean squares; None if they are not known.
     """
 
     function: str
@@ -68,12 +84,14 @@ class Coverage:
     def __str__(self) -> str:
         """The coverage in one line."""
         at = f" for {self.sizes}" if self.sizes else ""
+        errors = ""
+        if self.error_growth is not None and self.error_growth > 1:
+            errors = f"errors {self.error_growth:.2g} times those of direct sums"
         if self.status == "used" and self.seconds is not None:
-            how = f"{self.sketch}, " if self.sketch else ""
-            if self.error_growth is not None and self.error_growth > 1:
-                how += f"errors {self.error_growth:.2g} times those of direct sums, "
+            how = "".join(f"{x}, " for x in (self.sketch, errors) if x)
             return f"{self.function}{at}: record {self.record} ({how}measured time {self.seconds * 1e6:.4g} us)"
-        return f"{self.function} ({self.digest}){at}: {self.status}: {self.reason}"
+        without = f"; its schedule without a record: {self.sketch}, {errors}" if errors else ""
+        return f"{self.function} ({self.digest}){at}: {self.status}: {self.reason}{without}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +144,9 @@ class ApplyRecords:
         found = {name: self.find(name, func, target) for name, func in mod.items() if isinstance(func, PrimFunc)}
         coverage = tuple([c for _, entries in found.values() for c in entries])
         self._check(coverage, target)
-        functions = {name: s if s is not None else self._plain(mod[name], target) for name, (s, _) in found.items()}
-        return Applied(mod.update(functions), coverage)
+        plain = {name: self._plain(mod[name], target) for name, (s, _) in found.items() if s is None}
+        functions = {name: plain[name].func if s is None else s for name, (s, _) in found.items()}
+        return Applied(mod.update(functions), _with_choices(coverage, plain))
 
     def refuse(self, mod: IRModule, applied: Applied, broken: Mapping[str, str], target: Target | None = None) -> Applied:
         """Replace the schedules in the result of `apply` whose programs cannot be compiled.
@@ -151,8 +170,8 @@ class ApplyRecords:
             ]
         )
         self._check(coverage, target)
-        plain = {name: self._plain(mod[name], target) if name in used else default_schedule(mod[name], target) for name in broken}
-        return Applied(applied.mod.update(plain), coverage)
+        plain = {n: self._plain(mod[n], target) if n in used else Scheduled(default_schedule(mod[n], target)) for n in broken}
+        return Applied(applied.mod.update({name: made.func for name, made in plain.items()}), _with_choices(coverage, plain))
 
     def _target(self, given: Target | None) -> Target:
         if given is None and self.target is None:
@@ -170,9 +189,11 @@ class ApplyRecords:
             lines = "\n".join(f"  {c}" for c in uncovered)
             raise RecordError(f"{len(uncovered)} of {len(coverage)} functions have no usable record for {target}:\n{lines}")
 
-    def _plain(self, func: PrimFunc, target: Target) -> PrimFunc:
+    def _plain(self, func: PrimFunc, target: Target) -> Scheduled:
         made = self.untuned(func, target)
-        if not isinstance(made, PrimFunc):
+        if isinstance(made, PrimFunc):
+            return Scheduled(made)
+        if not isinstance(made, Scheduled):
             raise UserError(
                 f"{getattr(self.untuned, '__name__', 'untuned')} returned {type(made).__name__} for {func.name}: "
                 "a schedule for functions without a record must return a PrimFunc"
@@ -241,7 +262,7 @@ class ApplyRecords:
             return None, (Coverage(name, digest, "missing", reason=why),)
         rest = Coverage(name, digest, "plain", sizes="all other sizes", reason="the default schedule: no record is for these sizes")
         coverage = [c for _, c in sorted(found, key=lambda x: x[0])]
-        return with_versions(self._plain(func, target), versions), (*coverage, rest)
+        return with_versions(self._plain(func, target).func, versions), (*coverage, rest)
 
     def _why_missing(self, digest: str, target: Target) -> str:
         """The reason for a missing record: no records, records only for other targets, or no valid record."""
@@ -316,6 +337,12 @@ def _scheduled(record: Record, func: PrimFunc, to: PrimFunc | None, error_growth
             "the trace does not give the measured program"
         )
     return replayed.func if replayed.func.name == func.name else replayed.func.with_(name=func.name), replayed.error_growth
+
+
+def _with_choices(coverage: Sequence[Coverage], plain: Mapping[str, Scheduled]) -> tuple[Coverage, ...]:
+    """The coverage with the schedules of functions that use no record."""
+    chosen = {name: {"sketch": made.sketch, "error_growth": made.error_growth} for name, made in plain.items()}
+    return tuple([replace(c, **chosen[c.function]) if c.function in chosen else c for c in coverage])
 
 
 def _used(c: Coverage, record: Record, growth: float) -> Coverage:

@@ -63,3 +63,12 @@ def test_invalid_limits(growth: object) -> None:
         tunesmith.compile(WORKLOAD, error_growth=growth)  # type: ignore[call-overload]
     with pytest.raises(UserError, match="error_growth"):
         tunesmith.tune(WORKLOAD, log=None, search=Search(error_growth=growth), budget=2)  # type: ignore[arg-type]
+
+
+def test_the_coverage_names_the_algorithm_of_a_function_without_a_record() -> None:
+    conv = "conv2d(n=1,h=56,w=56,ci=64,co=64,kh=3,kw=3,pad=1)"
+    (c,) = tunesmith.compile(conv).coverage
+    assert c.status == "missing" and c.sketch.startswith("winograd F(") and c.error_growth is not None and c.error_growth > 1
+    assert str(c).endswith(f"its schedule without a record: {c.sketch}, errors {c.error_growth:.2g} times those of direct sums")
+    (direct,) = tunesmith.compile(conv, error_growth=1).coverage
+    assert direct.error_growth == 1 and "errors" not in str(direct)

@@ -139,7 +139,13 @@ def test_models_become_their_tasks(tmp_path: Path) -> None:
         assert one(f"{file}:small").name == "small/op_tanh"
         with pytest.raises(UserError, match="expected one function, but .*models.py:model.* has .*fused_matmul_relu.*, .*op_softmax"):
             one(f"{file}:model")
+        assert one(f"{file}:model/op_softmax").name == "model/op_softmax" and one(f"{file}:programs/exp").func.name == "exp"
     assert [s.name for s in find_subjects(f"{file}:programs")] == ["programs/relu", "programs/exp"]
+    assert list(find_module(f"{file}:model/op_softmax")) == ["op_softmax"]
+    with pytest.raises(
+        UserError, match=r"models.py:model has no function 'model/x'. Its functions: model/fused_matmul_relu, model/op_softmax"
+    ):
+        find_subjects(f"{file}:model/x")
 
 
 def test_modules_to_compile(tmp_path: Path, file: Path) -> None:

@@ -34,7 +34,7 @@ from tunesmith.ops.tensor_expression import Tensor
 from tunesmith.schedule.independence import check_marked_loops
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.schedule.state import ERROR_GROWTH
-from tunesmith.search.analytic_schedule import analytic_schedule
+from tunesmith.search.analytic_schedule import analytic_choice
 from tunesmith.support.arguments import as_factor
 from tunesmith.support.errors import BuildError, UserError
 
@@ -115,7 +115,7 @@ def compile(
     target = as_target(target)
     check_kind(target)
     growth = as_factor("error_growth", error_growth, "it is a factor of the errors of direct sums, at least 1")
-    chosen = partial(analytic_schedule, error_growth=growth)
+    chosen = partial(analytic_choice, error_growth=growth)
     module = _module(mod)
     if precision is not None:
         module = with_precision(module, precision)

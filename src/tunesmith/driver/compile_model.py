@@ -41,7 +41,7 @@ from tunesmith.runtime.executor.executable import Executable
 from tunesmith.runtime.model import Model
 from tunesmith.runtime.module import load_executable
 from tunesmith.schedule.state import ERROR_GROWTH
-from tunesmith.search.analytic_schedule import analytic_schedule
+from tunesmith.search.analytic_schedule import analytic_choice
 from tunesmith.support.arguments import as_count
 from tunesmith.support.errors import BuildError, RecordError, RunError, UserError
 
@@ -134,7 +134,7 @@ def compile_model(
     strict: bool = False,
     executor: str | None = None,
     pipeline: ModulePipeline = GRAPH,
-    untuned: Untuned = analytic_schedule,
+    untuned: Untuned = analytic_choice,
     offload: Sequence[Codegen] = (),
     lowering: Pipeline = CPU,
     name: str = "model",

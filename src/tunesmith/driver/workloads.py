@@ -42,8 +42,8 @@ POSITIVE: Range = (0.5, 1.5)
 """Value range of inputs that must be positive."""
 
 WorkloadLike = str | PrimFunc | IRModule | Workload | Sequence[Tensor]
-"""`"matmul(m=512,n=512,k=512)"`, `"suite:NAME"`, `"path.py:function"`, a program, a model (a module with the graph function `main`), an
-operator's workload, or tensors in the form that `create_prim_func` takes."""
+"""`"matmul(m=512,n=512,k=512)"`, `"suite:NAME"`, `"path.py:function"`, `"path.py:model/FUNCTION"`, a program, a model (a module with the
+graph function `main`), an operator's workload, or tensors in the form that `create_prim_func` takes."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,8 @@ def find_subject(given: WorkloadLike) -> Subject:
     found = find_subjects(given)
     if len(found) != 1:
         what = given if isinstance(given, str) else "the module"
-        raise UserError(f"expected one function, but {what} has {', '.join(s.name for s in found)}")
+        one = f". Name one, as in {given.rpartition(':')[0]}:{found[0].name}" if isinstance(given, str) and names_a_file(given) else ""
+        raise UserError(f"expected one function, but {what} has {', '.join(s.name for s in found)}{one}")
     return found[0]
 
 
@@ -179,7 +180,7 @@ def find_module(given: WorkloadLike | Sequence[str]) -> IRModule:
     only = given[0] if isinstance(given, (list, tuple)) and len(given) == 1 else given
     if isinstance(only, IRModule):
         return only
-    if isinstance(only, str) and names_a_file(only):
+    if isinstance(only, str) and names_a_file(only) and "/" not in only.rpartition(":")[2]:
         found = _loaded(only)
         return found if isinstance(found, IRModule) else IRModule([s.func for s in _of_found(only, found)])
     return IRModule([s.func for s in find_subjects(given)])
@@ -189,7 +190,15 @@ def _of_text(text: str, buckets: Buckets | None = None) -> list[Subject]:
     if not names_a_file(text):
         op = workload(text)
         return [Subject(op.text, op.func, op)]
-    return _of_found(text, _loaded(text), buckets)
+    file, _, name = text.rpartition(":")
+    module, is_one, _ = name.partition("/")
+    found = _of_found(f"{file}:{module}", _loaded(f"{file}:{module}"), buckets)
+    if not is_one:
+        return found
+    chosen = [s for s in found if s.unsized_name == name]
+    if not chosen:
+        raise UserError(f"{file}:{module} has no function {name!r}. Its functions: {', '.join(s.name for s in found)}")
+    return chosen
 
 
 def _loaded(text: str) -> object:
