@@ -341,8 +341,12 @@ def _scheduled(record: Record, func: PrimFunc, to: PrimFunc | None, error_growth
 
 def _with_choices(coverage: Sequence[Coverage], plain: Mapping[str, Scheduled]) -> tuple[Coverage, ...]:
     """The coverage with the schedules of functions that use no record."""
-    chosen = {name: {"sketch": made.sketch, "error_growth": made.error_growth} for name, made in plain.items()}
-    return tuple([replace(c, **chosen[c.function]) if c.function in chosen else c for c in coverage])
+
+    def chosen(c: Coverage) -> Coverage:
+        made = plain.get(c.function)
+        return c if made is None else replace(c, sketch=made.sketch, error_growth=made.error_growth)
+
+    return tuple([chosen(c) for c in coverage])
 
 
 def _used(c: Coverage, record: Record, growth: float) -> Coverage:

@@ -42,6 +42,13 @@ def test_the_comparison_is_announced(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "compiling and timing 1 model as a whole, with the records before and after the search" in capsys.readouterr().err
 
 
+def test_the_log_may_have_records_of_other_models(tmp_path: Path) -> None:
+    """No warning about the records before the search, which are none of this model."""
+    for rows in (4, 8):
+        report = tunesmith.tune(model(rows), log=tmp_path / "log.jsonl", **FEW)
+        assert len(report.models) == 1
+
+
 def test_equal_schedules_are_not_compared(tmp_path: Path) -> None:
     tunesmith.tune(model(), log=tmp_path / "log.jsonl", **FEW)
     again = tunesmith.tune(model(), log=tmp_path / "log.jsonl", **FEW)

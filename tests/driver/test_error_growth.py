@@ -11,6 +11,7 @@ import tunesmith
 from tunesmith.driver.tune_options import Search
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.policies import MeasurePolicy
+from tunesmith.measure.records.database import Database
 from tunesmith.ops.workload import workload
 from tunesmith.search.analytic_schedule import analytic_schedule
 from tunesmith.support.errors import RecordError, UserError
@@ -67,8 +68,8 @@ def test_invalid_limits(growth: object) -> None:
 
 def test_the_coverage_names_the_algorithm_of_a_function_without_a_record() -> None:
     conv = "conv2d(n=1,h=56,w=56,ci=64,co=64,kh=3,kw=3,pad=1)"
-    (c,) = tunesmith.compile(conv).coverage
+    (c,) = tunesmith.compile(conv, records=Database()).coverage
     assert c.status == "missing" and c.sketch.startswith("winograd F(") and c.error_growth is not None and c.error_growth > 1
     assert str(c).endswith(f"its schedule without a record: {c.sketch}, errors {c.error_growth:.2g} times those of direct sums")
-    (direct,) = tunesmith.compile(conv, error_growth=1).coverage
+    (direct,) = tunesmith.compile(conv, records=Database(), error_growth=1).coverage
     assert direct.error_growth == 1 and "errors" not in str(direct)

@@ -11,12 +11,15 @@ from __future__ import annotations
 import dataclasses
 import statistics
 import time
+import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
 from tunesmith.display.model_check import ModelCheck, Withdrawn
 from tunesmith.driver.compile_model import CompiledModel, compile_model
+from tunesmith.driver.compile_records import UnusedLogWarning
 from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.tuning.apply_records import Untuned
 from tunesmith.ir.function import IRModule
@@ -65,7 +68,8 @@ def check_model(
         BuildError: the model cannot be compiled.
         RunError: it cannot be run.
     """
-    old, new = (compile_model(mod, target, d, untuned=untuned, error_growth=error_growth) for d in (before, after))
+    compiled = partial(_compiled, mod, target, untuned=untuned, error_growth=error_growth)
+    old, new = compiled(before), compiled(after)
     changed = _changed(old, new)
     if not changed:
         return None
@@ -80,9 +84,15 @@ def check_model(
         withdraw(line)
         after.add(line)
     if found:
-        new = compile_model(mod, target, after, untuned=untuned, error_growth=error_growth)
+        new = compiled(after)
         old_s, new_s, _, clean = _race(old, new, inputs)
     return ModelCheck(old_s, new_s, clean, len(changed), tuple(found))
+
+
+def _compiled(mod: IRModule, target: Target, database: Database, untuned: Untuned, error_growth: float) -> CompiledModel:
+    """The model with the records of a database, which may be those of other models."""
+    with warnings.catch_warnings(action="ignore", category=UnusedLogWarning):
+        return compile_model(mod, target, database, untuned=untuned, error_growth=error_growth)
 
 
 def _changed(old: CompiledModel, new: CompiledModel) -> dict[str, str]:
