@@ -77,10 +77,12 @@ def _has_narrow_groups(call: Call) -> bool:
 
     Vectors of pixels, as in NCHW, are ten times faster for groups of 2 or 4 channels, and 1.4 to 1.8 times for 12 and 24.
     """
-    groups = call.attr("groups")
-    if call.operator != "conv2d" or groups == 1 or (image_of_depthwise(call) is not None and call.args[1].type.shape[0] == groups):
+    groups, shape = call.attr("groups"), call.args[1].type.shape
+    if call.operator != "conv2d" or groups == 1 or len(shape) == 3:  # a depthwise filter of three dimensions ignores `groups`
         return False
-    channels = call.args[1].type.shape[0].const
+    if image_of_depthwise(call) is not None and shape[0] == groups:
+        return False
+    channels = shape[0].const
     return channels is not None and channels // groups % LANES != 0
 
 

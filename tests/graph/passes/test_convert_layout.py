@@ -198,3 +198,10 @@ def test_groups_that_are_no_whole_vectors_stay_in_nchw(passed: Passed, groups: i
     done = passed(convert_layout, b.finish(b.relu(y)))
     (found,) = [b.operation.attr("layout") for b in done["main"].body.bindings if b.operation.operator == "conv2d"]
     assert found == layout
+
+
+def test_depthwise_filters_of_three_dimensions_ignore_the_groups(passed: Passed) -> None:
+    b = GraphBuilder("main")
+    y = b.conv2d(b.input("x", (1, 8, 5, 6)), b.constant(data(8, 3, 3)), groups=2, padding=(1, 1, 1, 1))
+    done = passed(convert_layout, b.finish(b.relu(y)))
+    assert [x.operation.attr("layout") for x in done["main"].body.bindings if x.operation.operator == "conv2d"] == ["NHWC"]
