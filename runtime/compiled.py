@@ -8,7 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from tunesmith.runtime.executor.executor import Profile, ProfileRow
+from tunesmith.runtime.profile import Profile, ProfileRow
 from tunesmith.runtime.timing import Samples
 from tunesmith.support.errors import RunError
 

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from tunesmith.runtime.compiled import Compiled
-from tunesmith.runtime.executor.executor import Executor, Profile, TensorSpec
+from tunesmith.runtime.executor.executor import Executor, TensorSpec
 from tunesmith.runtime.loaded_library import LibraryFiles
+from tunesmith.runtime.profile import Profile
 from tunesmith.runtime.timing import Samples, TimingPolicy, measure
 from tunesmith.support.errors import RunError
 

@@ -11,7 +11,7 @@ to load object bytes.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from mmap import ACCESS_READ, mmap
@@ -25,7 +25,7 @@ from numpy import ndarray
 from tunesmith.runtime.arrays import passable
 from tunesmith.runtime.compiled import Compiled
 from tunesmith.runtime.device.module import DeviceModule
-from tunesmith.runtime.device.program import MAGIC
+from tunesmith.runtime.device.program import MAGIC, DeviceProgram
 from tunesmith.runtime.dlpack import CPU
 from tunesmith.runtime.elf_symbols import LIBRARY, ElfSymbols, read_symbols
 from tunesmith.runtime.executor.aot_executor import AotExecutor, native_functions
@@ -316,7 +316,9 @@ def load_module(path: str | PathLike[str]) -> Compiled:
             return module
         executable, beside = read_library(file, loaded)
         native = executable.kind == AotExecutor.kind
-        functions = native_functions(executable.program, symbol_addresses(loaded)) if native else _by_name([module])
+        functions = (
+            native_functions(executable.program, symbol_addresses(loaded)) if native else _by_name([module, *_on_devices(executable)])
+        )
         return LoadedModel(_executor(executable, functions, str(file)), LibraryFiles(file, *beside))
 
 
@@ -331,7 +333,8 @@ def load_executable(executable: Executable) -> Executor:
     objects = [o for o in (executable.data, *executable.objects) if o is not None]
     if executable.kind == AotExecutor.kind:
         return _executor(executable, _native(executable, objects), "the executable")
-    return _executor(executable, _by_name([Module.from_object(o) for o in objects]), "the executable")
+    modules = [*[Module.from_object(o) for o in objects], *_on_devices(executable)]
+    return _executor(executable, _by_name(modules), "the executable")
 
 
 def _native(executable: Executable, objects: Sequence[bytes]) -> Functions:
@@ -343,7 +346,12 @@ def _native(executable: Executable, objects: Sequence[bytes]) -> Functions:
     return native_functions(executable.program, load_object(objects[0]).address)
 
 
-def _by_name(modules: Sequence[Module]) -> Functions:
+def _on_devices(executable: Executable) -> list[DeviceModule]:
+    """The functions of an executable that run on devices, which are accessed by the first call."""
+    return [DeviceModule(DeviceProgram.from_bytes(program)) for program in executable.device_programs]
+
+
+def _by_name(modules: Iterable[Compiled]) -> Functions:
     return {name: m[name] for m in modules for name in m.functions}
 
 

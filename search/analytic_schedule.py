@@ -70,6 +70,13 @@ def analytic_choice(func: PrimFunc, target: Target, error_growth: float = ERROR_
     return Scheduled(default_schedule(func, target))
 
 
+def untuned_choice(func: PrimFunc, target: Target, error_growth: float = ERROR_GROWTH) -> Scheduled:
+    """As `analytic_choice`, and on devices the default schedule: there, a choice compiles the function several times."""
+    if backend_of(target).needs_threads:
+        return Scheduled(default_schedule(func, target))
+    return analytic_choice(func, target, error_growth)
+
+
 def schedule_by_cost(task: Task) -> PrimFunc:
     """As `analytic_schedule`, for a task, whose space may have been generated before."""
     with suppress(UserError), collected_once():

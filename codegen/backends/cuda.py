@@ -35,6 +35,7 @@ CUDA_BACKEND = Backend(
     analytic_cost="tunesmith.costmodel.analytic.gpu_cost:gpu_cost",
     rules=("gpu_contraction", "gpu_rows", "gpu_reductions", "gpu_pointwise"),
     fallback_rules=("gpu_fallback",),
+    models=True,
     device="cuda",
     needs_threads=True,
     counts_spills=True,

@@ -75,6 +75,8 @@ def export_library(
         raise BuildError(f"parameters={parameters!r}: constants are stored {' or '.join(PARAMETERS)} the library")
     if executable is not None:
         objects = [*objects, *[o for o in (executable.data, *executable.objects) if o is not None]]
+    if not objects and executable is not None and executable.device_programs:
+        objects = [_stand_in([])]
     if not objects:
         why = "there are no objects to link" if executable is None else "the model calls no function, and so has no code"
         raise BuildError(f"cannot export {target}: {why}")

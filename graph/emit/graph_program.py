@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from tunesmith.graph.emit.lowered_form import BranchStep, CallStep, CopyStep, LoweredForm, lowered_form, used
-from tunesmith.graph.emit.memory_plan import Lifetime, plan_memory
+from tunesmith.graph.emit.memory_plan import Lifetime, plan_buffers, plan_memory
 from tunesmith.graph.emit.program_constants import ConstantTable, unique_names
 from tunesmith.graph.ir.node import Constant, Operand, Value
+from tunesmith.graph.passes.place_functions import HOST
 from tunesmith.ir.function import IRModule
 from tunesmith.runtime.executor.bound_program import ARENA, CONSTANT, COPY, INPUT, OUTPUT
 from tunesmith.runtime.executor.executable import VERSION, NamedArrays
@@ -48,7 +49,9 @@ class _Emitter:
         self._numbers: dict[tuple[Any, ...], int] = {}
         self._inputs = {v: i for i, v in enumerate(form.params)}
         self._outputs = {v: i for i, v in enumerate(form.outputs)}
-        self._offsets, self._arena = self._plan_arena()
+        self._places: dict[Value, int] = {}
+        """Of the values that own storage: offset in the arena of the host, or buffer of a device."""
+        self._arena, self._buffers = self._plan()
 
     def program(self) -> tuple[dict[str, Any], NamedArrays]:
         form = self._form
@@ -64,27 +67,39 @@ class _Emitter:
             for ns, values in zip(names, (form.params, form.outputs), strict=True)
         ]
         program = {"version": VERSION, "inputs": inputs, "outputs": outputs, "arena": self._arena, "tensors": self._tensors, "calls": calls}
-        return program, self._constants.arrays()
+        devices = {d: self._buffers.get(d, []) for d in sorted({*form.devices.values(), *self._buffers})}
+        return program | ({"devices": devices} if devices else {}), self._constants.arrays()
 
-    def _plan_arena(self) -> tuple[dict[Value, int], int]:
-        """The arena offsets of the values that own storage, and the size of the arena."""
+    def _plan(self) -> tuple[int, dict[str, list[int]]]:
+        """Place the values that own storage; returns the size of the arena, and the sizes of the buffers of each device."""
         lifetimes: dict[Value, tuple[int, int]] = {}
         for k, s in enumerate(self._form.steps):
             for owner in map(self._form.storage_of, used(s)):
                 if isinstance(owner, Value) and owner not in self._inputs and owner not in self._outputs:
                     lifetimes[owner] = lifetimes.get(owner, (k, k))[0], k
-        plan = plan_memory([Lifetime(v.type.nbytes, first, last) for v, (first, last) in lifetimes.items()])
-        return dict(zip(lifetimes, plan.offsets, strict=True)), plan.nbytes
+        on: dict[str, list[Value]] = {}
+        for v in lifetimes:
+            on.setdefault(self._form.device_of(v), []).append(v)
+        arena, buffers = 0, {}
+        for device, values in on.items():
+            lives = [Lifetime(v.type.nbytes, *lifetimes[v]) for v in values]
+            if device == HOST:
+                offsets, arena = plan_memory(lives)
+            else:
+                offsets, buffers[device] = plan_buffers(lives)
+            self._places.update(zip(values, offsets, strict=True))
+        return arena, buffers
 
     def _all(self, operands: tuple[Operand, ...] | list[Operand] | tuple[Value, ...] | list[Value]) -> list[int]:
         """The indices of the tensors in the tensor table; tensors are added at their first use."""
         return [self._number(o) for o in operands]
 
     def _number(self, operand: Operand) -> int:
-        key = (*self._location(self._form.storage_of(operand)), operand.type.dtype, operand.type.extents)
+        device = self._form.device_of(operand)
+        key = (*self._location(self._form.storage_of(operand)), operand.type.dtype, operand.type.extents, device)
         if key not in self._numbers:
             self._numbers[key] = len(self._tensors)
-            self._tensors.append([*key[:3], list(operand.type.extents)])
+            self._tensors.append([*key[:3], list(operand.type.extents), *([] if device == HOST else [device])])
         return self._numbers[key]
 
     def _location(self, owner: Operand) -> tuple[str, int]:
@@ -94,4 +109,4 @@ class _Emitter:
             return INPUT, self._inputs[owner]
         if owner in self._outputs:
             return OUTPUT, self._outputs[owner]
-        return ARENA, self._offsets[owner]
+        return ARENA, self._places[owner]

@@ -1,6 +1,7 @@
 """Convert lowered graph functions to steps with storage assignment, the input of both program emitters.
 
-A function is in lowered form if its bindings call functions of the module, create views (an operator with `view=True`), branch, or loop.
+A function is in lowered form if its bindings call functions of the module, create views (an operator with `view=True`), transfer tensors
+between devices, branch, or loop.
 A loop becomes the steps of all its iterations, which call the same functions.  Calls of graph functions are inlined, and each value is
 assigned its storage.  Views alias their operand.  A result of the function or of a branch is computed directly in its storage if a call
 computes it, and copied otherwise.
@@ -15,6 +16,7 @@ from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.ir.node import Binding, CallFunction, If, Loop, Operand, Region, TensorType, Value
 from tunesmith.graph.ir.node import Call as OperatorCall
 from tunesmith.graph.ir.operator import GRAPH_OPERATORS
+from tunesmith.graph.passes.place_functions import HOST, device_of
 from tunesmith.graph.passes.store_rows import sizes_of_row
 from tunesmith.ir.expr import Binary, Const, Expr, IsNegative, Not
 from tunesmith.ir.function import IRModule, PrimFunc
@@ -63,6 +65,8 @@ class LoweredForm:
         outputs: storage of the results: values that no step reads.
         steps: the steps.
         aliases: value -> the operand that it shares storage with; all other values own their storage.
+        devices: value -> the kind of device that holds it; all others are in host memory.  A value on a device that is an alias of a
+            parameter or a constant in host memory is a copy of it, which the executor makes.
         assumptions: conditions on sizes; an index expression means that it is negative.
     """
 
@@ -71,6 +75,7 @@ class LoweredForm:
     outputs: tuple[Value, ...] = ()
     steps: tuple[Step, ...] = ()
     aliases: dict[Value, Operand] = field(default_factory=dict)
+    devices: dict[Value, str] = field(default_factory=dict)
     assumptions: tuple[Expr, ...] = ()
 
     def storage_of(self, operand: Operand) -> Operand:
@@ -78,6 +83,10 @@ class LoweredForm:
         while isinstance(operand, Value) and operand in self.aliases:
             operand = self.aliases[operand]
         return operand
+
+    def device_of(self, operand: Operand) -> str:
+        """The kind of device whose memory holds an operand, `HOST` for host memory."""
+        return self.devices.get(operand, HOST) if isinstance(operand, Value) else HOST
 
 
 def lowered_form(module: IRModule, name: str = "main") -> LoweredForm:
@@ -125,6 +134,7 @@ class _Lowering:
                 self._form.aliases[owner] = target
             else:
                 copies.append(CopyStep(result, target))
+            self._place(target, self._form.device_of(result))
         return (*steps, *copies)
 
     def region(self, region: Region, env: Env, sizes: Sizes, calls: tuple[str, ...]) -> tuple[list[Step], tuple[Operand, ...]]:
@@ -145,6 +155,8 @@ class _Lowering:
                 steps.append(self._branch(b.operation, args[0], results, known, sizes, calls))
             elif isinstance(b.operation, Loop):
                 steps += self._loop(b.operation, args, results, known, sizes, calls)
+            elif b.operation.operator == "transfer":
+                steps += self._transfer(args[0], results[0], b.operation.attr("device"))
             else:
                 self._view(b, b.operation, args, results)
         return steps, tuple([_bound(r, known) for r in region.results])
@@ -159,6 +171,8 @@ class _Lowering:
                     f"{self._form.name}: {call.function} has {len(callee.params)} parameters, but is called with {len(args)} operands, "
                     f"{len(results)} results and {len(call.sizes)} sizes"
                 )
+            for r in results:
+                self._place(r, device_of(callee))
             return [CallStep(call.function, tuple(args), results, tuple([_sized(s, sizes) for s in call.sizes]))]
         if not isinstance(callee, GraphFunc):
             raise BuildError(f"{self._form.name} calls {call.function}, which is not a function of the module")
@@ -215,6 +229,20 @@ class _Lowering:
             )
         for r in results:
             self._form.aliases[r] = args[0]
+            self._place(r, self._form.device_of(args[0]))
+
+    def _transfer(self, source: Operand, target: Value, device: str) -> list[Step]:
+        """A copy to another device.  Parameters and constants are copied by the executor."""
+        self._place(target, device)
+        owner = self._form.storage_of(source)
+        if isinstance(owner, Value) and owner not in self._form.params and self._form.device_of(source) != device:
+            return [CopyStep(source, target)]
+        self._form.aliases[target] = source
+        return []
+
+    def _place(self, value: Value, device: str) -> None:
+        if device != HOST:
+            self._form.devices[value] = device
 
 
 def _bound(operand: Operand, env: Env) -> Operand:

@@ -1,8 +1,11 @@
-"""Plan tensor offsets in one memory block, so that tensors with overlapping lifetimes do not overlap in memory.
+"""Plan the memory of tensors with limited lifetimes: offsets in one block for the host, shared buffers for devices.
 
 Greedy by size, as in TensorFlow Lite (Pisarchyk and Lee, "Efficient memory management for deep neural net inference", 2020) and in TVM's
 USMP: the largest tensor first, each in the smallest gap that is free during its whole lifetime.  Placement in the order of first use
 is sometimes better; the smaller of the two plans is returned.
+
+Not all devices have addresses within an allocation (OpenCL), so a device has several buffers, each of which is used by tensors with
+disjoint lifetimes: the "shared objects" of the same paper.
 """
 
 from __future__ import annotations
@@ -47,6 +50,37 @@ def plan_memory(lifetimes: Sequence[Lifetime]) -> MemoryPlan:
     by_size = sorted(numbers, key=lambda i: (-aligned(lifetimes[i].nbytes), lifetimes[i].first, i))
     by_first_use = sorted(numbers, key=lambda i: (lifetimes[i].first, -aligned(lifetimes[i].nbytes), i))
     return min([_placed(lifetimes, order) for order in (by_size, by_first_use)], key=lambda plan: plan.nbytes)
+
+
+class BufferPlan(NamedTuple):
+    """Assignment of tensors to buffers.
+
+    Attributes:
+        buffers: index of the buffer of each tensor, in the order of the lifetimes.
+        sizes: size of each buffer in bytes.
+    """
+
+    buffers: tuple[int, ...]
+    sizes: list[int]
+
+
+def plan_buffers(lifetimes: Sequence[Lifetime]) -> BufferPlan:
+    """Assign tensors to as few bytes of buffers as the greedy order finds; tensors with overlapping lifetimes have different buffers.
+
+    The largest tensor comes first, so a buffer has the size of its first tensor; each other tensor takes the smallest buffer that is free.
+    """
+    order = sorted(range(len(lifetimes)), key=lambda i: (-lifetimes[i].nbytes, lifetimes[i].first, i))
+    chosen = [0] * len(lifetimes)
+    users: list[list[Lifetime]] = []
+    for i in order:
+        life = lifetimes[i]
+        free = [k for k, taken in enumerate(users) if all(t.last < life.first or life.last < t.first for t in taken)]
+        # Sizes decrease: the last free buffer is the smallest.
+        chosen[i] = free[-1] if free else len(users)
+        if not free:
+            users.append([])
+        users[chosen[i]].append(life)
+    return BufferPlan(tuple(chosen), [aligned(taken[0].nbytes) for taken in users])
 
 
 def _placed(lifetimes: Sequence[Lifetime], order: Sequence[int]) -> MemoryPlan:

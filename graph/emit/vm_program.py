@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tunesmith.graph.emit.lowered_form import BranchStep, CallStep, LoweredForm, Step, lowered_form, used
+from tunesmith.graph.emit.lowered_form import BranchStep, CallStep, CopyStep, LoweredForm, Step, lowered_form, used
 from tunesmith.graph.emit.program_constants import ConstantTable, unique_names
 from tunesmith.graph.ir.node import Constant, Operand, TensorType, Value
+from tunesmith.graph.passes.place_functions import HOST
 from tunesmith.ir.expr import Binary, Const, Expr, IsNegative, Not
 from tunesmith.ir.function import IRModule
 from tunesmith.ir.poly import Atom, Op, Poly, Var, poly
@@ -84,9 +85,10 @@ class _Emitter:
     def program(self) -> tuple[dict[str, Any], NamedArrays]:
         form = self._form
         self._entry()
-        for op, values in (("input", form.params), ("output", form.outputs)):
-            for i, v in enumerate(values):
-                self._code.append([op, self._new(v), i])
+        for i, v in enumerate(form.params):
+            self._code.append(["input", self._new(v), i])
+        for i, v in enumerate(form.outputs):
+            self._code.append(["output", self._placed(v, form.device_of(v)), i])
         self._steps(form.steps)
         self._code.append(["ret"])
         data: dict[str, Any] = {"version": VERSION, "code": self._code}
@@ -121,8 +123,8 @@ class _Emitter:
                 last[self._form.storage_of(o)] = k
         live: list[Value] = []
         for k, s in enumerate(steps):
-            if isinstance(s, (CallStep, BranchStep)):
-                live += [v for v in map(self._form.storage_of, s.results) if self._allocate(v) and isinstance(v, Value)]
+            results = (s.target,) if isinstance(s, CopyStep) else s.results
+            live += [v for v in map(self._form.storage_of, results) if self._allocate(v) and isinstance(v, Value)]
             self._step(s)
             self._code += [["free", self._registers[v]] for v in live if last[v] == k]
             live = [v for v in live if last[v] > k]
@@ -132,7 +134,7 @@ class _Emitter:
         if owner in self._registers or isinstance(owner, Constant):
             return False
         shape = self._shape(owner.type)
-        self._code.append(["alloc", self._new(owner), owner.type.dtype, shape])
+        self._code.append(["alloc", self._placed(owner, self._form.device_of(owner)), owner.type.dtype, shape])
         return True
 
     def _step(self, s: Step) -> None:
@@ -158,21 +160,32 @@ class _Emitter:
             jump[2] = len(self._code)
 
     def _register(self, operand: Operand) -> int:
-        """The register of an operand; registers of constants and views are created at their first use."""
-        owner = self._form.storage_of(operand)
+        """The register of an operand; those of constants, views, and parameters on a device are created at their first use."""
+        form, owner = self._form, self._form.storage_of(operand)
+        device = form.device_of(operand)
+        root: object = owner
         if isinstance(owner, Constant):
-            key: object = ("constant", self._constants.number(owner), operand.type)
-        else:
-            key = owner if owner.type.shape == operand.type.shape else (owner, operand.type.shape)
-        found = self._registers.get(key)
-        if found is not None:
-            return found
-        if isinstance(owner, Constant):
-            self._code.append(["constant", self._new(key), self._constants.number(owner), operand.type.dtype, self._shape(operand.type)])
-        else:
-            source = self._registers[owner]
+            root = "constant", self._constants.number(owner), operand.type, device
+            if root not in self._registers:
+                r = self._placed(root, device)
+                self._code.append(["constant", r, self._constants.number(owner), operand.type.dtype, self._shape(operand.type)])
+            return self._registers[root]
+        if device != form.device_of(owner):  # the executor copies a parameter to the device
+            root = owner, device
+            if root not in self._registers:
+                self._code.append(["input", self._placed(root, device), form.params.index(owner)])
+        key = root if owner.type.shape == operand.type.shape else (root, operand.type.shape)
+        if key not in self._registers:
+            source = self._registers[root]
             self._code.append(["view", self._new(key), source, self._shape(operand.type)])
         return self._registers[key]
+
+    def _placed(self, key: object, device: str) -> int:
+        """A new register on a device."""
+        r = self._new(key)
+        if device != HOST:
+            self._code.append(["place", r, device])
+        return r
 
     def _new(self, key: object) -> int:
         self._registers[key] = len(self._registers)

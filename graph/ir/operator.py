@@ -254,6 +254,7 @@ _LIBRARY: dict[str, tuple[str, ...]] = {
         "take",
         "trilu",
     ),
+    "device": ("transfer",),
     "image": ("depth_to_space", "resize2d", "space_to_depth"),
     "int4": ("matmul_int4",),
     "nn": ("conv2d", "conv2d_transpose", "einsum", "matmul"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from tunesmith.codegen.backends.backend import backend_of
 from tunesmith.codegen.build import build, check_runs_here
 from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.ir.node import Binding, CallFunction, Constant, Operand, Region, all_bindings, with_branches
+from tunesmith.graph.passes.place_functions import target_of
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.interpreter import interpret
@@ -34,10 +35,15 @@ def pack_constants(mod: IRModule, target: Target) -> IRModule:
     ready = {name: parts for name, parts in hoisted.items() if name not in open_ and any(c.function == name for c in calls)}
     if not ready:
         return mod
-    pack = _Packer([p for parts in ready.values() for p in parts.packers], target)
+    pack = _Packer([p for parts in ready.values() for p in parts.packers], _host_target(mod, ready, target))
     functions = {name: f if (body := _region(f.body, ready, pack)) is f.body else f.with_(body=body) for name, f in graphs.items()}
     kept = {name: f for name, f in mod.items() if name not in ready}
     return IRModule({**kept, **functions, **{parts.main.name: parts.main for parts in ready.values()}})
+
+
+def _host_target(mod: IRModule, ready: Iterable[str], target: Target) -> Target:
+    """The target of the first function that is not one of a device, for the packing functions."""
+    return next((t for n in ready if not backend_of(t := target_of(mod[n], target)).device), target)
 
 
 def _region(region: Region, ready: dict[str, HoistedPacking], pack: _Packer) -> Region:

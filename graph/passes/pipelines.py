@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
+from tunesmith.codegen.backends.backend import backend_of
 from tunesmith.graph.offload.external_codegen import Codegen, find_codegen
 from tunesmith.graph.passes.channels_into_width import channels_into_width
 from tunesmith.graph.passes.common_subexpressions import common_subexpressions
@@ -25,11 +26,17 @@ from tunesmith.graph.passes.simplify_inference import simplify_inference
 from tunesmith.graph.passes.sink_dequantize import sink_dequantize
 from tunesmith.graph.passes.to_mixed_precision import to_mixed_precision
 from tunesmith.ir.function import IRModule
+from tunesmith.lower.pass_options import name_of
 
 
 def fold_layouts(mod: IRModule) -> IRModule:
     """Fold the constants that layout conversion made: `simplify_inference`, then `fold_constants`."""
     return fold_constants(simplify_inference(mod))
+
+
+def _on_hosts(run: Callable[[IRModule], IRModule]) -> ModulePass:
+    """A pass for functions whose schedules exist for CPUs only; it leaves the models of devices unchanged."""
+    return ModulePass(name_of(run), lambda mod, target: mod if backend_of(target).device else run(mod))
 
 
 GRAPH = ModulePipeline(
@@ -47,8 +54,8 @@ GRAPH = ModulePipeline(
     module_pass(dead_code),
     module_pass(to_mixed_precision),
     module_pass(channels_into_width),
-    module_pass(propose_attention),
-    module_pass(propose_chains),
+    _on_hosts(propose_attention),
+    _on_hosts(propose_chains),
     module_pass(fuse_operators),
     module_pass(legalise),
 )

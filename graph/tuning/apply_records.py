@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+from tunesmith.graph.passes.place_functions import placed_like, target_of, unplaced
 from tunesmith.graph.passes.store_rows import COPIES_ROW
 from tunesmith.ir import structural
 from tunesmith.ir.function import IRModule, PrimFunc
@@ -145,7 +146,7 @@ class ApplyRecords:
         coverage = tuple([c for _, entries in found.values() for c in entries])
         self._check(coverage, target)
         plain = {name: self._plain(mod[name], target) for name, (s, _) in found.items() if s is None}
-        functions = {name: plain[name].func if s is None else s for name, (s, _) in found.items()}
+        functions = {name: placed_like(plain[name].func if s is None else s, mod[name]) for name, (s, _) in found.items()}
         return Applied(mod.update(functions), _with_choices(coverage, plain))
 
     def refuse(self, mod: IRModule, applied: Applied, broken: Mapping[str, str], target: Target | None = None) -> Applied:
@@ -170,8 +171,9 @@ class ApplyRecords:
             ]
         )
         self._check(coverage, target)
-        plain = {n: self._plain(mod[n], target) if n in used else Scheduled(default_schedule(mod[n], target)) for n in broken}
-        return Applied(applied.mod.update({name: made.func for name, made in plain.items()}), _with_choices(coverage, plain))
+        plain = {n: self._plain(mod[n], target, None if n in used else default_schedule) for n in broken}
+        functions = {name: placed_like(made.func, mod[name]) for name, made in plain.items()}
+        return Applied(applied.mod.update(functions), _with_choices(coverage, plain))
 
     def _target(self, given: Target | None) -> Target:
         if given is None and self.target is None:
@@ -189,8 +191,9 @@ class ApplyRecords:
             lines = "\n".join(f"  {c}" for c in uncovered)
             raise RecordError(f"{len(uncovered)} of {len(coverage)} functions have no usable record for {target}:\n{lines}")
 
-    def _plain(self, func: PrimFunc, target: Target) -> Scheduled:
-        made = self.untuned(func, target)
+    def _plain(self, func: PrimFunc, target: Target, untuned: Untuned | None = None) -> Scheduled:
+        """A function scheduled without a record, by default by `self.untuned`."""
+        made = (untuned or self.untuned)(unplaced(func), target_of(func, target))
         if isinstance(made, PrimFunc):
             return Scheduled(made)
         if not isinstance(made, Scheduled):
@@ -201,7 +204,11 @@ class ApplyRecords:
         return made
 
     def find(self, name: str, func: PrimFunc, target: Target) -> tuple[PrimFunc | None, tuple[Coverage, ...]]:
-        """The function scheduled by its best record, or None, and its coverage, one entry for each range of sizes."""
+        """The function scheduled by its best record, or None, and its coverage, one entry for each range of sizes.
+
+        A function with an own target (`graph.passes.place_functions`) has the records of that one.
+        """
+        func, target = unplaced(func), target_of(func, target)
         digest = structural.digest(func)
         if func.attr(COPIES_ROW) is not None:
             why = "it copies a row whose number is an argument: the default schedule"

@@ -6,12 +6,11 @@ the attribute `parts_of`.  Both are tuned.  The one with the smaller measured ti
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
-from tunesmith.graph.ir.builder import RegionBuilder
 from tunesmith.graph.ir.function import GraphFunc
-from tunesmith.graph.ir.node import PARTS_OF, Binding, Call, CallFunction, Operand, Operation, Value, all_bindings
-from tunesmith.graph.ir.rewrite import Rewriter
+from tunesmith.graph.ir.node import PARTS_OF, CallFunction, all_bindings
+from tunesmith.graph.passes.inline_functions import InlineCalls
 from tunesmith.graph.tuning.apply_records import ApplyRecords
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.target.target import Target
@@ -38,7 +37,7 @@ def choose_parts(mod: IRModule, passes: ApplyRecords, target: Target) -> IRModul
         return mod
     inlined = {whole: parts for whole, parts in found.items() if _are_faster(mod, whole, parts, passes, target)}
     kept = {name: f for name, f in mod.items() if not (isinstance(f, GraphFunc) and f.attr(PARTS_OF) is not None)}
-    inline = _Inline(inlined)
+    inline = InlineCalls(inlined)
     functions = {name: inline(f) if isinstance(f, GraphFunc) else f for name, f in kept.items()}
     optional = {*found, *[call for parts in found.values() for call in _called([parts])]}
     called = _called([f for f in functions.values() if isinstance(f, GraphFunc)])
@@ -63,31 +62,3 @@ def _seconds(mod: IRModule, name: str, passes: ApplyRecords, target: Target) -> 
         return None
     _, coverage = passes.find(name, func, target)
     return coverage[0].seconds if coverage[0].status == "used" else None
-
-
-class _Inline(Rewriter):
-    """Replace the calls of functions by the bodies of their parts."""
-
-    def __init__(self, parts: Mapping[str, GraphFunc]) -> None:
-        super().__init__()
-        self.parts = parts
-
-    def visit(self, operation: Operation, build: RegionBuilder) -> Sequence[Operand] | None:
-        if not isinstance(operation, CallFunction) or operation.function not in self.parts:
-            return None
-        parts = self.parts[operation.function]
-        env: dict[Operand, Operand] = dict(zip(parts.params, operation.args, strict=True))
-        for b in parts.body.bindings:
-            results = tuple([Value(v.name, v.type) for v in b.results])
-            build.bindings.append(Binding(results, _with_operands(b.operation, env)))
-            env.update(zip(b.results, results, strict=True))
-        return [env.get(r, r) for r in parts.results]
-
-
-def _with_operands(operation: Operation, env: Mapping[Operand, Operand]) -> Operation:
-    """A call with replaced operands; a function of parts contains views and calls only."""
-    args = tuple([env.get(a, a) for a in operation.args])
-    if isinstance(operation, CallFunction):
-        return CallFunction(operation.function, args, operation.sizes)
-    assert isinstance(operation, Call)
-    return Call(operation.operator, args, operation.attrs)

@@ -19,6 +19,7 @@ from tunesmith.lower.fallback.dynamic_shape_schedule import dynamic_shape_schedu
 from tunesmith.schedule.auto_bind import THREADS, bind_spatial
 from tunesmith.schedule.handles import BlockRV
 from tunesmith.schedule.schedule import Schedule
+from tunesmith.schedule.trace import Trace
 from tunesmith.support.errors import ScheduleError
 
 
@@ -38,13 +39,25 @@ def default_schedule(func: PrimFunc, target: Target) -> PrimFunc:
         return _bind_threads(func, target)
     if any(isinstance(p, Var) for p in func.params):
         return dynamic_shape_schedule(func, target)
+    return _scheduled(func, target).func
+
+
+def default_trace(func: PrimFunc, target: Target) -> Trace:
+    """The steps of `default_schedule` for an unscheduled function with constant shapes on a CPU.
+
+    Each sum keeps the order of its terms, so results are bit for bit those of the unscheduled function.
+    """
+    return _scheduled(func, target).trace
+
+
+def _scheduled(func: PrimFunc, target: Target) -> Schedule:
     s = Schedule(func)
     for name in [b.name for b in s.blocks()]:
         block = s.get_block(name)
         for step in (_vectorize, _parallelize):
             with suppress(ScheduleError):  # scalar or serial code is correct, too
                 step(s, block, target)
-    return s.func
+    return s
 
 
 def _bind_threads(func: PrimFunc, target: Target) -> PrimFunc:

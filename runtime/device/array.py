@@ -122,13 +122,22 @@ class DeviceArray:
             raise BufferError(f"memory of {self.device} cannot be passed through DLPack: copy it to the host with .numpy()")
         if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
             raise BufferError(f"{self} is requested on DLPack device {tuple(dl_device)}: copy it to the host with .numpy()")
-        given = self._copied() if copy else self
+        given = self.copy() if copy else self
         if stream != -1:
             self.device.api.synchronise(self.device.index)
         versioned = max_version is not None and max_version[0] >= 1
         return dlpack.write(given.allocation.handle, self.__dlpack_device__(), self.dtype, self.shape, given, versioned)
 
-    def _copied(self) -> DeviceArray:
+    def view(self, shape: Sequence[int], dtype: str) -> DeviceArray:
+        """An array of another shape and type that shares the memory, from its start.  RunError if it needs more bytes."""
+        made = object.__new__(DeviceArray)
+        made.shape, made.dtype, made._owner, made.allocation = tuple([int(n) for n in shape]), dtype, self, self.allocation
+        if nbytes(dtype, made.shape) > self.allocation.nbytes:
+            raise RunError(f"{made} is no view of {self.allocation.nbytes} bytes")
+        return made
+
+    def copy(self) -> DeviceArray:
+        """A copy in new memory of the same device."""
         made = DeviceArray(self.device, self.shape, self.dtype)
         self.device.api.copy(self.allocation, made.allocation, self.nbytes)
         return made
@@ -141,7 +150,7 @@ class DeviceArray:
     @property
     def nbytes(self) -> int:
         """Size in bytes."""
-        return self.allocation.nbytes
+        return nbytes(self.dtype, self.shape)
 
     def fill(self, host: npt.NDArray[Any]) -> None:
         """Overwrite the elements with a numpy array of the same shape and storage type.  RunError if they differ."""

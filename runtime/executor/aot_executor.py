@@ -26,6 +26,7 @@ import numpy as np
 
 from tunesmith.runtime.arrays import ALIGNMENT, at_address, empty, placed, storage_dtype
 from tunesmith.runtime.executor.bound_program import INPUT, OUTPUT, BoundProgram, Functions, Segment, Step, TensorSlot
+from tunesmith.runtime.executor.device_memory import Array
 from tunesmith.runtime.executor.executable import NamedArrays, payload_of, table
 from tunesmith.runtime.executor.executor import Executor, Shape, TensorSpec
 from tunesmith.runtime.executor.graph_executor import static_shape, static_specs
@@ -105,7 +106,7 @@ class AotExecutor(Executor):
         self._input_shapes, self._output_shapes = [static_shape(s) for s in inputs], [static_shape(s) for s in outputs]
         self._program = _ModelCall(model, inputs, outputs, constants_block(constants), empty(size))
 
-    def _bound_program(self, arrays: Sequence[np.ndarray]) -> tuple[BoundProgram, Sequence[Shape]]:
+    def _bound_program(self, arrays: Sequence[Array]) -> tuple[BoundProgram, Sequence[Shape]]:
         for i, array in enumerate(arrays):
             if array.shape != self._input_shapes[i]:
                 raise self._wrong_shape(i, array)
@@ -180,5 +181,5 @@ def constants_block(constants: NamedArrays) -> np.ndarray:
     return block
 
 
-def _addresses(arrays: Sequence[np.ndarray]) -> object:
+def _addresses(arrays: Sequence[Any]) -> object:
     return (ctypes.c_void_p * len(arrays))(*[a.ctypes.data for a in arrays])

@@ -3,6 +3,9 @@
 Each tensor is assigned its storage before the program runs: the arena, a constant, or an array of the caller (input or output).
 Calls that access only the first two are prepared once; calls that access a caller's array are prepared again when the array changes.
 
+Functions of devices access memory of their device only.  An array of the caller in other memory is copied: inputs before the first call,
+outputs after the last one (`device_memory`).
+
 Compiled functions are called directly, bypassing `CompiledFunction`, with converted TVM-FFI tensors: 0.1 us per call.
 """
 
@@ -16,7 +19,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tunesmith.runtime.arrays import nbytes, placed, storage_dtype, tensor, writable
+from tunesmith.runtime.arrays import empty, nbytes, placed, storage_dtype, tensor, writable
+from tunesmith.runtime.device.array import DeviceArray
+from tunesmith.runtime.device.device import DeviceLost
+from tunesmith.runtime.device.module import DeviceCallable
+from tunesmith.runtime.executor.device_memory import HOST, Array, DeviceMemory, copier, kind_of_memory
 from tunesmith.support.errors import RunError
 
 INPUT, OUTPUT, CONSTANT, ARENA = "input", "output", "constant", "arena"
@@ -29,15 +36,17 @@ class TensorSlot(NamedTuple):
 
     Attributes:
         storage: INPUT, OUTPUT, CONSTANT or ARENA.
-        number: index of the input, output or constant; for the arena, the offset in bytes.
+        number: index of the input, output or constant; for the arena, the offset in bytes, and on a device the number of the buffer.
         dtype: element type.
         shape: extents; the number of elements is that of the input, output or constant.
+        device: kind of the device whose memory holds the tensor; HOST for host memory.
     """
 
     storage: str
     number: int
     dtype: str
     shape: tuple[int, ...]
+    device: str = HOST
 
 
 class Step(NamedTuple):
@@ -74,6 +83,8 @@ class Segment(NamedTuple):
 
 Functions = Mapping[str, Callable[..., object]]
 
+_NO_DEVICES: Mapping[str, DeviceMemory] = {}
+
 
 class BoundProgram:
     """The prepared calls of a program.
@@ -84,7 +95,9 @@ class BoundProgram:
         segments: control flow; each step is in one segment, and the first segment is the entry.
         constants: storage of the constants.
         arena: memory of the tensors in the arena.
-        functions: by name; they take storage arrays, or tensors if they are compiled (functions with an attribute `ffi`).
+        functions: by name; they take storage arrays, tensors if they are compiled (functions with an attribute `ffi`), or arrays of their
+            device.
+        devices: memory of each kind of device with tensors.
     Raises:
         RunError: a tensor does not fit its storage, or a function does not exist.
     """
@@ -97,14 +110,22 @@ class BoundProgram:
         constants: Sequence[np.ndarray],
         arena: np.ndarray,
         functions: Functions,
+        devices: Mapping[str, DeviceMemory] = _NO_DEVICES,
     ) -> None:
-        self._slots, self._segments = slots, segments
-        self._steps = [(s, *_function(s.function, functions)) for s in steps]
-        self._arrays: list[Any] = [_storage(i, slot, constants, arena) for i, slot in enumerate(slots)]
+        self._slots, self._segments, self._devices = slots, segments, devices
+        self._steps = [_Call(s, *_function(s.function, functions)) for s in steps]
+        self._arrays: list[Any] = [
+            _storage(i, slot, constants, arena) if slot.device == HOST else _on_device(slot, devices[slot.device])
+            for i, slot in enumerate(slots)
+        ]
+        self._before: list[Callable[[], None]] = []
+        self._after: list[Callable[[], None]] = []
+        """Copies of inputs and outputs between host and devices."""
+        self._host_staging: dict[tuple[str, int], np.ndarray] = {}
         self._tensors: list[Any] = [None] * len(slots)
         self._calls: list[list[Callable[[], object]]] = [[_unbound] * len(s.steps) for s in segments]
         self._where = {n: (k, i) for k, s in enumerate(segments) for i, n in enumerate(s.steps)}
-        self._bound: dict[tuple[str, int], np.ndarray] = {}
+        self._bound: dict[tuple[str, int], Array] = {}
         self._tensors_on: dict[tuple[str, int], list[int]] = {}
         self._steps_on: dict[tuple[str, int], list[int]] = {}
         for i, slot in enumerate(slots):
@@ -119,7 +140,7 @@ class BoundProgram:
             if not keys:
                 self._prepare(n)
 
-    def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+    def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """Bind the program to these arrays: storage of inputs and outputs, already checked by the caller."""
         stale: dict[int, None] = {}
         for storage, arrays in ((INPUT, inputs), (OUTPUT, outputs)):
@@ -129,12 +150,13 @@ class BoundProgram:
                     continue
                 self._bound[key] = array
                 for t in self._tensors_on.get(key, ()):
-                    shape = self._slots[t].shape
-                    self._arrays[t] = array if array.shape == shape else array.reshape(shape)
+                    self._arrays[t] = self._edge(self._slots[t], array)
                     self._tensors[t] = None
                 stale.update(dict.fromkeys(self._steps_on.get(key, ())))
         for n in stale:
             self._prepare(n)
+        if self._devices and stale:
+            self._before, self._after = self._copies(INPUT), self._copies(OUTPUT)
 
     def run(self) -> None:
         """Run all calls.
@@ -144,34 +166,54 @@ class BoundProgram:
         """
         at = 0
         try:
+            for copy in self._before:
+                copy()
             while at >= 0:
                 for call in self._calls[at]:
                     call()
                 at = self._next(at)
+            for copy in self._after:
+                copy()
+            if self._before or self._after:
+                self._wait()
+        except DeviceLost:
+            raise
         except Exception as error:  # functions raise exceptions of any type
             raise RunError(f"a call of the program failed: {error}") from error
 
     def profile(self, repeats: int) -> list[list[float]]:
-        """Run the program `repeats` times; the seconds of each run of each step.  Errors as in `run`."""
+        """Run the program `repeats` times; the seconds of each run of each step.
+
+        Calls on a device are timed by its events.  Copies of inputs and outputs to and from devices are no steps.  Errors as in `run`.
+        """
         taken: list[list[float]] = [[] for _ in self._steps]
-        clock = time.perf_counter_ns
-        for _ in range(repeats):
-            at = 0
-            while at >= 0:
-                for n, call in zip(self._segments[at].steps, self._calls[at], strict=True):
-                    start = clock()
-                    try:
-                        call()
-                    except Exception as error:
-                        raise RunError(f"a call of the program failed: {error}") from error
-                    taken[n].append((clock() - start) * 1e-9)
-                at = self._next(at)
+        try:
+            for _ in range(repeats):
+                for copy in self._before:
+                    copy()
+                at = 0
+                while at >= 0:
+                    for n, call in zip(self._segments[at].steps, self._calls[at], strict=True):
+                        taken[n].append(self._seconds(n, call))
+                    at = self._next(at)
+        except DeviceLost:
+            raise
+        except Exception as error:
+            raise RunError(f"a call of the program failed: {error}") from error
         return taken
+
+    def _seconds(self, n: int, call: Callable[[], object]) -> float:
+        function = self._steps[n].function
+        if isinstance(function, DeviceCallable):
+            return self._devices[function.signature.device.kind].seconds(call)
+        start = time.perf_counter_ns()
+        call()
+        return (time.perf_counter_ns() - start) * 1e-9
 
     @property
     def functions(self) -> list[str]:
         """Name of the function of each step."""
-        return [step.function for step, _, _ in self._steps]
+        return [s.step.function for s in self._steps]
 
     def _next(self, at: int) -> int:
         segment = self._segments[at]
@@ -180,11 +222,18 @@ class BoundProgram:
     def _prepare(self, n: int) -> None:
         """Prepare the call of a step with the current arrays; does nothing while an array is not bound yet."""
         step, function, compiled = self._steps[n]
-        numbers = (*step.operands, *step.results)
-        if any(self._arrays[t] is None for t in numbers):
+        arrays = [self._arrays[t] for t in (*step.operands, *step.results)]
+        if any(a is None for a in arrays):
             return
+        call: Callable[[], object]
+        if isinstance(function, DeviceCallable):
+            call = function.bind(*arrays)
+        elif step.function == COPY and any(isinstance(a, DeviceArray) for a in arrays):
+            call = copier(arrays[0], arrays[1], wait=not all(isinstance(a, DeviceArray) for a in arrays))
+        else:
+            call = partial(function, *[self._argument(t, compiled) for t in (*step.operands, *step.results)], *step.sizes)
         segment, position = self._where[n]
-        self._calls[segment][position] = partial(function, *[self._argument(t, compiled) for t in numbers], *step.sizes)
+        self._calls[segment][position] = call
 
     def _argument(self, t: int, compiled: bool) -> object:
         if not compiled:
@@ -192,6 +241,51 @@ class BoundProgram:
         if self._tensors[t] is None:
             self._tensors[t] = tensor(self._arrays[t], self._slots[t].dtype)
         return self._tensors[t]
+
+    # ---- arrays of the caller in other memory than the calls need ------------------------------------------------------------
+
+    def _edge(self, slot: TensorSlot, array: Array) -> Array:
+        """The array of an input or output: that of the caller, or memory on the device of the slot that is copied from or to it."""
+        if kind_of_memory(array) == slot.device:
+            return array if array.shape == slot.shape else _reshaped(array, slot.shape)
+        if slot.device != HOST:
+            return self._devices[slot.device].staging(slot.storage, slot.number, slot.shape, slot.dtype)
+        key = slot.storage, slot.number
+        size = nbytes(slot.dtype, slot.shape)
+        if key not in self._host_staging or self._host_staging[key].nbytes != size:
+            self._host_staging[key] = empty(size)
+        return placed(self._host_staging[key], 0, slot.dtype, slot.shape)
+
+    def _copies(self, storage: str) -> list[Callable[[], None]]:
+        """The copies between the arrays of the caller and their memory on other devices."""
+        found: dict[tuple[int, str], Callable[[], None]] = {}
+        for (kind, number), tensors in self._tensors_on.items():
+            array = self._bound.get((kind, number))
+            if kind != storage or array is None:
+                continue
+            for t in tensors:
+                device = self._slots[t].device
+                if device == kind_of_memory(array) or (number, device) in found:
+                    continue
+                source, target = (array, self._arrays[t]) if storage == INPUT else (self._arrays[t], array)
+                found[number, device] = copier(source, target, wait=device == HOST)
+        return list(found.values())
+
+    def _wait(self) -> None:
+        for memory in self._devices.values():
+            memory.wait()
+
+
+class _Call(NamedTuple):
+    """A step, its function, and whether it takes tensors instead of arrays."""
+
+    step: Step
+    function: Callable[..., object]
+    compiled: bool
+
+
+def _reshaped(array: Array, shape: tuple[int, ...]) -> Array:
+    return array.view(shape, array.dtype) if isinstance(array, DeviceArray) else array.reshape(shape)
 
 
 def checked_step(step: Step, slots: Sequence[TensorSlot], what: str) -> Step:
@@ -223,6 +317,13 @@ def _function(name: str, functions: Functions) -> tuple[Callable[..., object], b
     found = functions[name]
     ffi = getattr(found, "ffi", None)
     return (found, False) if ffi is None else (ffi, True)
+
+
+def _on_device(slot: TensorSlot, memory: DeviceMemory) -> DeviceArray | None:
+    """The array of a tensor on a device; None if it is of the caller."""
+    if slot.storage == ARENA:
+        return memory.buffer(slot.number, slot.shape, slot.dtype)
+    return memory.constant(slot.number, slot.shape, slot.dtype) if slot.storage == CONSTANT else None
 
 
 def _storage(number: int, slot: TensorSlot, constants: Sequence[np.ndarray], arena: np.ndarray) -> np.ndarray | None:

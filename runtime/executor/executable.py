@@ -56,6 +56,7 @@ class Executable:
         data: object code of the functions that the program calls; None if it is stored elsewhere, or none is called.
         objects: further object code, of external code generators.
         libraries: shared libraries that `objects` need: file names or paths (`runtime.shared_libraries`).
+        device_programs: the functions that run on devices, one serialised `runtime.device.program.DeviceProgram` for each kind.
     """
 
     kind: str
@@ -64,6 +65,7 @@ class Executable:
     data: bytes | None = None
     objects: tuple[bytes, ...] = ()
     libraries: tuple[str, ...] = ()
+    device_programs: tuple[bytes, ...] = ()
 
     def to_bytes(self) -> bytes:
         """The executable as bytes; equal executables give equal bytes."""
@@ -74,8 +76,9 @@ class Executable:
             "code": None if self.data is None else len(code),
             "objects": [len(o) for o in self.objects],
             "libraries": list(self.libraries),
+            **lengths(self.device_programs),
         }
-        return b"".join(container(header, self.constants, b"".join((code, *self.objects))))
+        return b"".join(container(header, self.constants, b"".join((code, *self.objects, *self.device_programs))))
 
     @classmethod
     def from_bytes(cls, data: bytes, what: str = "the executable") -> Executable:
@@ -86,19 +89,15 @@ class Executable:
         """
         header, payload = open_container(data, what)
         constants = read_constants(header, payload, what)
-        sizes = [field(header, "code", what), *list_of(field(header, "objects", what), f"{what}: objects")]
-        codes: list[bytes | None] = []
-        start = constants_size(header, what)
-        for i, size in enumerate(sizes):
-            if i == 0 and size is None:
-                codes.append(None)
-                continue
-            end = start + int_of(size, f"{what}: length of the code", 0, payload.nbytes - start)
-            codes.append(payload[start:end].tobytes())
-            start = end
+        size, objects = field(header, "code", what), list_of(field(header, "objects", what), f"{what}: objects")
+        sizes = [*([] if size is None else [size]), *objects]
+        codes = split_payload(
+            payload[constants_size(header, what) :], [*sizes, *list_of(header.get(DEVICE_PROGRAMS, []), f"{what}: device programs")], what
+        )
         libraries = tuple([text_of(n, f"{what}: a library") for n in list_of(field(header, "libraries", what), f"{what}: libraries")])
-        objects = tuple([c for c in codes[1:] if c is not None])
-        return cls(kind_of(header, what), program_of(header, what), constants, codes[0], objects, libraries)
+        code = None if size is None else codes.pop(0)
+        programs = tuple(codes[len(objects) :])
+        return cls(kind_of(header, what), program_of(header, what), constants, code, tuple(codes[: len(objects)]), libraries, programs)
 
     @property
     def digest(self) -> str:
@@ -110,6 +109,25 @@ class Executable:
         return f"<executable {self.kind}: {len(self.constants)} constants of {size} bytes, {len(self.data or b'')} bytes of code>"
 
 
+DEVICE_PROGRAMS = "device_programs"
+"""Key of the header with the lengths of the device programs."""
+
+
+def lengths(programs: Sequence[bytes]) -> dict[str, Any]:
+    """The entry of the header for device programs; absent if there are none."""
+    return {DEVICE_PROGRAMS: [len(p) for p in programs]} if programs else {}
+
+
+def split_payload(payload: np.ndarray, sizes: object, what: str) -> list[bytes]:
+    """The consecutive pieces of these sizes at the start of a payload.  RunError if they exceed it."""
+    found, start = [], 0
+    for size in list_of(sizes, f"{what}: lengths of the code"):
+        end = start + int_of(size, f"{what}: length of the code", 0, payload.nbytes - start)
+        found.append(payload[start:end].tobytes())
+        start = end
+    return found
+
+
 def container(header: dict[str, Any], constants: NamedArrays, tail: bytes = b"", stored: bool = True) -> Iterator[Piece]:
     """Generate the container with this header in pieces, so that constants are not copied.
 
@@ -119,7 +137,7 @@ def container(header: dict[str, Any], constants: NamedArrays, tail: bytes = b"",
         tail: bytes after the constants.
         stored: whether the payload contains the constants.
     """
-    payload = [*_padded(constants), tail] if stored else []
+    payload = [*(_padded(constants) if stored else ()), tail]
     text = json.dumps({**header, "version": VERSION, "constants": table(constants)}, sort_keys=True, separators=(",", ":")).encode()
     total = aligned(_HEAD.size + len(text)) + sum(memoryview(p).nbytes for p in payload)
     pieces: list[Piece] = [_HEAD.pack(b"", b"", len(text), total)[_HASHED:], text, _ZEROS[: aligned(len(text)) - len(text)], *payload]

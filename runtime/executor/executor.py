@@ -4,7 +4,10 @@ y = ex(x)                          new output arrays in each call
 ex.set_input("x", x); ex.run(); ex.get_output(0)      reused output arrays, for loops
 
 Inputs are numpy, torch or other DLPack arrays in CPU memory.  They are used without a copy, except that arrays that are not contiguous
-are copied once.  Executors are thread safe: calls of one executor are serialised, different executors run concurrently.
+are copied once.  A program that runs on a device also takes arrays on this device, a DeviceArray or a tensor of another library; its
+outputs are then DeviceArrays, and the call returns before the device is done.
+
+Executors are thread safe: calls of one executor are serialised, different executors run concurrently.
 """
 
 from __future__ import annotations
@@ -19,7 +22,12 @@ from typing import Any
 import numpy as np
 
 from tunesmith.runtime.arrays import storage, storage_dtype, typed
+from tunesmith.runtime.device.array import DeviceArray
+from tunesmith.runtime.device.device import Device
+from tunesmith.runtime.dlpack import CPU
 from tunesmith.runtime.executor.bound_program import BoundProgram, Functions
+from tunesmith.runtime.executor.device_memory import Array
+from tunesmith.runtime.profile import Profile, ProfileRow
 from tunesmith.support.arguments import as_count
 from tunesmith.support.errors import RunError
 
@@ -45,57 +53,6 @@ class TensorSpec:
         return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
-@dataclass(frozen=True, slots=True)
-class ProfileRow:
-    """Measured times of a call of the program.
-
-    Attributes:
-        call: its number, in program order.
-        function: name of the function.
-        microseconds: median over the runs.
-        calls: number of runs; 0 if the call is in a branch that was never taken.
-    """
-
-    call: int
-    function: str
-    microseconds: float
-    calls: int
-
-
-MOST_ROWS = 100
-"""Number of calls up to which a profile is printed call by call."""
-
-
-class Profile(tuple[ProfileRow, ...]):
-    """Rows in program order; as a string, a table sorted by decreasing time: of all calls, or of all functions if there are many calls."""
-
-    __slots__ = ()
-
-    @property
-    def microseconds(self) -> float:
-        """Sum over all calls."""
-        return sum(row.microseconds for row in self)
-
-    def by_function(self) -> dict[str, tuple[int, float]]:
-        """Function -> (its number of calls in one run, the sum of their microseconds), the largest first."""
-        found: dict[str, tuple[int, float]] = {}
-        for row in self:
-            calls, us = found.get(row.function, (0, 0.0))
-            found[row.function] = calls + 1, us + row.microseconds
-        return dict(sorted(found.items(), key=lambda item: -item[1][1]))
-
-    def __str__(self) -> str:
-        whole = self.microseconds or 1.0
-        if len(self) > MOST_ROWS:
-            heads = [f"{'calls':>6} {'us':>10} {'share':>6}  function"]
-            rows = [f"{calls:>6} {us:>10.2f} {us / whole:>6.1%}  {name}" for name, (calls, us) in self.by_function().items()]
-            return "\n".join([*heads, *rows, f"{len(self):>6} {self.microseconds:>10.2f} {'':>6}  all"])
-        lines = [f"{'call':>5} {'us':>10} {'share':>6} {'calls':>6}  function"]
-        for row in sorted(self, key=lambda r: (-r.microseconds, r.call)):
-            lines.append(f"{row.call:>5} {row.microseconds:>10.2f} {row.microseconds / whole:>6.1%} {row.calls:>6}  {row.function}")
-        return "\n".join([*lines, f"{'':>5} {self.microseconds:>10.2f} {'':>6} {'':>6}  all"])
-
-
 class Executor(ABC):
     """Runs a program.  Subclasses provide the bound program for given input shapes.
 
@@ -106,19 +63,22 @@ class Executor(ABC):
     """
 
     kind: str
+    devices: tuple[str, ...] = ()
+    """The kinds of devices that the program uses, besides the host."""
 
     def __init__(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], functions: Functions) -> None:
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
         self._functions = functions
-        self._given: list[np.ndarray | None] = [None] * len(self.inputs)
-        self._output_arrays: list[np.ndarray] = []
+        self._given: list[Array | None] = [None] * len(self.inputs)
+        self._output_arrays: list[Array] = []
+        self._output_device: Device | None = None
         self._alias_free = False
         """Whether all inputs are known not to alias `_output_arrays`."""
         self._lock = threading.RLock()
 
     @abstractmethod
-    def _bound_program(self, arrays: Sequence[np.ndarray]) -> tuple[BoundProgram, Sequence[Shape]]:
+    def _bound_program(self, arrays: Sequence[Array]) -> tuple[BoundProgram, Sequence[Shape]]:
         """The bound program for inputs with these shapes, and the shapes of its outputs.
 
         Called with the lock held.
@@ -141,7 +101,7 @@ class Executor(ABC):
             self._set(arrays)
             program, outputs = self._bind_inputs()
             program.run()
-        made = [typed(o, spec.dtype) for o, spec in zip(outputs, self.outputs, strict=True)]
+        made = [_typed(o, spec.dtype) for o, spec in zip(outputs, self.outputs, strict=True)]
         return made[0] if len(made) == 1 else tuple(made)
 
     def set_input(self, which: str | int, array: object) -> None:
@@ -170,13 +130,14 @@ class Executor(ABC):
             self._copy_aliased_inputs()
             inputs = self._inputs()
             program, shapes = self._bound_program(inputs)
-            if [a.shape for a in self._output_arrays] != list(shapes):
-                self._output_arrays = self._fresh(shapes)
+            device = self._device_of(inputs)
+            if [a.shape for a in self._output_arrays] != list(shapes) or self._output_device != device:
+                self._output_arrays, self._output_device = self._fresh(shapes, device), device
             program.bind(inputs, self._output_arrays)
             program.run()
 
-    def get_output(self, which: str | int) -> np.ndarray:
-        """An output of the last `run`: the executor's own array, which the next run overwrites.
+    def get_output(self, which: str | int) -> Any:
+        """An output of the last `run`: the executor's own array, which the next run overwrites; on a device if an input is.
 
         Raises:
             RunError: there is no such output, or nothing has run.
@@ -184,7 +145,7 @@ class Executor(ABC):
         i = self._index(which, self.outputs, "output")
         if not self._output_arrays:
             raise RunError("nothing has run: call run() before get_output")
-        return typed(self._output_arrays[i], self.outputs[i].dtype)
+        return _typed(self._output_arrays[i], self.outputs[i].dtype)
 
     def profile(self, *arrays: object, repeats: int = 10) -> Profile:
         """Time each call of the program in `repeats` runs, after one untimed run.
@@ -235,9 +196,11 @@ class Executor(ABC):
         self._given = [self._accepted(i, a) for i, a in enumerate(arrays)]
         self._alias_free = False
 
-    def _accepted(self, i: int, array: object) -> np.ndarray:
+    def _accepted(self, i: int, array: object) -> Array:
         """Storage of an input; the extents are not checked yet."""
         spec = self.inputs[i]
+        if self.devices and is_on_device(array):
+            return self._on_device(i, array)
         if not spec.shape and isinstance(array, (bool, int, float)):
             array = _number(array, spec.dtype)
         try:
@@ -248,18 +211,37 @@ class Executor(ABC):
             raise self._wrong_shape(i, found)
         return found
 
-    def _wrong_shape(self, i: int, array: np.ndarray, why: str = "") -> RunError:
+    def _on_device(self, i: int, array: object) -> DeviceArray:
+        """An input in the memory of a device of the program."""
+        spec = self.inputs[i]
+        try:
+            found = array if isinstance(array, DeviceArray) else DeviceArray.from_dlpack(array)
+        except RunError as error:
+            raise RunError(f"input {i} ({spec}): {error}") from error
+        if found.device.kind not in self.devices or found.device.index:
+            raise RunError(f"input {i} ({spec}): got memory of {found.device}: pass an array on {self.devices[0]}(0) or the host")
+        if found.dtype != spec.dtype:
+            raise RunError(f"input {i} ({spec}): got dtype {found.dtype}")
+        if len(found.shape) != len(spec.shape):
+            raise self._wrong_shape(i, found)
+        return found
+
+    def _device_of(self, inputs: Sequence[Array]) -> Device | None:
+        """The device of the outputs: that of an input; None for the host."""
+        return next((a.device for a in inputs if isinstance(a, DeviceArray)), None)
+
+    def _wrong_shape(self, i: int, array: Array, why: str = "") -> RunError:
         return RunError(f"input {i} ({self.inputs[i]}): got shape {list(array.shape)}{why}")
 
-    def _bind_inputs(self) -> tuple[BoundProgram, list[np.ndarray]]:
+    def _bind_inputs(self) -> tuple[BoundProgram, list[Array]]:
         """The program bound to the inputs that were set and to new output arrays."""
         inputs = self._inputs()
         program, shapes = self._bound_program(inputs)
-        outputs = self._fresh(shapes)
+        outputs = self._fresh(shapes, self._device_of(inputs))
         program.bind(inputs, outputs)
         return program, outputs
 
-    def _inputs(self) -> list[np.ndarray]:
+    def _inputs(self) -> list[Array]:
         return [a for a in self._given if a is not None]
 
     def _copy_aliased_inputs(self) -> None:
@@ -267,12 +249,14 @@ class Executor(ABC):
         if self._alias_free:
             return
         for i, array in enumerate(self._given):
-            if array is not None and any(np.may_share_memory(array, own) for own in self._output_arrays):
+            if array is not None and any(_may_share_memory(array, own) for own in self._output_arrays):
                 self._given[i] = array.copy()
         self._alias_free = True
 
-    def _fresh(self, shapes: Sequence[Shape]) -> list[np.ndarray]:
+    def _fresh(self, shapes: Sequence[Shape], device: Device | None = None) -> list[Array]:
         try:
+            if device is not None:
+                return [DeviceArray(device, shape, spec.dtype) for spec, shape in zip(self.outputs, shapes, strict=True)]
             return [np.empty(shape, storage_dtype(spec.dtype)) for spec, shape in zip(self.outputs, shapes, strict=True)]
         except (MemoryError, ValueError) as error:
             raise RunError(f"there is no memory for outputs of shapes {', '.join(map(str, map(list, shapes)))}: {error}") from error
@@ -284,6 +268,24 @@ class Executor(ABC):
         if isinstance(which, int) and 0 <= which < len(specs):
             return which
         raise RunError(f"there is no {what} {which!r}. There are, from 0: {', '.join(names) or 'none'}")
+
+
+def is_on_device(array: object) -> bool:
+    """Whether an array is in the memory of a device: a DeviceArray, or a tensor of a library that says so by DLPack."""
+    if isinstance(array, (np.ndarray, DeviceArray)):
+        return isinstance(array, DeviceArray)
+    device = getattr(array, "__dlpack_device__", None)
+    return callable(device) and int(device()[0]) != CPU
+
+
+def _typed(array: Array, dtype: str) -> Any:
+    return array if isinstance(array, DeviceArray) else typed(array, dtype)
+
+
+def _may_share_memory(a: Array, b: Array) -> bool:
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return bool(np.may_share_memory(a, b))
+    return isinstance(a, DeviceArray) and isinstance(b, DeviceArray) and a.allocation == b.allocation
 
 
 def _number(value: bool | int | float, dtype: str) -> object:

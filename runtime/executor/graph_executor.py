@@ -5,20 +5,21 @@ The program:
     {"version": 1,
      "inputs": [[name, dtype, shape]], "outputs": [[name, dtype, shape]],
      "arena": bytes for intermediate tensors,
-     "tensors": [[storage, number, dtype, shape]],      storage and number as in `bound_program.TensorSlot`
-     "calls": [[function, operands, results, sizes]]}     operands and results are numbers of tensors; as in `bound_program.Step`
+     "tensors": [[storage, number, dtype, shape]],      storage and number as in `bound_program.TensorSlot`; a fifth field is its device
+     "calls": [[function, operands, results, sizes]],     operands and results are numbers of tensors; as in `bound_program.Step`
+     "devices": {kind: [bytes]}}                          sizes of the buffers on each device; absent if the program uses none
 
-A view is a further tensor with the same storage.
+A view is a further tensor with the same storage.  Devices are used, and their memory is allocated, by the first run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-import numpy as np
-
 from tunesmith.runtime.arrays import ALIGNMENT, empty, nbytes
+from tunesmith.runtime.device.device import DEVICES, Device
 from tunesmith.runtime.executor.bound_program import (
     ARENA,
     CONSTANT,
@@ -31,6 +32,7 @@ from tunesmith.runtime.executor.bound_program import (
     TensorSlot,
     checked_step,
 )
+from tunesmith.runtime.executor.device_memory import HOST, Array, DeviceConstants, DeviceMemory
 from tunesmith.runtime.executor.executable import NamedArrays
 from tunesmith.runtime.executor.executor import Executor, Shape, TensorSpec, unique_names
 from tunesmith.runtime.executor.program_data import dtype_of, field, int_of, list_of, numbers_of, shape_of, text_of
@@ -56,15 +58,23 @@ class GraphExecutor(Executor):
         super().__init__(inputs, outputs, functions)
         self._input_shapes, self._output_shapes = [static_shape(s) for s in inputs], [static_shape(s) for s in outputs]
         arena = int_of(field(program, "arena", "the program"), "arena", 0)
+        self._buffers = _buffers(program.get("devices", {}))
+        self.devices = tuple(self._buffers)
         slots = self._slots(list_of(field(program, "tensors", "the program"), "tensors"), len(constants), arena)
         steps = [_step(i, row, slots) for i, row in enumerate(list_of(field(program, "calls", "the program"), "calls"))]
-        segment = Segment(tuple(range(len(steps))))
-        self._program = BoundProgram(slots, steps, [segment], [a for _, a in constants], empty(arena), functions)
+        arrays = [a for _, a in constants]
+        self._make = partial(BoundProgram, slots, steps, [Segment(tuple(range(len(steps))))], arrays, empty(arena), functions)
+        self._constants = arrays
+        self._program = None if self.devices else self._make()
 
-    def _bound_program(self, arrays: Sequence[np.ndarray]) -> tuple[BoundProgram, Sequence[Shape]]:
+    def _bound_program(self, arrays: Sequence[Array]) -> tuple[BoundProgram, Sequence[Shape]]:
         for i, array in enumerate(arrays):
             if array.shape != self._input_shapes[i]:
                 raise self._wrong_shape(i, array)
+        if self._program is None:
+            self._program = self._make(
+                {k: DeviceMemory(sizes, DeviceConstants(Device(k), self._constants)) for k, sizes in self._buffers.items()}
+            )
         return self._program, self._output_shapes
 
     def _slots(self, rows: list[Any], constants: int, arena: int) -> list[TensorSlot]:
@@ -73,14 +83,19 @@ class GraphExecutor(Executor):
         slots = []
         for i, row in enumerate(rows):
             what = f"tensor {i}"
-            storage, number, dtype, shape = list_of(row, what, 4, 4)
+            storage, number, dtype, shape, *rest = list_of(row, what, 4, 5)
+            device = rest[0] if rest else HOST
+            if rest and (not isinstance(device, str) or device not in self._buffers):
+                raise RunError(f"{what} of the program is on the device {device!r}, which the program does not list. Build it again")
             if storage not in (INPUT, OUTPUT, CONSTANT, ARENA):
                 raise RunError(
                     f"{what} of the program: {storage!r} is not a kind of storage; known are {INPUT}, {OUTPUT}, {CONSTANT}, {ARENA}"
                 )
-            slot = TensorSlot(storage, int_of(number, what, 0), dtype_of(dtype, what), shape_of(shape, what))
+            slot = TensorSlot(storage, int_of(number, what, 0), dtype_of(dtype, what), shape_of(shape, what), device)
             end = arena + 1 if storage == ARENA else constants if storage == CONSTANT else len(specs[storage])
-            if slot.number >= end or (storage == ARENA and slot.number % ALIGNMENT):
+            if storage == ARENA and rest:
+                end = len(self._buffers[device])
+            if slot.number >= end or (storage == ARENA and not rest and slot.number % ALIGNMENT):
                 raise RunError(f"{what} of the program: there is no {storage} {slot.number}")
             if storage in specs:
                 whole = specs[storage][slot.number].dtype, nbytes(slot.dtype, known[storage][slot.number])
@@ -88,6 +103,16 @@ class GraphExecutor(Executor):
                     raise RunError(f"{what} of the program, {slot.dtype}{list(slot.shape)}, is not a view of {specs[storage][slot.number]}")
             slots.append(slot)
         return slots
+
+
+def _buffers(found: object) -> dict[str, list[int]]:
+    """The sizes of the buffers of each device.  RunError if they are malformed."""
+    if not isinstance(found, dict) or HOST in found:
+        raise RunError(f"the devices of the program are malformed: {found!r:.100}. Build it again")
+    for kind in found:
+        if kind not in DEVICES:
+            raise RunError(f"the program needs a device of kind {kind!r:.100}; known are {', '.join(DEVICES)}")
+    return {k: [int_of(n, f"buffer of {k}", 0) for n in list_of(sizes, f"buffers of {k}")] for k, sizes in found.items()}
 
 
 def static_specs(rows: object, what: str) -> list[TensorSpec]:

@@ -1,4 +1,4 @@
-"""Plan offsets in one memory block for tensors with limited lifetimes.
+"""Plan offsets in one memory block for tensors with limited lifetimes, and buffers of devices.
 
 Free ranges are kept as gaps; a tensor is placed in the smallest gap that it fits (Knuth's best fit), else the block grows.  Adjacent
 gaps are merged.  No memory is allocated here: the caller allocates the block when all tensors of a run are placed.
@@ -52,3 +52,29 @@ class MemoryPool:
             else:
                 separate.append(gap)
         self._gaps = sorted([*separate, (start, end)])
+
+
+class BufferPool:
+    """Allocator of whole buffers, for devices without addresses within an allocation.
+
+    Attributes:
+        sizes: size of each buffer in bytes.
+    """
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+        self._free: set[int] = set()
+
+    def take(self, size: int) -> int:
+        """The number of the smallest free buffer of at least `size` bytes, or of a new one."""
+        fitting = [(self.sizes[n], n) for n in self._free if self.sizes[n] >= size]
+        if not fitting:
+            self.sizes.append(aligned(size))
+            return len(self.sizes) - 1
+        _, number = min(fitting)
+        self._free.remove(number)
+        return number
+
+    def give(self, number: int) -> None:
+        """Free a buffer."""
+        self._free.add(number)

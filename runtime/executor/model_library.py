@@ -19,15 +19,18 @@ import numpy as np
 
 from tunesmith.runtime.arrays import at_address
 from tunesmith.runtime.executor.executable import (
+    DEVICE_PROGRAMS,
     Executable,
     NamedArrays,
     constants_size,
     container,
     digest_of,
     kind_of,
+    lengths,
     open_container,
     program_of,
     read_constants,
+    split_payload,
 )
 from tunesmith.runtime.executor.program_data import field, text_of
 from tunesmith.support.errors import RunError
@@ -52,8 +55,8 @@ def library_program(executable: Executable, parameters: str | None = None) -> by
         executable: the model.
         parameters: digest of the parameter file; None if the constants are in the library.
     """
-    header = {"kind": executable.kind, "program": executable.program, "parameters": parameters}
-    return b"".join(container(header, executable.constants, stored=False))
+    header = {"kind": executable.kind, "program": executable.program, "parameters": parameters, **lengths(executable.device_programs)}
+    return b"".join(container(header, executable.constants, b"".join(executable.device_programs), stored=False))
 
 
 def write_parameters(file: BinaryIO, constants: NamedArrays) -> str:
@@ -80,7 +83,7 @@ def read_library(path: Path, loaded: Path | None = None) -> tuple[Executable, tu
     address = _address(library, PROGRAM)
     data = ctypes.string_at(address, _TOTAL.unpack(ctypes.string_at(address, _TOTAL.size))[0])
     what = f"the model in {path}"
-    header, _ = open_container(data, what)
+    header, tail = open_container(data, what)
     digest = field(header, "parameters", what)
     if digest is None:
         size = constants_size(header, what)
@@ -89,7 +92,8 @@ def read_library(path: Path, loaded: Path | None = None) -> tuple[Executable, tu
     else:
         constants = _read_parameters(path, text_of(digest, what))
     beside = () if digest is None else (parameters_path(path),)
-    return Executable(kind_of(header, what), program_of(header, what), constants), beside
+    programs = tuple(split_payload(tail, header.get(DEVICE_PROGRAMS, []), what))
+    return Executable(kind_of(header, what), program_of(header, what), constants, device_programs=programs), beside
 
 
 def symbol_addresses(path: Path) -> Callable[[str], int]:

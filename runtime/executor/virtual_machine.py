@@ -9,6 +9,7 @@ Extents and sizes are index expressions (`runtime.executor.index_program`).  Ten
     ["size", name, input, axis]          define a size as an extent of an input   } before all
     ["check", input, axis, e]            another extent must equal e              } other
     ["require", condition]               precondition on the sizes                } instructions
+    ["place", r, device]                 register r, which follows, is in memory of a device
     ["input", r, i]                      input i
     ["output", r, i]                     memory of output i
     ["constant", r, i, dtype, shape]     constant i
@@ -32,9 +33,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from tunesmith.runtime.arrays import empty, nbytes
+from tunesmith.runtime.device.device import Device
 from tunesmith.runtime.executor.bound_program import (
     ARENA,
     CONSTANT,
@@ -48,10 +48,11 @@ from tunesmith.runtime.executor.bound_program import (
     TensorSlot,
     checked_step,
 )
+from tunesmith.runtime.executor.device_memory import HOST, Array, DeviceConstants, DeviceMemory
 from tunesmith.runtime.executor.executable import NamedArrays
 from tunesmith.runtime.executor.executor import Executor, Shape, TensorSpec
 from tunesmith.runtime.executor.index_program import evaluate, holds, shown, shown_condition
-from tunesmith.runtime.executor.memory_pool import MemoryPool
+from tunesmith.runtime.executor.memory_pool import BufferPool, MemoryPool
 from tunesmith.runtime.executor.vm_code import Code, Instruction, read_code
 from tunesmith.support.errors import RunError
 
@@ -76,10 +77,12 @@ class VirtualMachine(Executor):
         self._code: Code = read_code(program, len(constants), functions)
         super().__init__([_shown(s) for s in self._code.inputs], [_shown(s) for s in self._code.outputs], functions)
         self._constants = [a for _, a in constants]
+        self.devices = tuple(sorted(set(self._code.devices.values())))
+        self._device_constants = {d: DeviceConstants(Device(d), self._constants) for d in self.devices}
         self._arena = empty(0)
         self._programs: OrderedDict[tuple[Shape, ...], tuple[BoundProgram, Sequence[Shape]]] = OrderedDict()
 
-    def _bound_program(self, arrays: Sequence[np.ndarray]) -> tuple[BoundProgram, Sequence[Shape]]:
+    def _bound_program(self, arrays: Sequence[Array]) -> tuple[BoundProgram, Sequence[Shape]]:
         key = tuple([a.shape for a in arrays])
         found = self._programs.get(key)
         if found is None:
@@ -90,7 +93,7 @@ class VirtualMachine(Executor):
             self._programs.move_to_end(key)
         return found
 
-    def _prepared(self, arrays: Sequence[np.ndarray]) -> tuple[BoundProgram, Sequence[Shape]]:
+    def _prepared(self, arrays: Sequence[Array]) -> tuple[BoundProgram, Sequence[Shape]]:
         """The bound program for inputs of these shapes."""
         sizes = self._sizes(arrays)
         outputs = [_extents(s.shape, sizes, f"output {i}") for i, s in enumerate(self._code.outputs)]
@@ -98,9 +101,11 @@ class VirtualMachine(Executor):
         if layout.pool.nbytes > self._arena.nbytes:
             self._programs.clear()  # they are bound to the old arena
             self._arena = empty(layout.pool.nbytes)
-        return BoundProgram(layout.slots, layout.steps, layout.segments, self._constants, self._arena, self._functions), outputs
+        memory = {d: DeviceMemory(layout.buffers[d].sizes, constants) for d, constants in self._device_constants.items()}
+        slots, steps, segments = layout.slots, layout.steps, layout.segments
+        return BoundProgram(slots, steps, segments, self._constants, self._arena, self._functions, memory), outputs
 
-    def _sizes(self, arrays: Sequence[np.ndarray]) -> dict[str, int]:
+    def _sizes(self, arrays: Sequence[Array]) -> dict[str, int]:
         """The sizes given by the inputs; RunError if they are inconsistent or violate a precondition of the program."""
         sizes: dict[str, int] = {}
         for ins in self._code.entry:
@@ -124,6 +129,7 @@ class _Layout:
     def __init__(self, code: Code, sizes: dict[str, int], inputs: Sequence[Shape], outputs: Sequence[Shape]) -> None:
         self._code, self._sizes, self._inputs, self._outputs = code, sizes, inputs, outputs
         self.pool = MemoryPool()
+        self.buffers = {d: BufferPool() for d in code.devices.values()}
         self.slots: list[TensorSlot] = []
         self.steps: list[Step] = []
         self.segments: list[Segment] = []
@@ -133,8 +139,10 @@ class _Layout:
             for at in range(block.first, block.last):
                 self._instruction(at, code.body[at])
             condition = None if block.condition is None else self._registers[block.condition]
-            if condition is not None and (self.slots[condition].dtype != "bool" or nbytes("bool", self.slots[condition].shape) != 1):
-                raise RunError(f"the condition of block {k} of the program is not one bool")
+            if condition is not None:
+                slot = self.slots[condition]
+                if slot.dtype != "bool" or nbytes("bool", slot.shape) != 1 or slot.device != HOST:
+                    raise RunError(f"the condition of block {k} of the program is not one bool in host memory")
             self.segments.append(Segment(tuple(range(first, len(self.steps))), condition, block.then, block.otherwise))
 
     def _instruction(self, at: int, ins: Instruction) -> None:
@@ -148,26 +156,31 @@ class _Layout:
             self.steps.append(checked_step(step, self.slots, what))
         elif op == "free":
             slot = self.slots[self._registers[ins[1]]]
-            self.pool.give(slot.number, nbytes(slot.dtype, slot.shape))
+            if slot.device == HOST:
+                self.pool.give(slot.number, nbytes(slot.dtype, slot.shape))
+            else:
+                self.buffers[slot.device].give(slot.number)
         elif op in ("input", "output", "constant", "alloc", "view"):
             self._registers[ins[1]] = len(self.slots)
             self.slots.append(self._slot(ins, what))
 
     def _slot(self, ins: Instruction, what: str) -> TensorSlot:
-        op, _, *rest = ins
+        op, r, *rest = ins
+        device = self._code.devices.get(r, HOST)
         if op == "input":
-            return TensorSlot(INPUT, rest[0], self._code.inputs[rest[0]].dtype, self._inputs[rest[0]])
+            return TensorSlot(INPUT, rest[0], self._code.inputs[rest[0]].dtype, self._inputs[rest[0]], device)
         if op == "output":
-            return TensorSlot(OUTPUT, rest[0], self._code.outputs[rest[0]].dtype, self._outputs[rest[0]])
+            return TensorSlot(OUTPUT, rest[0], self._code.outputs[rest[0]].dtype, self._outputs[rest[0]], device)
         shape = _extents(rest[-1], self._sizes, what)
         if op == "constant":
-            return TensorSlot(CONSTANT, rest[0], rest[1], shape)
+            return TensorSlot(CONSTANT, rest[0], rest[1], shape, device)
         if op == "alloc":
-            return TensorSlot(ARENA, self.pool.take(nbytes(rest[0], shape)), rest[0], shape)
+            pool = self.pool if device == HOST else self.buffers[device]
+            return TensorSlot(ARENA, pool.take(nbytes(rest[0], shape)), rest[0], shape, device)
         source = self.slots[self._registers[rest[0]]]
         if nbytes(source.dtype, shape) != nbytes(source.dtype, source.shape):
             raise RunError(f"{what} of the program: {list(shape)} is not a view of {list(source.shape)}")
-        return TensorSlot(source.storage, source.number, source.dtype, shape)
+        return TensorSlot(source.storage, source.number, source.dtype, shape, source.device)
 
     def _numbers(self, registers: Sequence[int]) -> tuple[int, ...]:
         return tuple([self._registers[r] for r in registers])

@@ -10,6 +10,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from tunesmith.runtime.device.device import DEVICES
+from tunesmith.runtime.executor.device_memory import HOST
 from tunesmith.runtime.executor.executor import TensorSpec, unique_names
 from tunesmith.runtime.executor.index_program import check_condition, check_index
 from tunesmith.runtime.executor.program_data import dtype_of, field, int_of, list_of, text_of
@@ -38,6 +40,7 @@ class Code:
         entry: the leading instructions size, check and require.
         body: all instructions.
         blocks: basic blocks of the body; the first is the entry.
+        devices: the kind of device of the registers that are not in host memory.
     """
 
     inputs: list[TensorSpec]
@@ -45,6 +48,7 @@ class Code:
     entry: list[Instruction]
     body: list[Instruction]
     blocks: list[Block]
+    devices: dict[int, str]
 
 
 def read_code(program: dict[str, Any], constants: int, functions: Collection[str]) -> Code:
@@ -68,6 +72,7 @@ class _Reader:
         self.outputs = self._specs(field(program, "outputs", "the program"), "output")
         self.constants, self.functions = constants, functions
         self.registers: dict[int, str] = {}
+        self.devices: dict[int, str] = {}
         self.known: list[str] = []
 
     def code(self) -> Code:
@@ -83,7 +88,7 @@ class _Reader:
         if self.body[-1] != ["ret"]:
             raise RunError("the code of the program does not end with ret. Build it again")
         self._covered()
-        return Code(self.inputs, self.outputs, self.body[:entry], self.body, _blocks(self.body))
+        return Code(self.inputs, self.outputs, self.body[:entry], self.body, _blocks(self.body), self.devices)
 
     def _specs(self, rows: object, what: str) -> list[TensorSpec]:
         found = []
@@ -103,6 +108,8 @@ class _Reader:
         what = f"instruction {at} ({op})"
         for role, value in zip(known, ins[1:], strict=True):
             getattr(self, f"_{role}")(value, what, at)
+        if op == "place":
+            self.devices[ins[1]] = ins[2]
         if op in ("size", "check"):
             i, axis = ins[2:4] if op == "size" else ins[1:3]
             int_of(axis, f"{what}: axis", 0, len(self.inputs[i].shape) - 1)
@@ -158,6 +165,15 @@ class _Reader:
             raise RunError(f"{what}: register {r} is defined twice")
         self.registers[r] = self.body[at][0]
 
+    def _future(self, value: object, what: str, at: int) -> None:
+        r = int_of(value, f"{what}: register", 0)
+        if r in self.registers or r in self.devices:
+            raise RunError(f"{what}: register {r} is defined, or placed, before")
+
+    def _device(self, value: object, what: str, at: int) -> None:
+        if not isinstance(value, str) or value not in DEVICES or value == HOST:
+            raise RunError(f"{what}: {value!r:.100} is not a kind of device; known are {', '.join(d for d in DEVICES if d != HOST)}")
+
     def _old(self, value: object, what: str, at: int) -> None:
         if int_of(value, f"{what}: register") not in self.registers:
             raise RunError(f"{what}: register {value} is not defined")
@@ -186,6 +202,7 @@ _OPERANDS: Mapping[str, tuple[str, ...]] = {
     "size": ("name", "input", "axis"),
     "check": ("input", "axis", "index"),
     "require": ("condition",),
+    "place": ("future", "device"),
     "input": ("new", "input"),
     "output": ("new", "output"),
     "constant": ("new", "constant", "dtype", "shape"),

@@ -16,7 +16,7 @@ from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.poly import Var
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.calibration.cpu import MachineRates
-from tunesmith.runtime.executor.executor import Profile, ProfileRow
+from tunesmith.runtime.profile import Profile, ProfileRow
 from tunesmith.support.errors import UserError
 
 RATES = MachineRates(50.0, 100.0, 1.0, 1.0, 10.0, 20.0, 5.0, 10.0, 1.0)

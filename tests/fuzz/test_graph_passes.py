@@ -30,10 +30,11 @@ from tunesmith.graph.passes.legalise import legalise
 from tunesmith.graph.passes.pipelines import GRAPH
 from tunesmith.graph.passes.propose_attention import propose_attention
 from tunesmith.graph.passes.simplify_inference import simplify_inference
-from tunesmith.ir.function import IRModule
+from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.poly import ONE, Var, evaluate, poly, product
 from tunesmith.ir.target.target import Target
 from tunesmith.lower.fallback.default_schedule import default_schedule
+from tunesmith.runtime.device.opencl import OPENCL
 from tunesmith.search.analytic_schedule import analytic_schedule
 from tunesmith.support.errors import ScriptError
 from tunesmith.support.seeds import stream
@@ -490,3 +491,14 @@ def test_compiled_models_agree_with_the_interpreter(seed: int) -> None:
         schedule = default_schedule if plain else analytic_schedule
         found = compile_model(g.module, TARGET, executor=executor, untuned=schedule)(*g.arrays)
         compare(found if isinstance(found, tuple) else (found,), expected, executor)
+
+
+@pytest.mark.skipif(OPENCL.count() == 0, reason="no OpenCL runtime here: pip install 'tunesmith[opencl]'")
+@pytest.mark.parametrize("seed", range(8))
+def test_models_on_devices_agree_with_the_interpreter(seed: int) -> None:
+    """Branches on the virtual machine, dynamic shapes on the host, and a random part of the functions on the host."""
+    g = Graph(2000 + seed, 12, symbolic=seed % 4 == 3, branches=seed % 2 == 1)
+    names = [name for name, f in GRAPH(g.module, TARGET).items() if isinstance(f, PrimFunc) and g.chance(0.3)]
+    for place in ({}, dict.fromkeys(names, Target.detect())):
+        found = compile_model(g.module, Target("opencl"), untuned=default_schedule, place=place)(*g.arrays)
+        compare(found if isinstance(found, tuple) else (found,), run(g.module["main"], g.arrays, g.module), str(place))

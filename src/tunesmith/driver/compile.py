@@ -6,7 +6,7 @@ searches: equal inputs give equal bytes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from os import PathLike
 from typing import overload
@@ -26,7 +26,6 @@ from tunesmith.ir.analysis.out_of_bounds import check_out_of_bounds
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.remarks import checked
 from tunesmith.ir.target.target import Target
-from tunesmith.lower.fallback.default_schedule import default_schedule
 from tunesmith.lower.pipelines import CPU_CHECKED
 from tunesmith.measure.records.database import Database
 from tunesmith.ops.gather import reported_indices
@@ -34,7 +33,7 @@ from tunesmith.ops.tensor_expression import Tensor
 from tunesmith.schedule.independence import check_marked_loops
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.schedule.state import ERROR_GROWTH
-from tunesmith.search.analytic_schedule import analytic_choice
+from tunesmith.search.analytic_schedule import untuned_choice
 from tunesmith.support.arguments import as_factor
 from tunesmith.support.errors import BuildError, UserError
 
@@ -66,6 +65,7 @@ def compile(
     bounds_check: bool = False,
     precision: Precision | None = None,
     error_growth: float = ERROR_GROWTH,
+    place: Mapping[str, str | Target] | None = None,
 ) -> CompiledProgram: ...
 
 
@@ -80,6 +80,7 @@ def compile(
     bounds_check: bool = False,
     precision: Precision | None = None,
     error_growth: float = ERROR_GROWTH,
+    place: Mapping[str, str | Target] | None = None,
 ) -> CompiledProgram:
     """Compile functions, or a model, with the best schedules in a log.
 
@@ -104,6 +105,8 @@ def compile(
             `{"*": "bf16", "classifier.*": "f32"}`.  See `with_precision`, and docs/precision.md.
         error_growth: largest rounding errors of schedules, relative to direct sums of the same type.  1 excludes algorithms that compute
             with fewer products and larger errors (Winograd, Strassen); slower records are used in place of theirs.
+        place: for a model: targets of functions by patterns of their names, `{"fused_softmax*": "llvm"}`; tensors are copied where host
+            and device meet.  Functions that a device does not support run on the host, as the coverage says.
     Returns:
         A CompiledModel for a model, a CompiledModule for functions; both have the calls of `Compiled` and the results of the lookup.
     Raises:
@@ -115,7 +118,7 @@ def compile(
     target = as_target(target)
     check_kind(target)
     growth = as_factor("error_growth", error_growth, "it is a factor of the errors of direct sums, at least 1")
-    chosen = partial(analytic_choice, error_growth=growth)
+    chosen = partial(untuned_choice, error_growth=growth)
     module = _module(mod)
     if precision is not None:
         module = with_precision(module, precision)
@@ -125,20 +128,40 @@ def compile(
                 f"models are compiled for targets of kind llvm, not {target.kind}: compile its functions one by one, or take "
                 "Target.detect()"
             )
+        placed = {pattern: as_target(t) for pattern, t in (place or {}).items()}
         if name is not None and executor != "aot":
             raise UserError(f'name={name!r} requires executor="aot", whose functions other languages call')
         if bounds_check and executor == "aot":
             raise UserError('bounds_check=True raises errors in Python, and executor="aot" makes a C function: take executor="graph"')
         database = None if records is None else open_records(records)
         make = partial(
-            compile_model, module, target, database, strict, executor, offload=offload, name=name or "model", error_growth=growth
+            compile_model,
+            module,
+            target,
+            database,
+            strict,
+            executor,
+            offload=offload,
+            name=name or "model",
+            error_growth=growth,
+            place=placed,
         )
         if not bounds_check:
             return make(untuned=chosen)
+        if backend_of(target).device or placed:
+            raise BuildError("bounds_check=True: checks are generated for CPUs only. Compile the model for this machine, without place=")
         with reported_indices():
             return make(lowering=CPU_CHECKED, untuned=_unscheduled)
-    if executor is not None or offload or name is not None:
-        given = f"executor={executor!r}" if executor is not None else f"offload={offload!r}" if offload else f"name={name!r}"
+    if executor is not None or offload or name is not None or place:
+        given = (
+            f"place={place!r}"
+            if place
+            else f"executor={executor!r}"
+            if executor is not None
+            else f"offload={offload!r}"
+            if offload
+            else f"name={name!r}"
+        )
         raise UserError(f"{given} is for models; this module has no graph function `main`")
     found = _remarks(module)
     if not isinstance(mod, Schedule):
@@ -148,8 +171,7 @@ def compile(
     if isinstance(mod, Schedule) or (bounds_check and records is None):
         return _load(_artifact(module, target, bounds_check), target, (), found, module)
     _functions(module)
-    # A GPU program is compiled several times to choose a schedule, so functions without a record get a default schedule there.
-    untuned = _unscheduled if bounds_check else default_schedule if backend_of(target).needs_threads else chosen
+    untuned = _unscheduled if bounds_check else chosen
     artifact, applied = compile_records(
         ApplyRecords(Database() if records is None else open_records(records), target, strict, untuned, growth),
         module,

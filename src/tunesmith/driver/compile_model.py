@@ -5,12 +5,13 @@ Nothing is searched, and random draws have a fixed seed: equal models, logs and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from tunesmith.codegen.backends.backend import check_kind
+from tunesmith.codegen.backends.backend import backend_of, check_kind
+from tunesmith.codegen.build import build as build_any
 from tunesmith.codegen.llvm.aot import build_aot
 from tunesmith.codegen.llvm.build import build
 from tunesmith.codegen.llvm.export import export_library, export_object
@@ -24,9 +25,12 @@ from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.ir.node import If, all_bindings
 from tunesmith.graph.offload.external_codegen import Codegen, compile_external, external_functions, find_codegen
 from tunesmith.graph.passes.dead_code import dead_code
+from tunesmith.graph.passes.inline_functions import inline_functions
+from tunesmith.graph.passes.insert_transfers import insert_transfers
 from tunesmith.graph.passes.pack_constants import pack_constants
 from tunesmith.graph.passes.pass_infra import ModulePipeline
 from tunesmith.graph.passes.pipelines import GRAPH, offloading
+from tunesmith.graph.passes.place_functions import place_functions, target_of, with_devices
 from tunesmith.graph.tuning.apply_records import ApplyRecords, Coverage, Untuned
 from tunesmith.graph.tuning.choose_parts import choose_parts
 from tunesmith.ir.analysis.out_of_bounds import check_out_of_bounds
@@ -41,7 +45,7 @@ from tunesmith.runtime.executor.executable import Executable
 from tunesmith.runtime.model import Model
 from tunesmith.runtime.module import load_executable
 from tunesmith.schedule.state import ERROR_GROWTH
-from tunesmith.search.analytic_schedule import analytic_choice
+from tunesmith.search.analytic_schedule import untuned_choice
 from tunesmith.support.arguments import as_count
 from tunesmith.support.errors import BuildError, RecordError, RunError, UserError
 
@@ -134,11 +138,12 @@ def compile_model(
     strict: bool = False,
     executor: str | None = None,
     pipeline: ModulePipeline = GRAPH,
-    untuned: Untuned = analytic_choice,
+    untuned: Untuned = untuned_choice,
     offload: Sequence[Codegen] = (),
     lowering: Pipeline = CPU,
     name: str = "model",
     error_growth: float = ERROR_GROWTH,
+    place: Mapping[str, Target] | None = None,
 ) -> CompiledModel:
     """Compile the graph function `main` of a module and all functions that it calls.
 
@@ -151,9 +156,10 @@ def compile_model(
         pipeline: passes from the module to unscheduled TIR functions.
         untuned: schedules functions without a record; by default the analytic model chooses, in 0.2 s a function on average.
         offload: external code generators in order of priority: names ("blas") or `ExternalCodegen` objects.
-        lowering: passes from scheduled TIR functions to the input of code generation.
+        lowering: passes from scheduled TIR functions to the input of code generation, on CPUs.
         name: prefix of the C function names, for executor="aot".
         error_growth: limit of the growth of rounding errors by schedules.
+        place: targets of the functions whose names match a pattern, in place of `target`; see `graph.passes.place_functions`.
     Raises:
         UserError: unknown executor or external code generator, or a name that C functions cannot have.
         RecordError: strict, and functions have no usable record: all are listed.
@@ -177,23 +183,53 @@ def compile_model(
         raise UserError(f"offload is a list of external code generators, got {offload!r}; write offload=[{offload!r}]")
     codegens = [find_codegen(c) for c in offload]
     passes = ApplyRecords(Database() if records is None else records, target, strict, untuned, error_growth)
-    lowered = choose_parts(offloading(codegens, pipeline)(mod, target), passes, target)
+    made = place_functions(offloading(codegens, pipeline)(mod, target), target, (place or {}).items())
+    lowered = choose_parts(made, passes, target)
     kind = executor or _suitable(lowered)
+    lowered = _inlined(lowered, target, kind)
 
     def built(scheduled: IRModule) -> tuple[Executable, IRModule]:
-        packed = dead_code(pack_constants(scheduled, target))
+        packed = insert_transfers(with_devices(dead_code(pack_constants(scheduled, target)), target))
         program, constants = EMITTERS[kind](packed)
-        functions = [f for f in packed.values() if isinstance(f, PrimFunc)]
-        data: bytes | None
+        groups = _by_target(packed, target)
+        host = [(t, fs) for t, fs in groups if not backend_of(t).device]
         if kind == "aot":
-            program, data = build_aot(functions, program, constants, name, target, lowering)
+            program, code = build_aot([f for _, fs in host for f in fs], program, constants, name, target, lowering)
+            codes = [code]
         else:
-            data = build(functions, target, lowering).data if functions else None
+            codes = [build(fs, t, lowering).data for t, fs in host]
+        devices = tuple([build_any(fs, t).data for t, fs in groups if backend_of(t).device])
         objects, libraries = compile_external(packed, target, codegens)
-        return Executable(kind, program, constants, data, objects, libraries), packed
+        data = codes[0] if codes else None
+        return Executable(kind, program, constants, data, (*codes[1:], *objects), libraries, devices), packed
 
-    (executable, packed), applied = compile_records(passes, lowered, target, built, lambda f: build(f, target, lowering, packing="both"))
+    def alone(func: PrimFunc) -> object:
+        own = target_of(func, target)
+        return build_any(func, own) if backend_of(own).device else build(func, own, lowering, packing="both")
+
+    (executable, packed), applied = compile_records(passes, lowered, target, built, alone)
     return CompiledModel(executable, (*applied.coverage, *_external(packed)), packed, target, lowered)
+
+
+def _by_target(mod: IRModule, target: Target) -> list[tuple[Target, list[PrimFunc]]]:
+    """The functions of each target."""
+    found: dict[str, tuple[Target, list[PrimFunc]]] = {}
+    for f in mod.values():
+        if isinstance(f, PrimFunc):
+            own = target_of(f, target)
+            found.setdefault(own.key, (own, []))[1].append(f)
+    return list(found.values())
+
+
+def _inlined(mod: IRModule, target: Target, kind: str) -> IRModule:
+    """For a program that uses devices, the module with one graph function.  BuildError for an executor that does not support devices."""
+    devices = {d for t, _ in _by_target(mod, target) if (d := backend_of(t).device)}
+    if devices and kind == "aot":
+        raise BuildError(
+            f'models with functions on devices ({", ".join(sorted(devices))}) run with executor="graph" or "vm": '
+            'executor="aot" makes one C function of the host'
+        )
+    return dead_code(inline_functions(mod)) if devices else mod
 
 
 def _external(mod: IRModule) -> list[Coverage]:

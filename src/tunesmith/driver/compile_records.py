@@ -14,7 +14,7 @@ from tunesmith.graph.tuning.apply_records import Applied, ApplyRecords
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.records.database import Database
-from tunesmith.search.analytic_schedule import analytic_choice
+from tunesmith.search.analytic_schedule import untuned_choice
 from tunesmith.support.caller import stacklevel
 from tunesmith.support.errors import BuildError
 
@@ -54,7 +54,7 @@ def compile_records(
         return build(applied.mod), applied
     except Exception as error:  # a trace of a log can produce any program, so lowering can raise anything
         replaceable = {"used"}
-        if getattr(passes.untuned, "func", passes.untuned) is analytic_choice and isinstance(error, BuildError):
+        if getattr(passes.untuned, "func", passes.untuned) is untuned_choice and isinstance(error, BuildError):
             replaceable |= {"missing", "plain", "refused"}
         suspects = dict.fromkeys([c.function for c in applied.coverage if c.status in replaceable])
         broken = {name: why for name in suspects if (why := _fault(applied.mod[name], alone))}

@@ -18,7 +18,7 @@ from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.calibration.cpu import MachineRates
-from tunesmith.runtime.executor.executor import Profile
+from tunesmith.runtime.profile import Profile
 from tunesmith.support import dtype as dt
 
 

@@ -108,7 +108,7 @@ def tune(
     batch = None if s.batch is None else as_count("batch", s.batch)
     given = _in_precision(workloads, precision)
     models = _checkable(given, s)
-    found = find_subjects(given, None if sizes is None else parse_sizes(sizes))
+    found = find_subjects(given, None if sizes is None else parse_sizes(sizes), as_target(target))
     if policy is None and any(x.in_model for x in found):
         policy = MeasurePolicy(race=RacePolicy(constant_bytes=COLD_BYTES))
     seed = recorded_seed(s.seed)

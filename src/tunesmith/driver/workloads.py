@@ -117,20 +117,23 @@ class Subject:
         )
 
 
-def find_subjects(given: WorkloadLike | Iterable[WorkloadLike], buckets: Buckets | None = None) -> list[Subject]:
+def find_subjects(
+    given: WorkloadLike | Iterable[WorkloadLike], buckets: Buckets | None = None, target: Target | None = None
+) -> list[Subject]:
     """The subjects of one or several workloads.  A module gives one per function, a model one per task.
 
     Args:
         given: the workloads.
         buckets: the ranges of each dynamic size to tune for (`size_buckets.parse_sizes`): a function with dynamic shapes gives a subject
             for each of them.
+        target: target of the models among them; by default this machine.
     Raises:
         UserError: no workload, a workload of unknown form, two different programs with one name, or buckets of a size that no workload has
             or that a workload excludes.
         ScriptError: an index is certainly out of bounds.
     """
     several = isinstance(given, Iterable) and not isinstance(given, (str, IRModule)) and not _are_tensors(given)
-    found = [s for one in (given if several else [given]) for s in _subjects_of(one, buckets)]  # type: ignore[union-attr]
+    found = [s for one in (given if several else [given]) for s in _subjects_of(one, buckets, target)]  # type: ignore[union-attr]
     if buckets is not None:
         _check_known(found, buckets)
         found = [s for one in found for s in (_sized(one, buckets) if sizes_of(one.func) else [one])]
@@ -186,13 +189,13 @@ def find_module(given: WorkloadLike | Sequence[str]) -> IRModule:
     return IRModule([s.func for s in find_subjects(given)])
 
 
-def _of_text(text: str, buckets: Buckets | None = None) -> list[Subject]:
+def _of_text(text: str, buckets: Buckets | None = None, target: Target | None = None) -> list[Subject]:
     if not names_a_file(text):
         op = workload(text)
         return [Subject(op.text, op.func, op)]
     file, _, name = text.rpartition(":")
     module, is_one, _ = name.partition("/")
-    found = _of_found(f"{file}:{module}", _loaded(f"{file}:{module}"), buckets)
+    found = _of_found(f"{file}:{module}", _loaded(f"{file}:{module}"), buckets, target)
     if not is_one:
         return found
     chosen = [s for s in found if s.unsized_name == name]
@@ -229,9 +232,9 @@ def _check_no_arguments(text: str, found: Callable[..., object]) -> None:
         )
 
 
-def _of_found(text: str, found: Any, buckets: Buckets | None = None) -> list[Subject]:
+def _of_found(text: str, found: Any, buckets: Buckets | None = None, target: Target | None = None) -> list[Subject]:
     if isinstance(found, IRModule):
-        return _of_module(found, f"{text.rpartition(':')[2]}/", buckets)
+        return _of_module(found, f"{text.rpartition(':')[2]}/", buckets, target)
     if _are_tensors(found):
         found = create_prim_func(list(found), text.rpartition(":")[2])
     if isinstance(found, Workload):
@@ -242,16 +245,16 @@ def _of_found(text: str, found: Any, buckets: Buckets | None = None) -> list[Sub
     return [Subject(text, found)]
 
 
-def _of_module(mod: IRModule, prefix: str = "", buckets: Buckets | None = None) -> list[Subject]:
+def _of_module(mod: IRModule, prefix: str = "", buckets: Buckets | None = None, target: Target | None = None) -> list[Subject]:
     """Subjects of the functions of a module; for a module with the graph function `main`, the tasks of that model."""
     main = mod.get("main")
     if isinstance(main, GraphFunc):
-        return _of_model(mod, main, prefix, buckets)
+        return _of_model(mod, main, prefix, buckets, target)
     return [Subject(prefix + name, f) for name, f in mod.items() if isinstance(f, PrimFunc)]
 
 
-def _of_model(mod: IRModule, main: GraphFunc, prefix: str, buckets: Buckets | None) -> list[Subject]:
-    lowered = GRAPH(mod, Target.detect())
+def _of_model(mod: IRModule, main: GraphFunc, prefix: str, buckets: Buckets | None, target: Target | None) -> list[Subject]:
+    lowered = GRAPH(mod, target or Target.detect())
     tasks = extract_tasks(lowered)
     if not tasks:
         raise UserError("the model has no functions to tune. Compile it as it is")
@@ -299,15 +302,15 @@ def _check_known(found: Sequence[Subject], buckets: Buckets) -> None:
         raise UserError(f"sizes=: no workload has the size {unknown[0]}{has}")
 
 
-def _subjects_of(given: object, buckets: Buckets | None = None) -> list[Subject]:
+def _subjects_of(given: object, buckets: Buckets | None = None, target: Target | None = None) -> list[Subject]:
     if isinstance(given, str):
-        return [s for text in expand(given) for s in _of_text(text, buckets)]
+        return [s for text in expand(given) for s in _of_text(text, buckets, target)]
     if isinstance(given, Workload):
         return [Subject(given.text, given.func, given)]
     if isinstance(given, PrimFunc):
         return [Subject(given.name, given)]
     if isinstance(given, IRModule):
-        return _of_module(given, buckets=buckets)
+        return _of_module(given, buckets=buckets, target=target)
     if _are_tensors(given):
         return [Subject("main", create_prim_func(list(given)))]  # type: ignore[call-overload]
     raise UserError(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tunesmith.graph.emit.memory_plan import Lifetime, MemoryPlan, plan_memory
+from tunesmith.graph.emit.memory_plan import Lifetime, MemoryPlan, plan_buffers, plan_memory
 from tunesmith.runtime.arrays import aligned
 from tunesmith.support.seeds import stream
 
@@ -106,3 +106,21 @@ def test_memory_is_shared_between_blocks_of_a_network() -> None:
         lives += [Lifetime(1 << 20, start, start + 4), Lifetime(1 << 22, start + 1, start + 2), Lifetime(1 << 20, start + 2, start + 3)]
     plan = plan_memory(lives)
     assert plan.nbytes == live_bytes(lives) < sum(t.nbytes for t in lives) / 15
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_buffers_of_a_device_are_shared_by_tensors_with_disjoint_lifetimes(seed: int) -> None:
+    rng = stream(seed, "buffers")
+    starts = rng.integers(0, 20, 30).tolist()
+    lives = [Lifetime(int(rng.integers(0, 1000)), s, s + int(rng.integers(0, 6))) for s in starts]
+    plan = plan_buffers(lives)
+    for i, a in enumerate(lives):
+        assert plan.sizes[plan.buffers[i]] >= a.nbytes
+        for j, b in enumerate(lives[:i]):
+            assert plan.buffers[i] != plan.buffers[j] or a.last < b.first or b.last < a.first
+    assert sum(plan.sizes) <= sum(-(-life.nbytes // 64) * 64 for life in lives)
+
+
+def test_buffers_of_a_chain() -> None:
+    assert plan_buffers([Lifetime(100, 0, 1), Lifetime(300, 1, 2), Lifetime(50, 2, 3), Lifetime(200, 3, 4)]) == ((1, 0, 1, 0), [320, 128])
+    assert plan_buffers([]) == ((), [])

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from tunesmith.runtime.executor.executable import Executable
-from tunesmith.runtime.executor.executor import Executor, Profile, ProfileRow
+from tunesmith.runtime.executor.executor import Executor
 from tunesmith.runtime.executor.graph_executor import GraphExecutor
 from tunesmith.runtime.module import load_executable
+from tunesmith.runtime.profile import Profile, ProfileRow
 from tunesmith.support.errors import RunError, UserError
 
 Program = dict[str, Any]

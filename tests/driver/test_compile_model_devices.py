@@ -1,0 +1,224 @@
+"""Test models compiled for devices: OpenCL on this machine, CUDA without a GPU, and models on host and device together."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tunesmith
+from tunesmith.driver.compile_model import CompiledModel
+from tunesmith.graph.ir.builder import GraphBuilder
+from tunesmith.graph.ir.interpret import run
+from tunesmith.ir.function import IRModule
+from tunesmith.ir.target.target import Target
+from tunesmith.measure.records.database import Database
+from tunesmith.runtime.device.array import DeviceArray
+from tunesmith.runtime.device.device import cpu, opencl
+from tunesmith.runtime.device.opencl import OPENCL
+from tunesmith.runtime.device.program import DeviceProgram
+from tunesmith.runtime.executor.executable import Executable
+from tunesmith.support.errors import BuildError, RecordError, RunError, UserError
+
+pytestmark = pytest.mark.skipif(OPENCL.count() == 0, reason="no OpenCL runtime here: pip install 'tunesmith[opencl]'")
+X = np.random.default_rng(0).standard_normal((1, 3, 8, 8)).astype("float32")
+
+
+def network() -> IRModule:
+    """A convolution, a product, and a softmax; the results are the last and the first of them."""
+    rng = np.random.default_rng(1)
+    b = GraphBuilder()
+    w = b.constant(rng.standard_normal((8, 3, 3, 3)).astype("float32"), "w")
+    v = b.constant(rng.standard_normal((64, 10)).astype("float32"), "v")
+    y = b.relu(b.conv2d(b.input("x", X.shape), w, padding=(1, 1, 1, 1)))
+    return IRModule({"main": b.finish(b.softmax(b.matmul(b.reshape(y, shape=(8, 64)), v)), y)})
+
+
+def expected() -> list[np.ndarray]:
+    mod = network()
+    return run(mod["main"], [X], mod)
+
+
+def same(found: object) -> None:
+    assert isinstance(found, tuple)
+    for a, e in zip(found, expected(), strict=True):
+        np.testing.assert_allclose(a.numpy() if isinstance(a, DeviceArray) else a, e, rtol=2e-5, atol=2e-6)
+
+
+@pytest.fixture(scope="module")
+def model() -> CompiledModel:
+    made = tunesmith.compile(network(), "opencl")
+    assert isinstance(made, CompiledModel)
+    return made
+
+
+@pytest.fixture
+def copies(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, str, int]]]:
+    """The copies of the device: kinds of both memories, and bytes."""
+    seen: list[tuple[str, str, int]] = []
+    real = OPENCL.copy
+
+    def copy(source, target, nbytes, *rest, **more):  # type: ignore[no-untyped-def]
+        seen.append((source.device.kind, target.device.kind, nbytes))
+        real(source, target, nbytes, *rest, **more)
+
+    monkeypatch.setattr(OPENCL, "copy", copy)
+    yield seen
+
+
+def test_arrays_of_the_host(model: CompiledModel, copies: list[tuple[str, str, int]]) -> None:
+    same(model(X))
+    del copies[:]
+    same(model(X))
+    assert copies == [("cpu", "opencl", X.nbytes), ("opencl", "cpu", 2048), ("opencl", "cpu", 320)]
+    assert model.executor.devices == ("opencl",) and model.target.kind == "opencl"
+
+
+def test_arrays_of_the_device_are_not_copied(model: CompiledModel, copies: list[tuple[str, str, int]]) -> None:
+    there = DeviceArray.from_numpy(opencl(), X)
+    model(there)
+    del copies[:]
+    made = model(there)
+    assert not copies and all(isinstance(a, DeviceArray) and a.device == opencl() for a in made)
+    same(made)
+    same(model(X))
+
+
+def test_repeated_runs_use_the_same_memory(model: CompiledModel) -> None:
+    for x in (X, DeviceArray.from_numpy(opencl(), X)):
+        model.set_input("x", x)
+        model.run()
+        first = model.get_output(0)
+        model.run()
+        again = model.get_output(0)
+        assert isinstance(again, type(first)) and (again is first or np.may_share_memory(again, first))
+        same((model.get_output(0), model.get_output(1)))
+
+
+def test_an_output_as_the_next_input_is_copied() -> None:
+    b = GraphBuilder()
+    made = tunesmith.compile(IRModule({"main": b.finish(b.add(b.input("x", (4,)), b.constant(np.ones(4, "float32"))))}), "opencl")
+    assert isinstance(made, CompiledModel)
+    made.set_input(0, DeviceArray.from_numpy(opencl(), np.zeros(4, "float32")))
+    for n in range(3):
+        made.run()
+        assert made.get_output(0).numpy().tolist() == [n + 1.0] * 4
+        made.set_input(0, made.get_output(0))
+
+
+def test_the_profile_is_of_device_events(model: CompiledModel) -> None:
+    rows = model.profile(X, repeats=3)
+    assert rows[0].function == "fused_conv2d_relu" and all(r.calls == 3 and r.microseconds > 0 for r in rows)
+
+
+def test_parts_on_the_host(copies: list[tuple[str, str, int]]) -> None:
+    made = tunesmith.compile(network(), "opencl", place={"*softmax*": "llvm"})
+    assert isinstance(made, CompiledModel)
+    same(made(X))
+    del copies[:]
+    same(made(X))
+    assert copies == [("cpu", "opencl", X.nbytes), ("opencl", "cpu", 2048), ("opencl", "cpu", 320)]
+    assert "G.transfer(matmul" in str(made.module["main"]) and "(copy)" in [r.function for r in made.profile(X)]
+
+
+def test_a_model_of_the_host_with_a_part_on_the_device() -> None:
+    made = tunesmith.compile(network(), place={"*conv2d*": "opencl"})
+    assert isinstance(made, CompiledModel) and made.executor.devices == ("opencl",)
+    same(made(X))
+
+
+@pytest.mark.parametrize("parameters", ["inside", "beside"])
+def test_an_exported_library(model: CompiledModel, parameters: str, tmp_path: Path) -> None:
+    path = model.export_library(tmp_path / "lib.so", parameters)
+    same(tunesmith.load_module(path)(X))
+    np.save(tmp_path / "x.npy", X)
+    script = "import sys, numpy as np, tunesmith; print(repr(tunesmith.load_module(sys.argv[1])(np.load(sys.argv[2]))[0].sum()))"
+    found = subprocess.run([sys.executable, "-c", script, path, tmp_path / "x.npy"], capture_output=True, text=True, check=True)
+    assert "8." in found.stdout or "7.99" in found.stdout
+
+
+def test_the_executable_is_data(model: CompiledModel) -> None:
+    data = model.executable.to_bytes()
+    again = Executable.from_bytes(data)
+    assert again.device_programs == model.executable.device_programs and again.to_bytes() == data and again.data is None
+    cut = dict(model.executable.program, devices={"nothing": []})
+    for program, text in ((cut, "needs a device of kind 'nothing'"), (cut | {"devices": 7}, "devices of the program are malformed")):
+        with pytest.raises(RunError, match=text):
+            tunesmith.runtime.module.load_executable(Executable("graph", program, model.executable.constants))
+
+
+def test_branches_run_on_the_virtual_machine() -> None:
+    b = GraphBuilder()
+    x = b.input("x", (8,))
+    positive = b.greater(b.sum(x), b.constant(np.float32(0)))
+    mod = IRModule({"main": b.finish(b.branch(positive, lambda i: i.exp(x), lambda i: i.reshape(i.neg(x), shape=(8,))), b.abs(x))})
+    made = tunesmith.compile(mod, "opencl")
+    assert isinstance(made, CompiledModel) and made.executor.kind == "vm" and made.executor.devices == ("opencl",)
+    for sign in (1, -1, 1):
+        value = np.linspace(0, 1, 8, dtype="float32") * np.float32(sign)
+        for a, e in zip(made(value), run(mod["main"], [value], mod), strict=True):
+            np.testing.assert_allclose(a, e, rtol=1e-6)
+
+
+def test_dynamic_shapes_run_on_the_host() -> None:
+    n = tunesmith.ir.poly.Var("n")
+    b = GraphBuilder()
+    x = b.input("x", (n, 4))
+    y = b.exp(b.constant(np.ones((4, 4), "float32"), "c"))
+    mod = IRModule({"main": b.finish(b.matmul(b.relu(x), y))})
+    made = tunesmith.compile(mod, "opencl")
+    value = np.ones((3, 4), "float32")
+    np.testing.assert_allclose(made(value), run(mod["main"], [value], mod)[0], rtol=1e-6)
+
+
+def test_cuda_without_a_gpu(tmp_path: Path) -> None:
+    made = tunesmith.compile(network(), "cuda -arch=sm_90")
+    assert isinstance(made, CompiledModel)
+    (program,) = [DeviceProgram.from_bytes(p) for p in made.executable.device_programs]
+    assert program.arch == "sm_90" and program.code.startswith(b"\x7fELF")
+    path = made.export_library(tmp_path / "lib.so")
+    assert program.code in path.read_bytes()
+    assert hashlib.sha256(made.export_library(tmp_path / "again.so").read_bytes()).digest() == hashlib.sha256(path.read_bytes()).digest()
+    if tunesmith.runtime.device.cuda.CUDA.count() == 0:
+        with pytest.raises(RunError, match=r"there is no cuda\(0\)"):
+            made(X)
+
+
+def test_records_of_both_targets_in_one_log(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    report = tunesmith.tune(network(), "opencl", log, budget=2, workers=0, progress=False)
+    assert {t.workload for t in report.tasks} >= {"fused_conv2d_relu", "op_matmul"}
+    made = tunesmith.compile(network(), "opencl", log, strict=True)
+    assert {c.status for c in made.coverage} == {"used"}
+    same(made(X))
+    host = Target.detect()
+    with pytest.raises(RecordError, match="op_softmax.*its records are for other targets"):
+        tunesmith.compile(network(), "opencl", log, strict=True, place={"op_softmax": host})
+    tunesmith.tune(network(), host, log, budget=2, workers=0, progress=False)
+    assert len({r.target["kind"] for r in Database.from_log(log).records()}) == 2
+    mixed = tunesmith.compile(network(), "opencl", log, strict=True, place={"op_softmax": host})
+    same(mixed(X))
+
+
+def test_refusals(model: CompiledModel) -> None:
+    with pytest.raises(BuildError, match='run with executor="graph" or "vm"'):
+        tunesmith.compile(network(), "opencl", executor="aot")
+    with pytest.raises(BuildError, match="checks are generated for CPUs only"):
+        tunesmith.compile(network(), "opencl", bounds_check=True)
+    with pytest.raises(UserError, match="place='nothing' matches no function of the model"):
+        tunesmith.compile(network(), "opencl", place={"nothing": "llvm"})
+    with pytest.raises(UserError, match="place=.* is for models"):
+        tunesmith.compile("relu(shape=4)", "opencl", place={"relu": "llvm"})
+    with pytest.raises(RunError, match=r"input 0 \(x: float32\[1, 3, 8, 8\]\): got dtype float64"):
+        model(DeviceArray.from_numpy(opencl(), X.astype("float64")))
+    with pytest.raises(RunError, match=r"got shape \[1, 3, 8\]"):
+        model(DeviceArray.from_numpy(opencl(), X[..., 0]))
+    with pytest.raises(RunError, match=r"got shape \[1, 3, 4, 8\]"):
+        model(DeviceArray.from_numpy(opencl(), X[:, :, :4]))
+    with pytest.raises(RunError, match=r"got memory of cpu\(0\): pass an array on opencl\(0\) or the host"):
+        model(DeviceArray.from_numpy(cpu(), X))
