@@ -125,8 +125,7 @@ def compile(
     if isinstance(module.get("main"), GraphFunc):
         if not backend_of(target).models:
             raise BuildError(
-                f"models are compiled for targets of kind llvm, not {target.kind}: compile its functions one by one, or take "
-                "Target.detect()"
+                f"the backend of {target.kind} compiles no models: compile its functions one by one, or take Target.detect()"
             )
         placed = {pattern: as_target(t) for pattern, t in (place or {}).items()}
         if name is not None and executor != "aot":
