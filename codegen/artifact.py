@@ -51,6 +51,7 @@ class Artifact:
         facts: measurements of the compiler, for records (sizes, times in seconds).
         packed: packed forms by function name: the symbol, and the packs that make the copies.
         sizes: see `Code`; for artifacts of one function with dynamic shapes that is called with these sizes only.
+        source: text of the kernels for people, if the code was compiled from such a text (C); else empty.
     """
 
     data: bytes
@@ -59,6 +60,7 @@ class Artifact:
     facts: dict[str, float] = field(default_factory=dict)
     packed: dict[str, tuple[str, tuple[Pack, ...]]] = field(default_factory=dict)
     sizes: tuple[int, ...] = ()
+    source: str = ""
 
     def code(self, function: str | None = None) -> Code:
         """One function, by default the first, for repeated calls with the same constants: its packed form if there is one."""

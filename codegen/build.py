@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tunesmith.codegen.artifact import Artifact
 from tunesmith.codegen.backends.backend import backend_of, check_kind
-from tunesmith.codegen.llvm.build import Functions
+from tunesmith.codegen.cpu.functions import Functions
 from tunesmith.ir.target.target import Target
 from tunesmith.support.errors import BuildError
 
@@ -15,7 +15,7 @@ def build(funcs: Functions, target: Target, packing: str = "call", bounds_check:
     Args:
         funcs: a function, several, or a module.
         target: what is compiled for.
-        packing: where constants are packed, on CPUs: see `llvm.build.build`.  On devices each call packs.
+        packing: where constants are packed, on CPUs: see `codegen.llvm.build.build`.  On devices each call packs.
         bounds_check: check every index when a function runs, where the backend supports it: see `lower.passes.check_bounds`.  Constants are
             then packed in each call.
     Raises:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tunesmith.codegen.artifact import Artifact
@@ -23,7 +24,8 @@ class Backend:
     Attributes:
         kind: the kind of the targets: `Target.kind`, or `Target.base` for the kinds derived from it that have no backend of their own.
         pipeline: from concrete scheduled functions to what code is generated from.
-        build: `(functions, target, packing) -> Artifact`; `packing` is one of `llvm.build.PACKING`.
+        build: `(functions, target, packing) -> Artifact`; `packing` is one of `cpu.functions.PACKING`.  Backends that compile models take
+            another pipeline as a fourth argument.
         source: `(functions, target) -> str`, the generated source for people.
         check_runs_here: refuses a target whose code cannot run on this machine, with BuildError.
         detect: the target of this machine, or of its first device, from the kind alone.
@@ -36,6 +38,10 @@ class Backend:
         fallback_rules: names of the rules for functions that no rule of `rules` applies to; the first with a sketch is used.
         build_checked: `(functions, target) -> Artifact`, whose code checks every index when it runs; None where that is not supported.
         models: whether whole models can be compiled.
+        build_aot: `(functions, program, constants, name, target, pipeline) -> (program, object code)`, which compiles a model to one C
+            function; None where that is not supported.
+        export_c: `(folder, functions, program, constants, name, target, pipeline, parameters) -> paths`, which writes a model as C files;
+            None where that is not supported.
         device: name of the runtime device that runs the code (`runtime.device.device.DEVICES`); empty if it runs in this process.
         needs_threads: whether loops must be bound to threads, so that `compile` schedules unscheduled functions before it builds them.
         counts_spills: whether `Artifact.facts` has `spill_bytes`, by which untuned programs are chosen.
@@ -58,6 +64,8 @@ class Backend:
     large_rules: tuple[str, ...] = ()
     build_checked: Callable[[Any, Target], Artifact] | None = None
     models: bool = False
+    build_aot: Callable[..., tuple[dict[str, Any], bytes]] | None = None
+    export_c: Callable[..., tuple[Path, ...]] | None = None
     device: str = ""
     needs_threads: bool = False
     counts_spills: bool = False

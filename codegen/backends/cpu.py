@@ -6,14 +6,16 @@ from typing import Any
 
 from tunesmith.codegen.artifact import Artifact
 from tunesmith.codegen.backends.backend import Backend
+from tunesmith.codegen.llvm.aot import build_aot
 from tunesmith.codegen.llvm.build import build, emit_text
 from tunesmith.codegen.llvm.host import check_runs_here
 from tunesmith.ir.target.target import Target
+from tunesmith.lower.pass_infra import Pipeline
 from tunesmith.lower.pipelines import CPU, CPU_CHECKED
 
 
-def _build(functions: Any, target: Target, packing: str) -> Artifact:
-    return build(functions, target, packing=packing)
+def _build(functions: Any, target: Target, packing: str, pipeline: Pipeline = CPU) -> Artifact:
+    return build(functions, target, pipeline, packing)
 
 
 def _build_checked(functions: Any, target: Target) -> Artifact:
@@ -40,4 +42,5 @@ CPU_BACKEND = Backend(
     large_rules=("stages",),
     build_checked=_build_checked,
     models=True,
+    build_aot=build_aot,
 )

@@ -73,8 +73,8 @@ class Dialect:
             return f"({text}{suffix})" if value != -(2**63) else f"(-{2**63 - 1}{suffix} - 1)"
         if dtype == "float64":
             return self._special(float(value), True) or repr(float(value))
-        rounded = _rounded(float(value), dtype)
-        text = self._special(rounded, False) or f"{_shortest(rounded)}f"
+        rounded = rounded_to(float(value), dtype)
+        text = self._special(rounded, False) or f"{shortest_float32(rounded)}f"
         return f"({text})" if text.startswith("-") else text
 
     def floored(self, kind: str) -> tuple[str, str]:
@@ -110,14 +110,14 @@ class Dialect:
         return f"as_double({bits}L)" if double else f"as_float({bits})"
 
 
-def _rounded(value: float, dtype: str) -> float:
+def rounded_to(value: float, dtype: str) -> float:
     """The value of a literal of at most 32 bits, rounded to its dtype."""
     with np.errstate(over="ignore"):
         held = dt.to_numpy(dtype).type(value)
     return float(round_bfloat16(held) if dtype == "bfloat16" else held)
 
 
-def _shortest(value: float) -> str:
+def shortest_float32(value: float) -> str:
     """The shortest decimal text of a float32."""
     for digits in range(1, 10):
         text = f"{value:.{digits}g}"

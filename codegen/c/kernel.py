@@ -13,6 +13,7 @@ from typing import Any
 
 from tunesmith.codegen.c.dialect import Dialect
 from tunesmith.codegen.c.expr import CExpr
+from tunesmith.codegen.c.names import identifier, unused
 from tunesmith.codegen.c.registers import register_estimate
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.expr import Call, IsNegative
@@ -84,14 +85,9 @@ def print_kernels(func: PrimFunc, target: Target, dialect: Dialect) -> tuple[lis
         workspaces.append(body.buffer)
         body = body.body
     roots = kernels(body)
-    base = f"{_identifier(func.name)}_kernel"
+    base = f"{identifier(func.name)}_kernel"
     names = [base if len(roots) == 1 else f"{base}_{i}" for i in range(len(roots))]
     return [_Kernel(n, r, [*buffers, *workspaces], target, dialect).printed() for n, r in zip(names, roots, strict=True)], workspaces
-
-
-def _identifier(name: str) -> str:
-    text = re.sub(r"\W", "_", name, flags=re.ASCII) or "x"
-    return f"_{text}" if text[0].isdigit() else text
 
 
 class _Kernel(CExpr):
@@ -112,12 +108,9 @@ class _Kernel(CExpr):
 
     def name_of(self, x: Any) -> str:
         """A name for a binder, unique in the kernel."""
-        base = _identifier(x.name)
+        base = identifier(x.name)
         base = f"x_{base}" if _RESERVED.fullmatch(base) else base
-        name, n = base, 1
-        while name in self.taken:
-            name, n = f"{base}_{n}", n + 1
-        self.taken.add(name)
+        name = unused(base, self.taken)
         self.names[x] = name
         return name
 

@@ -14,10 +14,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
+from tunesmith.codegen.cpu.entry_points import begin_entry
 from tunesmith.codegen.cuda.host_launcher import CALL, launcher_text
 from tunesmith.codegen.llvm.compile import compile_object
 from tunesmith.codegen.llvm.host import generic_options
-from tunesmith.codegen.llvm.host_entry import begin_entry, emit_signature
+from tunesmith.codegen.llvm.host_entry import emit_signature
 from tunesmith.runtime.device.array import ALIGNMENT
 from tunesmith.runtime.device.program import DeviceFunction, DeviceProgram
 from tunesmith.support.errors import BuildError

@@ -10,7 +10,7 @@ so that objects of several models link.  Only outputs, workspace and the kernels
 none of them: the model is reentrant.
 
 A library adds a *front*, once the location of the parameters is decided: `m_run`, which is `m_run_with` on the parameters inside the
-library; or `m_parameters`, which recognises the parameter file beside it.  `codegen.llvm.c_header` documents the functions for callers.
+library; or `m_parameters`, which recognises the parameter file beside it.  `codegen.cpu.c_header` documents the functions for callers.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
+from tunesmith.codegen.cpu.model import aot_program, check_complete
 from tunesmith.codegen.llvm.compile import compile_object
 from tunesmith.codegen.llvm.host import llvm_options
 from tunesmith.codegen.llvm.kernel.function import Kernel, Module, emit_kernel
@@ -35,14 +36,12 @@ from tunesmith.runtime.executor.aot_executor import (
     NULL_POINTER,
     RUN_WITH,
     SIGNATURE,
-    program_name,
     signature,
 )
 from tunesmith.runtime.executor.bound_program import ARENA, CONSTANT, COPY, INPUT
-from tunesmith.runtime.executor.executable import VERSION, NamedArrays, container_size, payload_offset, table
+from tunesmith.runtime.executor.executable import NamedArrays, container_size, payload_offset, table
 from tunesmith.runtime.thread_support import FORKED as REFUSED_FORKED
 from tunesmith.support import dtype as dt
-from tunesmith.support.errors import BuildError, RunError
 
 Program = dict[str, Any]
 
@@ -69,18 +68,7 @@ def build_aot(
     Raises:
         BuildError: the name is not a C identifier, a function cannot be compiled for the target, or one is missing.
     """
-    made = {
-        "version": VERSION,
-        "name": name,
-        "target": str(target),
-        "inputs": program["inputs"],
-        "outputs": program["outputs"],
-        "workspace": program["arena"],
-    }
-    try:
-        program_name(made)
-    except RunError as error:
-        raise BuildError(str(error)) from error
+    made = aot_program(program, name, target)
     return made, compile_object(emit_aot(funcs, program, constants, made, target, pipeline), llvm_options(target))
 
 
@@ -88,12 +76,7 @@ def emit_aot(
     funcs: Sequence[PrimFunc], program: Program, constants: NamedArrays, made: Program, target: Target, pipeline: Pipeline = CPU
 ) -> str:
     """LLVM IR text that `build_aot` compiles; `made` is the program that it returns."""
-    missing = sorted({call[0] for call in program["calls"]} - {f.name for f in funcs} - {COPY})
-    if missing:
-        raise BuildError(
-            f"a model is compiled ahead of time as one object, and {', '.join(missing)} would be called in another one: "
-            'compile without offload, or for executor="graph"'
-        )
+    check_complete(program, funcs)
     module = Module(target, exported=False)
     kernels = {f.name: emit_kernel(pipeline(f, target), module) for f in funcs}
     module.functions.append("\n".join(_Run(program, constants, made["name"], kernels, module).lines))

@@ -1,88 +1,26 @@
-"""Lay out the scratch memory of a kernel: one block with a shared part, then one private part per thread.
-
-A block of constant size is static memory of the kernel, up to `STATIC_BYTES` for all kernels of an object, because code addresses its
-data with 32-bit offsets.  If it is larger, or a buffer has a dynamic size, the whole block is allocated on the heap at the start of each
-call, so that a kernel whose allocation fails has done nothing yet.
-"""
+"""Emit the scratch memory of a kernel in LLVM IR: its allocation at the start, and its release at the end."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tunesmith.codegen.cpu.arena import PAGE, Arena
 from tunesmith.codegen.llvm.sizes import CheckedSizes
-from tunesmith.ir.poly import ZERO, Poly, Var, ceildiv
-from tunesmith.support.errors import BuildError
+from tunesmith.ir.poly import Var
 
-STATIC_BYTES = 768 << 20
-"""Limit of static scratch memory of an object; constants of a library may take another GB of the 2 GB that code can address."""
-LARGEST_BYTES = 1 << 47
-"""Address space of a process."""
-PAGE, LINE = 4096, 64
-STAGGER = 17 * LINE
-"""Difference between the page offsets of consecutive scratch buffers."""
-SHARED, PRIVATE, WORKSPACE = "<shared>", "<private>", "<workspace>"
-"""Placeholders in the text for sizes known at the end of a kernel."""
 SHARED_BYTES, PRIVATE_BYTES = "%arena.shared", "%arena.private"
 """LLVM names of the sizes in a kernel with a dynamic arena."""
+WORKSPACE = "<workspace>"
+"""Placeholder in the text for the name of the block, which is known at the end of a kernel."""
 _MOST = 2**63 - 1
 
 
-class Arena:
-    """Layout of scratch buffers.
-
-    Args:
-        kernel: name of the kernel.
-        threads: number of private parts.
-        dynamic: whether some buffer has a dynamic size.
-    """
-
-    def __init__(self, kernel: str, threads: int, dynamic: bool) -> None:
-        self.kernel, self.threads, self.dynamic = kernel, threads, dynamic
-        self.heap = dynamic
-        self.shared = ZERO
-        self.private = ZERO
-        self._reserved: list[tuple[Poly, int, bool]] = []
-        self._largest = (0, "")
-
-    def reserve(self, name: str, size: Poly, private: bool) -> Poly:
-        """The offset in the arena of a scratch buffer of `size` bytes, which is never negative.
-
-        Each buffer starts in a page of its own, at a different page offset: a store and a later load whose addresses agree in the last
-        12 bits alias in the CPU's store buffer, and rows of 4 KB are common.
-        """
-        at = len(self._reserved) * STAGGER % PAGE + STAGGER // 2 // LINE * LINE
-        self._reserved.append((size, at, private))
-        if size.const is not None:
-            self._largest = max(self._largest, (size.const * (self.threads if private else 1), name), key=lambda x: x[0])
-        padded = ceildiv(size + at, PAGE) * PAGE
-        start = self.private if private else self.shared
-        if private:
-            self.private = start + padded
-        else:
-            self.shared = start + padded
-        return start + at
-
-    @property
-    def used(self) -> bool:
-        """Whether anything was reserved."""
-        return bool(self._reserved)
-
-    @property
-    def nbytes(self) -> int:
-        """The size of a block of constant size."""
-        return self.shared.as_int() + self.private.as_int() * self.threads
-
-    @property
-    def detail(self) -> str:
-        """Text about the largest buffer, if the size is constant."""
-        nbytes, name = self._largest
-        return f"; the largest is {name}, {nbytes} bytes" if nbytes and not self.dynamic else ""
+class LlvmArena(Arena):
+    """An arena, with the LLVM IR that allocates it."""
 
     def filled(self, text: str) -> str:
-        """The text of a function with placeholders replaced by the sizes."""
-        if not self.dynamic:
-            text = text.replace(SHARED, str(self.shared.as_int())).replace(PRIVATE, str(self.private.as_int()))
-        return text.replace(WORKSPACE, "%ws" if self.used else "null")
+        """The text of a function with placeholders replaced by the sizes and the name of the block."""
+        return super().filled(text).replace(WORKSPACE, "%ws" if self.used else "null")
 
     def acquire(self, env: Mapping[Var, str], declares: set[str], globals_: list[str], static_left: int, before: str) -> list[str]:
         """Instructions at the start of the kernel, up to the label `entry`.
@@ -101,12 +39,7 @@ class Arena:
         declares |= {"declare ptr @aligned_alloc(i64, i64)", "declare void @free(ptr)"}
         if self.dynamic:
             return self._from_heap(env, declares, before)
-        if self.nbytes >= LARGEST_BYTES:
-            raise BuildError(
-                f"{self.kernel.removesuffix('_kernel')}: intermediate buffers take {self.nbytes} bytes{self.detail}: more than a process "
-                "can address. Compute them where they are used (compute_at, compute_inline), or reduce the problem size"
-            )
-        self.heap = self.nbytes > static_left
+        self.place(static_left)
         return self._block_from_heap() if self.heap else self._static(globals_)
 
     def release(self) -> list[str]:
@@ -164,7 +97,7 @@ class Arena:
         """
         sizes = CheckedSizes(env, "room", declares)
         parts: dict[bool, list[str]] = {False: [], True: []}
-        for size, at, private in self._reserved:
+        for size, at, private in self.reserved:
             parts[private].append(sizes.rounded_up(sizes.total([sizes.value(size), str(at)]), PAGE))
         shared, private_bytes = sizes.total(parts[False]), sizes.total(parts[True])
         total = sizes.total([shared, sizes.product([private_bytes, str(self.threads)])])

@@ -8,33 +8,17 @@ for all sizes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from tunesmith.codegen.llvm.host_entry import begin_entry, dlpack_dtype
+from tunesmith.codegen.cpu.entry_points import begin_entry, dlpack_dtype
+from tunesmith.codegen.cpu.functions import DynamicShapeParam
 from tunesmith.codegen.llvm.kernel.bounds import bounds_report, emit_bounds
 from tunesmith.codegen.llvm.sizes import CheckedSizes
-from tunesmith.ir.poly import Poly, Var
-from tunesmith.ir.script.printer import script
+from tunesmith.ir.poly import Var
 from tunesmith.runtime.checker.argument_checker import PARAM
 from tunesmith.runtime.checker.ir_text import c_string
 from tunesmith.runtime.checker.size_checker import CHECK_POSITIVE_SIZES, CHECK_SIZES, CHECK_TENSORS, MAX_SIZES, REFUSE, SIZE_SIGNATURE
 from tunesmith.support import dtype as dtypes
 from tunesmith.support.errors import BuildError
-
-
-@dataclass(frozen=True, slots=True)
-class DynamicShapeParam:
-    """One tensor argument, like `runtime.checker.param_spec.ParamSpec`, with extents that are expressions of sizes."""
-
-    name: str
-    dtype: str
-    shape: tuple[Poly, ...]
-    written: bool = False
-
-    def __str__(self) -> str:
-        """`float32[n, 64]`, as in error messages."""
-        extents = [script(e) if e.const is None else str(e) for e in self.shape]
-        return f"{self.dtype}[{', '.join(extents)}]"
 
 
 def emit_dynamic_shape_entry(

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import llvmlite.binding as llvm
 
+from tunesmith.codegen.cpu.c_header import c_header
 from tunesmith.codegen.llvm.aot import front_beside, front_inside
-from tunesmith.codegen.llvm.c_header import c_header
 from tunesmith.codegen.llvm.data_object import DataSymbol, write_data_object
 from tunesmith.runtime.checker.argument_checker import CHECKERS
 from tunesmith.runtime.elf_symbols import read_symbols

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from tunesmith.ir.target.cpus import cpuinfo_flag
+from tunesmith.codegen.cpu.required_features import needed_flags
 from tunesmith.ir.target.target import Target
 from tunesmith.runtime.processor import needs_symbol
 from tunesmith.support.tile_permission import ARCH_PRCTL, REQUEST_PERMISSION, TILE_DATA
-
-_CHECKED = frozenset(
-    "sse3 ssse3 sse4.1 sse4.2 avx avx2 fma f16c bmi bmi2 avxvnni avx512f avx512bw avx512dq avx512vl avx512cd avx512vnni avx512bf16 "
-    "avx512fp16".split()
-)
-"""Instruction sets that code may use without a check of its own."""
 
 
 def required_features(target: Target, features: Collection[str]) -> list[str]:
@@ -24,7 +18,7 @@ def required_features(target: Target, features: Collection[str]) -> list[str]:
         target: the target of the code.
         features: features that the code uses beyond those of vectors, as LLVM spells them.
     """
-    flags = [cpuinfo_flag(f) for f in (target.features & _CHECKED).union(features)]
+    flags = needed_flags(target, features)
     symbol = [f'@"{needs_symbol(flags)}" = weak_odr constant i8 0'] if flags else []
     return [*symbol, *_permission(features)]
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 
-from tunesmith.codegen.llvm.host_entry import ENTRY_PREFIX
+from tunesmith.codegen.cpu.entry_points import ENTRY_PREFIX
 from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.ir.node import Binding
 from tunesmith.graph.ir.pattern import Pattern

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,6 +13,9 @@ import numpy as np
 import pytest
 
 import tunesmith
+from tunesmith.codegen.backends import backend
+from tunesmith.codegen.backends.backend import Backend
+from tunesmith.codegen.backends.cpu import CPU_BACKEND
 from tunesmith.driver.compile_model import CompiledModel, compile_model
 from tunesmith.driver.compile_records import UnusedLogWarning
 from tunesmith.driver.tune import COLD_BYTES
@@ -29,6 +33,7 @@ from tunesmith.measure.policies import MeasurePolicy, RacePolicy
 from tunesmith.measure.records.database import Database
 from tunesmith.ops.workload import workload
 from tunesmith.support.errors import BuildError, RecordError, RunError, UserError
+from tunesmith.support.registry import Registry
 
 TARGET = Target("llvm -mcpu=x86-64-v3 -num-cores=2")
 
@@ -173,20 +178,12 @@ def test_refusals() -> None:
         compile_model(IRModule([only_tir["relu"].with_(name="main")]), TARGET)
 
 
-def test_targets_without_a_code_generator_are_refused_uniformly() -> None:
-    w = workload("relu(shape=4)")
-    refusal = "kind cuda, llvm, opencl, not c: there is no code generator for C yet. Give the target 'llvm -mcpu=x86-64-v3 -num-cores=2'"
-    target = Target("c -num-cores=2 -mcpu=x86-64-v3")
-    for refused in (
-        lambda: tunesmith.build(w.func, target),
-        lambda: tunesmith.compile(w.func, target),
-        lambda: tunesmith.compile("relu(shape=4)", target),
-        lambda: tunesmith.compile(model(4, 8, 16), target),
-        lambda: compile_model(model(4, 8, 16), target),
-        lambda: tunesmith.tune("relu(shape=4)", **grouped(target=target, trials=1, log=None, progress=False)),
-    ):
-        with pytest.raises(BuildError, match=refusal):
-            refused()
+def test_a_backend_without_aot_refuses_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry: Registry[Backend] = Registry("backend")
+    registry.register("llvm", replace(CPU_BACKEND, build_aot=None))
+    monkeypatch.setattr(backend, "BACKENDS", registry)
+    with pytest.raises(BuildError, match=r'executor="aot": the backend of llvm compiles no models ahead of time. Use executor="graph"'):
+        compile_model(model(4, 8, 16), TARGET, executor="aot")
 
 
 def test_main_is_the_only_callable_of_a_model() -> None:

@@ -7,9 +7,10 @@ from math import prod
 
 import pytest
 
+from tunesmith.codegen.cpu.entry_points import ENTRY_PREFIX
 from tunesmith.codegen.llvm.compile import compile_object
 from tunesmith.codegen.llvm.host import llvm_options
-from tunesmith.codegen.llvm.host_entry import ENTRY_PREFIX, emit_entry
+from tunesmith.codegen.llvm.host_entry import emit_entry
 from tunesmith.graph.ir.builder import GraphBuilder
 from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.ir.node import Binding, Operand

@@ -6,15 +6,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from tunesmith.codegen.cpu.active_lanes import active_lanes
+from tunesmith.codegen.cpu.order import NESTED, needs_branch, operands_first
+from tunesmith.codegen.cpu.strided_pieces import STRIDES
 from tunesmith.codegen.llvm.kernel.cast import convert, in_float32, rounded_operand
 from tunesmith.codegen.llvm.kernel.division import divided, positively_divided
 from tunesmith.codegen.llvm.kernel.dot_product import DOT_PRODUCTS, dot_product
 from tunesmith.codegen.llvm.kernel.fold import folded
-from tunesmith.codegen.llvm.kernel.masks import active_lanes, with_inactive_ones
-from tunesmith.codegen.llvm.kernel.order import NESTED, needs_branch, operands_first
+from tunesmith.codegen.llvm.kernel.masks import with_inactive_ones
 from tunesmith.codegen.llvm.kernel.scale import scaled
 from tunesmith.codegen.llvm.kernel.shift import shifted
-from tunesmith.codegen.llvm.kernel.strided_load import STRIDES, strided_load
+from tunesmith.codegen.llvm.kernel.strided_load import strided_load
 from tunesmith.codegen.llvm.text import literal, llvm_type, suffix, vector_literal
 from tunesmith.ir.arith.divisors import is_usual_divisor
 from tunesmith.ir.arith.interval import Range, bounds

@@ -12,11 +12,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from tunesmith.codegen.llvm.arena import PRIVATE, PRIVATE_BYTES, SHARED, SHARED_BYTES, STATIC_BYTES, WORKSPACE, Arena
+from tunesmith.codegen.cpu.active_lanes import inactive_lanes_are_unused
+from tunesmith.codegen.cpu.arena import PRIVATE, SHARED, STACK_BYTES, STATIC_BYTES
+from tunesmith.codegen.cpu.store_groups import Interleaved, Products, Tile, grouped_stores
+from tunesmith.codegen.cpu.work import elements_stored, grain_of
+from tunesmith.codegen.llvm.arena import PRIVATE_BYTES, SHARED_BYTES, WORKSPACE, LlvmArena
 from tunesmith.codegen.llvm.kernel.loop_uses import LoopUses
-from tunesmith.codegen.llvm.kernel.masks import inactive_lanes_are_unused
 from tunesmith.codegen.llvm.kernel.store import StoreEmitter
-from tunesmith.codegen.llvm.kernel.store_groups import Interleaved, Products, Tile, grouped_stores
 from tunesmith.codegen.llvm.kernel.tile_registers import configuration_text, has_parallel_loop, is_parallel, uses_tiles
 from tunesmith.codegen.llvm.required_features import required_features
 from tunesmith.codegen.llvm.text import literal, llvm_type
@@ -24,22 +26,18 @@ from tunesmith.ir.analysis.size_ranges import symbol_ranges
 from tunesmith.ir.arith.interval import bounds
 from tunesmith.ir.arith.linear import linear
 from tunesmith.ir.buffer import TILE_SCOPE, Buffer
-from tunesmith.ir.expr import Call, Expr
+from tunesmith.ir.expr import Call
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.intrinsics import PREFETCHES
 from tunesmith.ir.poly import ZERO, Param, Poly, Var, maximum, poly, substitute
-from tunesmith.ir.stmt import GRAIN, Allocate, BindIndex, BufferStore, Evaluate, For, If, Seq, Stmt, annotation
+from tunesmith.ir.stmt import Allocate, BindIndex, BufferStore, Evaluate, For, If, Seq, Stmt
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import substitute as substitute_statement
-from tunesmith.ir.visit import walk, walk_objects
+from tunesmith.ir.visit import walk
 from tunesmith.lower.code_size import EMITTED
 from tunesmith.runtime.thread_support import FORKED, THREADS
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import BuildError
-
-STACK_BYTES = 256 * 1024
-"""Limit of the register buffers of an LLVM function: buffers that do not become SSA values are on the stack of a thread, which may be
-as small as 1 MB.  A buffer beyond the limit is placed in the arena, like scratch memory."""
 
 
 @dataclass(slots=True)
@@ -111,7 +109,7 @@ class _Kernel:
         self.sizes = {p: f"%z{i}" for i, p in enumerate(p for p in func.params if isinstance(p, Var) and not isinstance(p, Param))}
         made = [*func.allocs, *[n.buffer for n in walk(func.body) if type(n) is Allocate]] if self.sizes else []
         dynamic = any(b.shape[0].const is None for b in made)
-        self.arena = Arena(self.name, module.target.num_cores, dynamic)
+        self.arena = LlvmArena(self.name, module.target.num_cores, dynamic)
 
     def emit(self) -> Kernel:
         params = [p for p in self.func.params if isinstance(p, Buffer)]
@@ -439,40 +437,14 @@ class _Function(StoreEmitter):
         runtime ends the threads that a smaller team does not need, and starts them again for the next larger one.
         """
         alone = self.op("icmp slt i32 %team, 2")
-        grain = annotation(n, GRAIN)
-        if grain is not None:
-            least = grain.const if isinstance(grain, Poly) else None
-            if least is None:
-                raise BuildError(f"{self.kernel.func.name}: the annotation {GRAIN!r} of loop {n.var.name} is {grain!r}; it takes a number")
+        least = grain_of(n, self.kernel.func.name)
+        if least is not None:
             work = "0.0"
-            for loops, times in self._executions(n).items():
+            for loops, times in elements_stored(n, self.ranges, self.env).items():
                 product = literal(times, "float64")
                 for extent in loops:
-                    product = self.op(f"fmul double {product}, {self.op(f'sitofp i64 {extent} to double')}")
+                    product = self.op(f"fmul double {product}, {self.op(f'sitofp i64 {self.index(extent)} to double')}")
                 work = self.op(f"fadd double {work}, {product}")
             small = self.op(f"fcmp olt double {work}, {literal(float(least), 'float64')}")
             alone = self.op(f"or i1 {alone}, {small}")
         return self.op(f"zext i1 {alone} to i64")
-
-    def _executions(self, n: Stmt) -> dict[tuple[str, ...], float]:
-        """Number of elements stored under a statement: a factor for each product of extents (LLVM values)."""
-        if type(n) is BufferStore:
-            # A store of one value may reduce a vector.
-            return {(): float(max(dt.lanes(x.dtype) for x in walk_objects(n.value) if isinstance(x, Expr)))}
-        if type(n) is For:
-            most = bounds(n.extent, self.ranges)[1]
-            self.ranges[n.var] = (0, max(most - 1, 0))  # extents inside may depend on it
-        inside: list[Stmt] = []
-        n.each_child(lambda x: inside.append(x) if isinstance(x, Stmt) else None)
-        found: dict[tuple[str, ...], float] = {}
-        for x in inside:
-            for loops, times in self._executions(x).items():
-                found[loops] = found.get(loops, 0.0) + times
-        if type(n) is not For:
-            return found
-        del self.ranges[n.var]
-        if n.extent.const is None and n.extent.vars <= self.env.keys():
-            extent = self.index(n.extent)
-            return {(*loops, extent): times for loops, times in found.items()}
-        # The maximum, if the extent varies with an outer loop.
-        return {loops: times * min(max(most, 0), 1 << 31) for loops, times in found.items()}

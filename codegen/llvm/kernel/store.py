@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from tunesmith.codegen.cpu.active_lanes import active_lanes
+from tunesmith.codegen.cpu.store_groups import Interleaved, Products, Tile
 from tunesmith.codegen.llvm.kernel.expr import ExprEmitter
-from tunesmith.codegen.llvm.kernel.masks import active_lanes
-from tunesmith.codegen.llvm.kernel.store_groups import Interleaved, Products, Tile
 from tunesmith.codegen.llvm.kernel.tile_registers import TileRegisters
 from tunesmith.codegen.llvm.kernel.transpose import interleave, transpose
 from tunesmith.codegen.llvm.text import llvm_type, suffix

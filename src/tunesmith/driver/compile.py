@@ -124,9 +124,7 @@ def compile(
         module = with_precision(module, precision)
     if isinstance(module.get("main"), GraphFunc):
         if not backend_of(target).models:
-            raise BuildError(
-                f"the backend of {target.kind} compiles no models: compile its functions one by one, or take Target.detect()"
-            )
+            raise BuildError(f"the backend of {target.kind} compiles no models: compile its functions one by one, or take Target.detect()")
         placed = {pattern: as_target(t) for pattern, t in (place or {}).items()}
         if name is not None and executor != "aot":
             raise UserError(f'name={name!r} requires executor="aot", whose functions other languages call')

@@ -10,10 +10,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from tunesmith.codegen.artifact import Artifact
 from tunesmith.codegen.backends.backend import backend_of, check_kind
-from tunesmith.codegen.build import build as build_any
-from tunesmith.codegen.llvm.aot import build_aot
-from tunesmith.codegen.llvm.build import build
 from tunesmith.codegen.llvm.export import export_library, export_object
 from tunesmith.driver.compile_records import compile_records
 from tunesmith.driver.compiled import CompiledProgram
@@ -37,7 +35,6 @@ from tunesmith.ir.analysis.out_of_bounds import check_out_of_bounds
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.target.target import Target
 from tunesmith.lower.pass_infra import Pipeline
-from tunesmith.lower.pipelines import CPU
 from tunesmith.measure.calibration.cpu import machine_rates
 from tunesmith.measure.records.database import Database
 from tunesmith.runtime.executor.aot_executor import program_name
@@ -65,7 +62,13 @@ class CompiledModel(Model, CompiledProgram):
     """
 
     def __init__(
-        self, executable: Executable, coverage: tuple[Coverage, ...], module: IRModule, target: Target, unscheduled: IRModule
+        self,
+        executable: Executable,
+        coverage: tuple[Coverage, ...],
+        module: IRModule,
+        target: Target,
+        unscheduled: IRModule,
+        lowering: Pipeline,
     ) -> None:
         super().__init__(load_executable(executable))
         self.executable = executable
@@ -73,6 +76,7 @@ class CompiledModel(Model, CompiledProgram):
         self.module = module
         self.target = target
         self._unscheduled = unscheduled
+        self._lowering = lowering
 
     def roofline(self, *arrays: object, repeats: int = 10) -> Roofline:
         """The time of each function beside the least time that this machine needs for it, with rates measured now (about 2 s).
@@ -130,6 +134,28 @@ class CompiledModel(Model, CompiledProgram):
         """
         return export_object(path, self.executable, header)
 
+    def export_c(self, folder: str | PathLike[str], parameters: str = "beside") -> tuple[Path, ...]:
+        """Write the model as C files without dependencies, for a target of kind c and executor="aot"; returns their paths.
+
+        A program calls the functions of the header, which are those of a library that `export_library` writes.
+
+        Args:
+            folder: folder of the files, which are named like the model.
+            parameters: storage of the weights: in a binary file "beside" the C files, or "inside" a C file, as numbers.
+        Raises:
+            BuildError: the model was compiled for another kind of target or another executor, or the files cannot be written.
+        """
+        export = backend_of(self.target).export_c
+        if export is None or self.executable.kind != "aot":
+            raise BuildError(
+                f'C files are written for models that were compiled for a target of kind c and executor="aot", not for {self.target} and '
+                f"executor={self.executable.kind!r}"
+            )
+        functions = [f for f in self.module.values() if isinstance(f, PrimFunc)]
+        program, constants = emit_graph_program(self.module)
+        name = program_name(self.executable.program)
+        return export(folder, functions, program, constants, name, self.target, self._lowering, parameters)
+
 
 def compile_model(
     mod: IRModule,
@@ -140,7 +166,7 @@ def compile_model(
     pipeline: ModulePipeline = GRAPH,
     untuned: Untuned = untuned_choice,
     offload: Sequence[Codegen] = (),
-    lowering: Pipeline = CPU,
+    lowering: Pipeline | None = None,
     name: str = "model",
     error_growth: float = ERROR_GROWTH,
     place: Mapping[str, Target] | None = None,
@@ -156,7 +182,7 @@ def compile_model(
         pipeline: passes from the module to unscheduled TIR functions.
         untuned: schedules functions without a record; by default the analytic model chooses, in 0.2 s a function on average.
         offload: external code generators in order of priority: names ("blas") or `ExternalCodegen` objects.
-        lowering: passes from scheduled TIR functions to the input of code generation, on CPUs.
+        lowering: passes from scheduled TIR functions to the input of code generation, on CPUs; by default those of the backend.
         name: prefix of the C function names, for executor="aot".
         error_growth: limit of the growth of rounding errors by schedules.
         place: targets of the functions whose names match a pattern, in place of `target`; see `graph.passes.place_functions`.
@@ -174,6 +200,10 @@ def compile_model(
         except RunError as error:
             raise UserError(str(error)) from error
     check_kind(target)
+    backend = backend_of(target)
+    lowering_passes = lowering or backend.pipeline
+    if executor == "aot" and backend.build_aot is None:
+        raise BuildError(f'executor="aot": the backend of {target.kind} compiles no models ahead of time. Use executor="graph"')
     if strict and records is None:
         raise RecordError("strict=True refuses functions without a record, and no records were given: pass records=")
     for f in mod.values():
@@ -187,28 +217,36 @@ def compile_model(
     lowered = choose_parts(made, passes, target)
     kind = executor or _suitable(lowered)
     lowered = _inlined(lowered, target, kind)
+    build_aot = backend.build_aot if kind == "aot" else None
 
     def built(scheduled: IRModule) -> tuple[Executable, IRModule]:
         packed = insert_transfers(with_devices(dead_code(pack_constants(scheduled, target)), target))
         program, constants = EMITTERS[kind](packed)
         groups = _by_target(packed, target)
         host = [(t, fs) for t, fs in groups if not backend_of(t).device]
-        if kind == "aot":
-            program, code = build_aot([f for _, fs in host for f in fs], program, constants, name, target, lowering)
+        if build_aot is not None:
+            program, code = build_aot([f for _, fs in host for f in fs], program, constants, name, target, lowering_passes)
             codes = [code]
         else:
-            codes = [build(fs, t, lowering).data for t, fs in host]
-        devices = tuple([build_any(fs, t).data for t, fs in groups if backend_of(t).device])
+            codes = [_built(fs, t, "call", lowering).data for t, fs in host]
+        devices = tuple([_built(fs, t, "call", None).data for t, fs in groups if backend_of(t).device])
         objects, libraries = compile_external(packed, target, codegens)
         data = codes[0] if codes else None
         return Executable(kind, program, constants, data, (*codes[1:], *objects), libraries, devices), packed
 
-    def alone(func: PrimFunc) -> object:
-        own = target_of(func, target)
-        return build_any(func, own) if backend_of(own).device else build(func, own, lowering, packing="both")
+    def built_alone(f: PrimFunc) -> Artifact:
+        return _built([f], target_of(f, target), "both", lowering)
 
-    (executable, packed), applied = compile_records(passes, lowered, target, built, alone)
-    return CompiledModel(executable, (*applied.coverage, *_external(packed)), packed, target, lowered)
+    (executable, packed), applied = compile_records(passes, lowered, target, built, built_alone)
+    return CompiledModel(executable, (*applied.coverage, *_external(packed)), packed, target, lowered, lowering_passes)
+
+
+def _built(functions: Sequence[PrimFunc], target: Target, packing: str, lowering: Pipeline | None) -> Artifact:
+    """The code of functions; a pipeline is for CPUs."""
+    backend = backend_of(target)
+    if backend.device or lowering is None:
+        return backend.build(functions, target, packing)
+    return backend.build(functions, target, packing, lowering)
 
 
 def _by_target(mod: IRModule, target: Target) -> list[tuple[Target, list[PrimFunc]]]:

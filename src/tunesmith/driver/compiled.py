@@ -27,3 +27,8 @@ class CompiledModule(CompiledProgram):
     """
 
     artifact: Artifact
+
+    @property
+    def source(self) -> str:
+        """The text of the kernels, for a target of kind c; empty for code that was not compiled from a text for people."""
+        return self.artifact.source

@@ -70,7 +70,7 @@ def invalid_requests() -> dict[str, BuildRequest]:
         "workload is no script": replace(good, workload="no program"),
         "trace is no JSON": replace(good, trace="["),
         "trace has an unknown primitive": replace(good, trace='[["no_such", {}, []]]'),
-        "target has no code generator": replace(good, target='{"kind": "c"}'),
+        "target has an unknown kind": replace(good, target='{"kind": "no_such"}'),
         "target is no JSON": replace(good, target="{"),
     }
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from tunesmith.codegen.llvm.host_entry import ENTRY_PREFIX
+from tunesmith.codegen.cpu.entry_points import ENTRY_PREFIX
 from tunesmith.driver.compile_model import CompiledModel, compile_model
 from tunesmith.graph.ir import interpret
 from tunesmith.graph.ir.builder import GraphBuilder

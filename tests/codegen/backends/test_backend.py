@@ -6,8 +6,10 @@ from dataclasses import fields, replace
 
 import pytest
 
+import tunesmith
 from tunesmith.codegen.backends import backend as module
 from tunesmith.codegen.backends.backend import BACKENDS, Backend, backend_of, check_kind
+from tunesmith.codegen.backends.c import C_BACKEND
 from tunesmith.codegen.backends.cpu import CPU_BACKEND
 from tunesmith.codegen.build import build
 from tunesmith.ir.function import PrimFunc
@@ -56,22 +58,37 @@ def test_a_kind_that_others_define_has_a_backend_of_its_own(monkeypatch: pytest.
     assert backend_of(Target("lab")) is lab and backend_of(Target("plain")) is CPU_BACKEND
 
 
-def test_a_kind_without_code_generator_says_what_to_do() -> None:
-    c = Target("c -mcpu=x86-64-v3 -num-cores=2")
-    assert backend_of(c).rules == CPU_BACKEND.rules
-    with pytest.raises(
-        BuildError, match="code is generated for targets of kind cuda, llvm, opencl, not c: there is no code generator for C yet"
+def without_generator(monkeypatch: pytest.MonkeyPatch, **others: str) -> None:
+    """Make C a kind without code generator, beside others that are not imported."""
+    registry: Registry[Backend] = Registry("backend", others)
+    registry.register("c", replace(CPU_BACKEND, kind="c", unavailable="there is no code generator for C. Give the target {llvm}"))
+    monkeypatch.setattr(module, "BACKENDS", registry)
+
+
+def test_a_kind_without_code_generator_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_generator(monkeypatch, llvm="tunesmith.codegen.backends.cpu:CPU_BACKEND")
+    refusal = "targets of kind llvm, not c: there is no code generator for C. Give the target 'llvm -mcpu=x86-64-v3 -num-cores=2'"
+    target = Target("c -mcpu=x86-64-v3 -num-cores=2")
+    for refused in (
+        lambda: check_kind(target),
+        lambda: tunesmith.build(workload("relu(shape=4)").func, target),
+        lambda: tunesmith.compile(workload("relu(shape=4)").func, target),
+        lambda: tunesmith.compile("relu(shape=4)", target),
     ):
-        check_kind(c)
+        with pytest.raises(BuildError, match=refusal):
+            refused()
 
 
 def test_the_refusal_of_a_kind_imports_no_other_backend(monkeypatch: pytest.MonkeyPatch) -> None:
-    paths = {"c": "tunesmith.codegen.backends.c:C_BACKEND", "lab": "no_such_package:BACKEND"}
-    monkeypatch.setattr(module, "BACKENDS", Registry("backend", paths))
-    with pytest.raises(BuildError, match="targets of kind lab, not c: there is no code generator for C yet"):
+    without_generator(monkeypatch, lab="no_such_package:BACKEND")
+    with pytest.raises(BuildError, match="targets of kind lab, not c: there is no code generator for C"):
         check_kind(Target("c -mcpu=x86-64-v3 -num-cores=2"))
-    with pytest.raises(BuildError, match="targets of kind c, lab, not llvm: give a target such as"):
+    with pytest.raises(BuildError, match="targets of kind c, lab, not llvm: give a target such as|targets of kind lab, c, not llvm: give"):
         backend_of(TARGET)
+
+
+def test_c_proposes_no_instructions_that_c_has_not() -> None:
+    assert set(CPU_BACKEND.rules) - set(C_BACKEND.rules) == {"dot_products", "tile_products"}
 
 
 def test_advice_of_an_unavailable_backend_is_any_text(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,14 +16,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tunesmith.codegen.cpu.c_header import c_header
 from tunesmith.codegen.llvm.aot import build_aot
-from tunesmith.codegen.llvm.c_header import c_header
 from tunesmith.codegen.llvm.export import export_library, export_object
 from tunesmith.driver.compile_model import CompiledModel, compile_model
 from tunesmith.graph.ir.builder import GraphBuilder
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.target.target import Target
 from tunesmith.lower.fallback.default_schedule import default_schedule
+from tunesmith.lower.pipelines import CPU
 from tunesmith.ops import tensor_expression as te
 from tunesmith.runtime.elf_symbols import read_symbols
 from tunesmith.runtime.executor.executable import Executable
@@ -120,7 +121,7 @@ def test_a_c_program_passes_the_parameters(made: Made, tmp_path: Path) -> None:
     assert library.stat().st_size < parameters.stat().st_size
     program = compile_c(tmp_path, c_compiler(), "-DBESIDE", str(library), "-Wl,-rpath,$ORIGIN")
     run_c(program, made, parameters.name)
-    other = CompiledModel(Executable("aot", *changed(made.aot.executable)), (), IRModule(), made.aot.target, IRModule())
+    other = CompiledModel(Executable("aot", *changed(made.aot.executable)), (), IRModule(), made.aot.target, IRModule(), CPU)
     other.export_library(tmp_path / "other.so", "beside")
     done = subprocess.run([str(program), "input", "output", "other.so.params"], cwd=tmp_path, env={}, check=False)
     assert done.returncode == 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tunesmith.codegen.llvm import arena as llvm_arena
+from tunesmith.codegen.cpu.arena import STATIC_BYTES
 from tunesmith.codegen.llvm.build import build, emit_text
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.script.parser import parse
@@ -40,7 +40,7 @@ def test_scratch_memory_beyond_32_bit_offsets() -> None:
 
 
 def test_kernels_of_an_object_share_the_static_limit() -> None:
-    size = llvm_arena.STATIC_BYTES // 2
+    size = STATIC_BYTES // 2
     text, _ = emit_text([through(size // 2, "f"), through(size, "g"), through(size, "h")], HERE)
     assert "@f_kernel.arena = internal global" in text and "@g_kernel.arena = internal global" in text
     assert "@h_kernel.arena" not in text and "define i64 @h_kernel(" in text

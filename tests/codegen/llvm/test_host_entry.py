@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import tvm_ffi
 
-from tunesmith.codegen.llvm.host_entry import dlpack_dtype, emit_entry
+from tunesmith.codegen.cpu.entry_points import dlpack_dtype
+from tunesmith.codegen.llvm.host_entry import emit_entry
 from tunesmith.runtime.checker.param_spec import ParamSpec
 from tunesmith.runtime.module import CompiledFunction, Module
 from tunesmith.runtime.object_loader import load_object

@@ -7,8 +7,8 @@ import re
 import numpy as np
 import pytest
 
+from tunesmith.codegen.cpu.arena import STACK_BYTES
 from tunesmith.codegen.llvm.build import build, emit_text
-from tunesmith.codegen.llvm.kernel.function import STACK_BYTES
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.script.parser import parse
 from tunesmith.ir.target.target import Target

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tunesmith.codegen.cpu.store_groups import Tile, grouped_stores
 from tunesmith.codegen.llvm.build import build, emit_text
-from tunesmith.codegen.llvm.kernel.store_groups import Tile, grouped_stores
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Var, poly

@@ -31,13 +31,14 @@ _KEYWORDS = frozenset(
 Spec = Sequence[Any]
 
 
-def c_header(program: dict[str, Any], constants: NamedArrays, beside: str | None = None) -> str:
+def c_header(program: dict[str, Any], constants: NamedArrays, beside: str | None = None, loads: bool = False) -> str:
     """The text of the header.
 
     Args:
         program: program of an executable of kind "aot".
         constants: constants of the executable.
         beside: name of the parameter file, if the parameters are not in the library.
+        loads: whether the code has functions that read the parameter file.
     """
     name, upper = program["name"], program["name"].upper()
     run = f"{name}_run" if beside is None else f"{name}_run_with"
@@ -64,6 +65,7 @@ def c_header(program: dict[str, Any], constants: NamedArrays, beside: str | None
             "",
             *[line for struct in structs for line in struct],
             *_statuses(name, upper),
+            *(_loaders(name) if loads else []),
             *_functions(name, upper, run, beside),
             "#ifdef __cplusplus",
             "}",
@@ -132,6 +134,22 @@ def _statuses(name: str, upper: str) -> list[str]:
         f"    {upper}_NO_MEMORY = 3,    /* no memory for intermediate tensors: outputs may have been written in part */",
         f"    {upper}_FORKED = 4        /* the process was forked from one that had run the model on several threads */",
         "};",
+        "",
+    ]
+
+
+def _loaders(name: str) -> list[str]:
+    return [
+        *_comment(
+            [
+                f"Reads the parameter file at `path` into memory for {name}_run_with.  NULL if it cannot be read, is not the file that was",
+                "written with this code, or there is no memory.",
+            ]
+        ),
+        f"const void *{name}_load_parameters(const char *path);",
+        "",
+        *_comment([f"Frees what {name}_load_parameters gave."]),
+        f"void {name}_free_parameters(const void *parameters);",
         "",
     ]
 

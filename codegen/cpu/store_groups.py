@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tunesmith.codegen.llvm.kernel.masks import active_lanes
+from tunesmith.codegen.cpu.active_lanes import active_lanes
 from tunesmith.ir.buffer import TILE_SCOPE, Buffer, BufferLoad
 from tunesmith.ir.expr import Call
 from tunesmith.ir.intrinsics import TILE_PRODUCTS

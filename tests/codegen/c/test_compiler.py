@@ -1,0 +1,121 @@
+"""The C compiler of a machine: how it is found, what it is told about the processor, what is said when it fails."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tunesmith.codegen.c import compiler
+from tunesmith.codegen.c.compiler import CCompiler, compile_c, find_compiler, processor_flags, target_flags
+from tunesmith.ir.target.target import Target
+from tunesmith.runtime.elf_symbols import read_symbols
+from tunesmith.support.errors import BuildError
+
+X86 = Target("c -mcpu=x86-64-v3 -num-cores=2")
+ARM = Target("c -mcpu=neoverse-n1 -mtriple=aarch64-linux-gnu -num-cores=2")
+GCC, CLANG = CCompiler(("gcc",), False), CCompiler(("clang",), True)
+needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+
+
+@pytest.fixture(autouse=True)
+def no_memory_of_compilers() -> Iterator[None]:
+    """Find the compiler again in each test."""
+    compiler._found.cache_clear()
+    yield
+    compiler._found.cache_clear()
+
+
+def program(folder: Path, name: str, text: str) -> Path:
+    """An executable script."""
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_the_variable_cc_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = program(tmp_path, "mine", "echo '#define __GNUC__ 13'")
+    monkeypatch.setenv("CC", f"{path} -pipe")
+    assert find_compiler() == CCompiler((str(path), "-pipe"), False)
+    program(tmp_path, "mine", "echo '#define __GNUC__ 4'; echo '#define __clang__ 1'; echo '#define __clang_major__ 17'")
+    compiler._found.cache_clear()
+    assert find_compiler().is_clang
+
+
+def test_the_path_is_searched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program(tmp_path, "clang", "echo '#define __clang__ 1'; echo '#define __clang_major__ 17'")
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_compiler() == CCompiler((str(tmp_path / "clang"),), True)
+    program(tmp_path, "cc", "echo '#define __GNUC__ 12'")
+    compiler._found.cache_clear()
+    assert find_compiler() == CCompiler((str(tmp_path / "cc"),), False)
+
+
+def test_zig_is_the_last_choice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if name == "ziglang" else None)
+    assert find_compiler().command[1:] == ("-m", "ziglang", "cc")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    compiler._found.cache_clear()
+    with pytest.raises(BuildError, match=r"no C compiler found: .* Install one:  apt install gcc .* or  pip install 'tunesmith\[link\]'"):
+        find_compiler()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("echo '#define __GNUC__ 9'", "is GCC 9; the vector extensions need version 12"),
+        ("echo '#define __clang__ 1'; echo '#define __clang_major__ 6'", "is Clang 6; the vector extensions need version 12"),
+        ("echo '#define __TINYC__ 927'", "is neither GCC nor Clang; the vector extensions need"),
+        ("exit 1", "is neither GCC nor Clang"),
+    ],
+)
+def test_unsuitable_compilers_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, message: str) -> None:
+    monkeypatch.setenv("CC", str(program(tmp_path, "cc", text)))
+    with pytest.raises(BuildError, match=message):
+        find_compiler()
+
+
+def test_a_missing_program_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "/no/such/cc")
+    with pytest.raises(BuildError, match="CC is '/no/such/cc', which is no program on PATH. Set it to a C compiler, or unset it"):
+        find_compiler()
+
+
+def test_flags_follow_from_the_target() -> None:
+    assert processor_flags(X86) == ["-march=x86-64-v3"]
+    wide = Target("c -mcpu=skylake-avx512 -mattr=-avx512dq,+avx512vnni -num-cores=2")
+    assert processor_flags(wide) == ["-march=skylake-avx512", "-mavx512vnni", "-mno-avx512dq", "-mprefer-vector-width=512"]
+    assert processor_flags(ARM) == ["-mcpu=neoverse-n1"]
+    assert target_flags(X86, GCC) == ["-march=x86-64-v3"]
+    assert target_flags(ARM, CLANG) == ["--target=aarch64-linux-gnu", "-mcpu=neoverse-n1"]
+    with pytest.raises(BuildError, match="compiles for this machine only, not for c -mcpu=neoverse-n1.* Set CC to Clang, or to zig"):
+        target_flags(ARM, GCC)
+
+
+@needs_compiler
+def test_compiled_text_is_a_movable_object() -> None:
+    data = compile_c("int twice(int x) { return 2 * x; }", X86, "twice")
+    symbols = read_symbols(data)
+    assert symbols.movable and symbols.defined == ("twice",) and not symbols.needed
+    assert compile_c("int twice(int x) { return 2 * x; }", X86, "twice") == data
+
+
+@needs_compiler
+def test_errors_of_the_compiler_are_told_with_the_functions() -> None:
+    with pytest.raises(BuildError, match=r"(?s)broken: .* failed for c -mcpu=x86-64-v3 .*error: .*undeclared"):
+        compile_c("int f(void) { return x; }", X86, "broken")
+
+
+def test_a_compiler_that_hangs_is_stopped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = program(tmp_path, "cc", 'case "$*" in *-dM*) echo "#define __GNUC__ 12";; *) exec sleep 60;; esac')
+    monkeypatch.setenv("CC", str(path))
+    monkeypatch.setattr(compiler, "_SECONDS", 0.5)
+    with pytest.raises(BuildError, match="f: the C compiler failed: .*timed out"):
+        compile_c("", X86, "f")
