@@ -47,7 +47,7 @@ class Artifact:
     Attributes:
         data: relocatable object bytes.
         functions: names of the compiled functions.  Functions that pack constants also have a packed form, see `code`.
-        target: the target, as JSON.
+        target: the identity of the target, as JSON, and its host if one was given.
         facts: measurements of the compiler, for records (sizes, times in seconds).
         packed: packed forms by function name: the symbol, and the packs that make the copies.
         sizes: see `Code`; for artifacts of one function with dynamic shapes that is called with these sizes only.

@@ -10,7 +10,7 @@ import struct
 from dataclasses import dataclass
 from mmap import mmap
 
-from tunesmith.support.errors import RunError
+from tunesmith.support.errors import OtherMachineError, RunError
 
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
@@ -60,8 +60,11 @@ def read_symbols(data: bytes | mmap, what: str = "the object") -> ElfSymbols:
         data: the whole file; large files are best memory-mapped.
         what: name of the file in error messages.
     Raises:
+        OtherMachineError: the bytes are an object or library of macOS.
         RunError: the bytes are not an ELF file of this kind, or are damaged.
     """
+    if data[:4] == b"\xcf\xfa\xed\xfe":
+        raise OtherMachineError(f"{what} is a Mach-O file, for macOS. Compile for Linux, for example with -mtriple=aarch64-linux-gnu")
     if data[:6] != b"\x7fELF\x02\x01":
         raise RunError(f"{what} is not a 64-bit little-endian ELF file (it starts with {data[:4]!r}). Build it for this machine")
     try:

@@ -19,6 +19,7 @@ from tunesmith.runtime.checker.argument_checker import CHECKERS, checker_text
 from tunesmith.runtime.elf_stubs import with_space_for_stubs
 from tunesmith.runtime.elf_symbols import OBJECT, ElfSymbols, read_symbols
 from tunesmith.runtime.ffi import tvm_ffi
+from tunesmith.runtime.generic_code import generic_object
 from tunesmith.runtime.processor import check_processor
 from tunesmith.runtime.thread_support import STARTED, STATE, SUPPORT, support_text
 from tunesmith.runtime.threads import add_support, is_openmp_symbol, openmp_address
@@ -86,20 +87,15 @@ def load_object(data: bytes) -> LoadedObject:
 
 
 @cache
-def checker_object() -> bytes:
-    """The argument checker that all entry points call, compiled for the generic processor of this architecture."""
-    return _compiled(checker_text())
+def checker_object(machine: str | None = None) -> bytes:
+    """The argument checker that all entry points call, compiled for the generic processor of a machine, by default of this one."""
+    return generic_object(checker_text(), machine, opt=1)
 
 
 @cache
-def thread_support_object() -> bytes:
-    """The thread-count functions called by parallel loops, for linking into an object or library."""
-    return _compiled(support_text())
-
-
-def _compiled(text: str) -> bytes:
-    machine = _target().create_target_machine(reloc="pic", codemodel="small", opt=1)
-    return bytes(machine.emit_object(llvm.parse_assembly(text)))
+def thread_support_object(machine: str | None = None) -> bytes:
+    """The thread-count functions called by parallel loops, for linking into an object or library of a machine, by default of this one."""
+    return generic_object(support_text(), machine, opt=1)
 
 
 @cache
@@ -139,7 +135,7 @@ def _bound(name: str) -> bool:
     if name in CHECKERS:
         address = _checker().address(name)
     elif name in SUPPORT:
-        address = _permanent(STATE, lambda: _compiled(support_text(""))).address(name)
+        address = _permanent(STATE, lambda: generic_object(support_text(""), opt=1)).address(name)
     elif is_openmp_symbol(name):
         address = openmp_address(name)
     else:

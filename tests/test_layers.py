@@ -37,7 +37,7 @@ BOUNDARY: dict[str, tuple[str, ...]] = {
     "numpy": ("*",),
     "ml_dtypes": ("runtime/arrays.py",),
     "filelock": ("support/json_lines.py",),
-    "llvmlite": ("codegen/llvm/*", "codegen/vector_vm/*", "codegen/cuda/*", "runtime/object_loader.py"),
+    "llvmlite": ("codegen/llvm/*", "codegen/vector_vm/*", "codegen/cuda/*", "runtime/object_loader.py", "runtime/generic_code.py"),
     "tvm_ffi": ("runtime/*", "codegen/*"),
     "pandas": ("measure/*", "datasets/*", "costmodel/*", "search/*", f"{FACADE}/*", "experiments/*"),
     "pyarrow": ("measure/*", "datasets/*", "costmodel/*", "experiments/*"),

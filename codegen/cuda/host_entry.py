@@ -17,7 +17,7 @@ from itertools import accumulate
 from tunesmith.codegen.cpu.entry_points import begin_entry
 from tunesmith.codegen.cuda.host_launcher import CALL, launcher_text
 from tunesmith.codegen.llvm.compile import compile_object
-from tunesmith.codegen.llvm.host import generic_options
+from tunesmith.codegen.llvm.host import LlvmOptions, generic_options
 from tunesmith.codegen.llvm.host_entry import emit_signature
 from tunesmith.runtime.device.array import ALIGNMENT
 from tunesmith.runtime.device.program import DeviceFunction, DeviceProgram
@@ -27,13 +27,16 @@ _APART = 256
 """Alignment of each workspace in bytes, as in CUDA allocations."""
 
 
-def compile_entries(program: DeviceProgram) -> bytes:
+def compile_entries(program: DeviceProgram, options: LlvmOptions | None = None) -> bytes:
     """An object with a CUDA program and an entry point for each of its functions; equal programs give equal bytes.
 
+    Args:
+        program: of kind cuda.
+        options: of the host's processor; by default those of the generic processor of this machine.
     Raises:
         BuildError: the program is for another kind of device, a name is not an identifier, or two functions have the same name.
     """
-    return compile_object(emit_cuda_entries(program), generic_options())
+    return compile_object(emit_cuda_entries(program), options or generic_options())
 
 
 def emit_cuda_entries(program: DeviceProgram) -> str:

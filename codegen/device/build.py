@@ -80,7 +80,8 @@ def build(funcs: Functions, target: Target, pipeline: Pipeline = GPU) -> Artifac
         code, resources = compiled.cubin, compiled.resources
         facts |= {"nvrtc_s": time.perf_counter() - emitted, "object_bytes": float(len(code)), **_resource_facts(source, resources)}
     program = DeviceProgram(target.base, arch, code, source.functions, resources)
-    return Artifact(program.to_bytes(), tuple([f.name for f in source.functions]), target.to_json(), facts)
+    described = target.to_json() | ({"host": target.host.to_json()} if target.has_host else {})
+    return Artifact(program.to_bytes(), tuple([f.name for f in source.functions]), described, facts)
 
 
 def device_source(funcs: Functions, target: Target, pipeline: Pipeline = GPU) -> DeviceSource:

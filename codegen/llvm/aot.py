@@ -18,8 +18,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import llvmlite.binding as llvm
-
 from tunesmith.codegen.cpu.model import aot_program, check_complete
 from tunesmith.codegen.llvm.compile import compile_object
 from tunesmith.codegen.llvm.host import llvm_options
@@ -40,6 +38,7 @@ from tunesmith.runtime.executor.aot_executor import (
 )
 from tunesmith.runtime.executor.bound_program import ARENA, CONSTANT, COPY, INPUT
 from tunesmith.runtime.executor.executable import NamedArrays, container_size, payload_offset, table
+from tunesmith.runtime.generic_code import generic_object
 from tunesmith.runtime.thread_support import FORKED as REFUSED_FORKED
 from tunesmith.support import dtype as dt
 
@@ -215,27 +214,28 @@ class _Run:
         return f"%v{self._values}"
 
 
-def front_inside(name: str, constants: str) -> bytes:
-    """An object that defines `<name>_run` for a library with the parameters at the symbol `constants`."""
-    return _compiled(f"""
+def front_inside(name: str, constants: str, machine: str) -> bytes:
+    """An object that defines `<name>_run` for a library of a machine with the parameters at the symbol `constants`."""
+    text = f"""
 @"{constants}" = external constant i8
 declare i32 @"{name}{RUN_WITH}"(ptr, ptr, ptr, ptr)
 define i32 @"{name}_run"(ptr %inputs, ptr %outputs, ptr %workspace) nounwind {{
   %status = tail call i32 @"{name}{RUN_WITH}"(ptr @"{constants}", ptr %inputs, ptr %outputs, ptr %workspace)
   ret i32 %status
 }}
-""")
+"""
+    return generic_object(text, machine)
 
 
-def front_beside(name: str, head: bytes) -> bytes:
-    """An object that defines `<name>_parameters` for a library whose parameters are in the file that starts with `head`.
+def front_beside(name: str, head: bytes, machine: str) -> bytes:
+    """An object that defines `<name>_parameters` for a library of a machine whose parameters are in the file that starts with `head`.
 
     `const void *<name>_parameters(const void *file, size_t size)` returns the parameters in the bytes of the file; NULL if they belong to
     another model or are truncated.  The head contains the digest of the file, which is compared, not recomputed.
     """
-    text = "".join(f"\\{byte:02x}" for byte in head)
-    return _compiled(f"""
-@head = private constant [{len(head)} x i8] c"{text}"
+    known = "".join(f"\\{byte:02x}" for byte in head)
+    text = f"""
+@head = private constant [{len(head)} x i8] c"{known}"
 declare i32 @memcmp(ptr, ptr, i64)
 define ptr @"{name}_parameters"(ptr %file, i64 %size) nounwind {{
   %some = icmp ne ptr %file, null
@@ -252,12 +252,5 @@ accept:
 refuse:
   ret ptr null
 }}
-""")
-
-
-def _compiled(text: str) -> bytes:
-    """Compile for the generic CPU of this machine's architecture."""
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    machine = llvm.Target.from_default_triple().create_target_machine(reloc="pic", codemodel="small")
-    return bytes(machine.emit_object(llvm.parse_assembly(text)))
+"""
+    return generic_object(text, machine)

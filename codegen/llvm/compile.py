@@ -6,14 +6,16 @@ same speed as O3 in a tenth of the compile time (docs/design/002-llvm.md).
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import Any
 
 import llvmlite.binding as llvm
 
 from tunesmith.codegen.llvm.host import LlvmOptions
+from tunesmith.runtime.c_abi import with_extensions
 from tunesmith.runtime.threads import load_openmp
-from tunesmith.support.errors import InternalError
+from tunesmith.support.errors import BuildError, InternalError
 
 
 @cache
@@ -42,10 +44,22 @@ def _machine(options: LlvmOptions) -> Any:
     return target.create_target_machine(cpu=options.cpu, features=options.features, opt=2, reloc="pic", codemodel="small")
 
 
+def _check_half(text: str, options: LlvmOptions) -> None:
+    """Refuse float16 on RISC-V processors without conversions: LLVM would call functions that libraries of Linux do not have."""
+    if options.triple.startswith("riscv") and "zfh" not in options.features and _HALF.search(text):
+        raise BuildError(
+            f"float16 needs instructions that {options.cpu} lacks: compute in float32, or add -mattr=+zfhmin if the processor has them"
+        )
+
+
+_HALF = re.compile(r"\bhalf\b")
+
+
 def _optimised(text: str, options: LlvmOptions) -> tuple[Any, Any]:
+    _check_half(text, options)
     machine = _machine(options)
     try:
-        module = llvm.parse_assembly(text)
+        module = llvm.parse_assembly(with_extensions(text, options.triple))
     except RuntimeError as e:
         raise InternalError(f"generated LLVM IR does not parse: {e}\n{text[:4000]}") from None
     module.triple = options.triple
@@ -64,6 +78,7 @@ def compile_object(text: str, options: LlvmOptions) -> bytes:
         text: LLVM IR.
         options: triple, cpu and features, from `codegen.llvm.host.llvm_options(target)`.
     Raises:
+        BuildError: float16 on a RISC-V processor without it.
         InternalError: the text is not valid IR.
     """
     module, machine = _optimised(text, options)

@@ -1,4 +1,4 @@
-"""Link objects into a shared library that TVM-FFI loads without tunesmith.
+"""Link objects of this machine or of another one into a shared library that TVM-FFI loads without tunesmith.
 
 A library may contain a whole model: the program and constants of an executable are included unchanged, for `runtime.module.load_module`.
 
@@ -10,24 +10,21 @@ everything that differs between runs.
 from __future__ import annotations
 
 import contextlib
-import importlib.util
-import shutil
-import subprocess
-import sys
+import platform
 from collections.abc import Iterator, Sequence
 from os import PathLike, fspath
 from pathlib import Path
 
-import llvmlite.binding as llvm
-
 from tunesmith.codegen.cpu.c_header import c_header
 from tunesmith.codegen.llvm.aot import front_beside, front_inside
 from tunesmith.codegen.llvm.data_object import DataSymbol, write_data_object
+from tunesmith.codegen.llvm.link import link
 from tunesmith.runtime.checker.argument_checker import CHECKERS
-from tunesmith.runtime.elf_symbols import read_symbols
+from tunesmith.runtime.elf_symbols import ElfSymbols, read_symbols
 from tunesmith.runtime.executor.aot_executor import AotExecutor, program_name
 from tunesmith.runtime.executor.executable import HEAD_BYTES, Executable, Piece, payload_of
 from tunesmith.runtime.executor.model_library import CONSTANTS, PROGRAM, library_program, parameters_path, write_parameters
+from tunesmith.runtime.generic_code import generic_object
 from tunesmith.runtime.object_loader import checker_object, thread_support_object
 from tunesmith.runtime.thread_support import SUPPORT
 from tunesmith.runtime.threads import is_openmp_symbol
@@ -35,9 +32,6 @@ from tunesmith.support import atomic_file
 from tunesmith.support.errors import BuildError, RunError
 from tunesmith.support.temporary_folder import temporary_folder
 
-_FLAGS = ("-Bsymbolic", "--build-id=none", "--hash-style=gnu", "-z,noexecstack", "-z,nodelete", "-z,text", "-z,now", "--as-needed")
-"""now: a missing symbol is an error at load time, instead of aborting the process at the first call.  nodelete: if the library could be
-unloaded at exit, libgomp would be unloaded too, while its idle workers still execute it."""
 PARAMETERS = ("inside", "beside")
 """Where the constants of a model are stored."""
 _SYSTEM = ("libm.so.6", "libc.so.6")
@@ -55,7 +49,7 @@ def export_library(
 ) -> Path:
     """Link ELF objects, compiled as position-independent code, into one shared library.
 
-    Linkers are tried in this order: `ld`, `cc`, and the linker in the package `ziglang`.
+    The library is for the machine of its objects; `codegen.llvm.link` finds a linker for it.
 
     Args:
         path: path of the library; an existing file is replaced atomically and keeps its permissions.  Links are followed.
@@ -76,7 +70,7 @@ def export_library(
     if executable is not None:
         objects = [*objects, *[o for o in (executable.data, *executable.objects) if o is not None]]
     if not objects and executable is not None and executable.device_programs:
-        objects = [_stand_in([])]
+        objects = [_stand_in([], platform.machine())]
     if not objects:
         why = "there are no objects to link" if executable is None else "the model calls no function, and so has no code"
         raise BuildError(f"cannot export {target}: {why}")
@@ -85,7 +79,9 @@ def export_library(
     native = executable if executable is not None and executable.kind == AotExecutor.kind else None
     heading = _heading(target, native, header, parameters_path(target).name if parameters == "beside" else None)
     libraries = () if executable is None else executable.libraries + (_SYSTEM if native else ())
-    needed = {symbol for i, data in enumerate(objects) for symbol in _needed(data, f"object {i}")}
+    read = [_symbols(data, f"object {i}") for i, data in enumerate(objects)]
+    machine = _one_machine(target, read)
+    needed = {symbol for symbols in read for symbol in symbols.needed}
     with _writing(target), temporary_folder(".tunesmith-", place.parent) as folder:
         inputs = []
         for i, data in enumerate(objects):
@@ -93,25 +89,25 @@ def export_library(
             (folder / inputs[-1]).write_bytes(data)
         if needed.intersection(CHECKERS):
             inputs.append("checker.o")
-            (folder / inputs[-1]).write_bytes(checker_object())
-        openmp = sorted(filter(is_openmp_symbol, needed | _write_thread_support(folder, needed, inputs)))
+            (folder / inputs[-1]).write_bytes(checker_object(machine))
+        openmp = sorted(filter(is_openmp_symbol, needed | _write_thread_support(folder, needed, inputs, machine)))
         if openmp:
             # A stub gives the same library on every machine, and needs no libgomp there.
-            (folder / "openmp.o").write_bytes(_stand_in(openmp))
-            _link(target, folder, ["-soname=libgomp.so.1"], ["openmp.o"], "libgomp.so.1")
+            (folder / "openmp.o").write_bytes(_stand_in(openmp, machine))
+            link(folder, machine, ["-soname=libgomp.so.1"], ["openmp.o"], "libgomp.so.1", shown=target)
             inputs.append("libgomp.so.1")
         for i, name in enumerate(libraries):
             # Listed as needed even if the stub defines nothing; the loader reuses a loaded library by its name.
-            (folder / f"empty{i}.o").write_bytes(_stand_in([]))
-            _link(target, folder, [f"-soname={name}"], [f"empty{i}.o"], f"library{i}.so")
+            (folder / f"empty{i}.o").write_bytes(_stand_in([], machine))
+            link(folder, machine, [f"-soname={name}"], [f"empty{i}.o"], f"library{i}.so", shown=target)
             inputs += ["--no-as-needed", f"library{i}.so", "--as-needed"]
         if executable is not None:
             _write_model(folder, target, executable, objects[-1], parameters)
             inputs.append("model.o")
         if native is not None:
-            _write_front(folder, native, parameters)
+            _write_front(folder, native, parameters, machine)
             inputs.append("front.o")
-        _link(target, folder, [f"-soname={target.name}"] if native else [], inputs, "library.so")
+        link(folder, machine, [f"-soname={target.name}"] if native else [], inputs, "library.so", shown=target)
         if beside is not None and (folder / "parameters").exists():
             atomic_file.put(folder / "parameters", beside)
         _write_heading(heading)
@@ -143,11 +139,12 @@ def export_object(path: str | PathLike[str], executable: Executable, header: str
     with _writing(target), temporary_folder(".tunesmith-", place.parent) as folder:
         inputs = ["code.o", "front.o", "constants.o"]
         (folder / "code.o").write_bytes(executable.data)
-        _write_thread_support(folder, set(_needed(executable.data, "the model")), inputs)
-        (folder / "front.o").write_bytes(front_inside(name, f"{name}_constants"))
+        symbols = _symbols(executable.data, "the model")
+        _write_thread_support(folder, set(symbols.needed), inputs, symbols.machine)
+        (folder / "front.o").write_bytes(front_inside(name, f"{name}_constants", symbols.machine))
         with open(Path(folder, "constants.o"), "wb") as file:
             write_data_object(file, [DataSymbol(f"{name}_constants", pieces, size)], executable.data)
-        _link(target, folder, [], inputs, "model.o", "-r")
+        link(folder, symbols.machine, [], inputs, "model.o", shown=target, mode="-r")
         _write_heading(heading)
         atomic_file.put(folder / "model.o", place)
     return target
@@ -198,25 +195,25 @@ def _write_heading(heading: tuple[Path, str] | None) -> None:
             raise BuildError(f"cannot write the C header {path}: {error.strerror}") from error
 
 
-def _write_front(folder: Path, native: Executable, parameters: str) -> None:
+def _write_front(folder: Path, native: Executable, parameters: str, machine: str) -> None:
     """Write the object `front.o` with the functions that C programs call."""
     name = program_name(native.program)
     if parameters == "inside":
-        made = front_inside(name, CONSTANTS)
+        made = front_inside(name, CONSTANTS, machine)
     else:
         with open(folder / "parameters", "rb") as file:
-            made = front_beside(name, file.read(HEAD_BYTES))
+            made = front_beside(name, file.read(HEAD_BYTES), machine)
     (folder / "front.o").write_bytes(made)
 
 
-def _write_thread_support(folder: Path, needed: set[str], inputs: list[str]) -> set[str]:
+def _write_thread_support(folder: Path, needed: set[str], inputs: list[str], machine: str) -> set[str]:
     """Write the object `threads.o` and append it to the inputs, if one of its symbols is needed; returns the symbols it needs."""
     if not needed.intersection(SUPPORT):
         return set()
-    made = thread_support_object()
+    made = thread_support_object(machine)
     (folder / "threads.o").write_bytes(made)
     inputs.append("threads.o")
-    return set(_needed(made, "the thread support"))
+    return set(_symbols(made, "the thread support").needed)
 
 
 def _inside(target: Path, executable: Executable) -> tuple[list[Piece], int]:
@@ -244,57 +241,24 @@ def _write_model(folder: Path, target: Path, executable: Executable, like: bytes
         write_data_object(file, symbols, like)
 
 
-def linkers() -> dict[str, list[str]]:
-    """The linkers of this machine, best first: name for error messages, and start of the command line."""
-    found = {}
-    for name in ("ld", "cc"):
-        program = shutil.which(name)
-        if program:
-            found[name] = [program]
-    if importlib.util.find_spec("ziglang") is not None:
-        found["ziglang"] = [sys.executable, "-m", "ziglang", "ld.lld"]
-    return found
-
-
-def _needed(data: bytes, what: str) -> tuple[str, ...]:
+def _symbols(data: bytes, what: str) -> ElfSymbols:
     try:
         symbols = read_symbols(data, what)
     except RunError as error:
         raise BuildError(f"cannot export: {error}") from error
     if not symbols.movable:
         raise BuildError(f'cannot export: {what} is not position-independent. Compile it with reloc="pic"')
-    return symbols.needed
+    return symbols
 
 
-def _stand_in(symbols: Sequence[str]) -> bytes:
+def _one_machine(target: Path, read: Sequence[ElfSymbols]) -> str:
+    """The machine of all objects.  Raises BuildError if they are of several."""
+    machines = list(dict.fromkeys(symbols.machine for symbols in read))
+    if len(machines) > 1:
+        raise BuildError(f"cannot export {target}: its objects are for several machines, {', '.join(machines)}. Compile all for one target")
+    return machines[0]
+
+
+def _stand_in(symbols: Sequence[str], machine: str) -> bytes:
     """A stub object that defines the symbols as empty functions."""
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    text = "\n".join(f"define void @{symbol}() {{\n  ret void\n}}" for symbol in symbols)
-    machine = llvm.Target.from_default_triple().create_target_machine(reloc="pic", codemodel="small")
-    return bytes(machine.emit_object(llvm.parse_assembly(text)))
-
-
-def _link(target: Path, folder: Path, flags: list[str], inputs: list[str], output: str, mode: str = "-shared") -> None:
-    """Run the first linker that succeeds; mode -r makes a relocatable object."""
-    tried = []
-    for name, start in linkers().items():
-        words = [f"-Wl,{word}" if name == "cc" and word.startswith("--") else word for word in inputs]
-        command = [*start, mode, *_spelled(name, [*(_FLAGS if mode == "-shared" else ()), *flags]), "-o", output, *words]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace", check=False)
-        if done.returncode == 0:
-            return
-        tried.append(f"{' '.join(command)}\n    {(done.stderr or done.stdout).strip() or f'exit status {done.returncode}'}")
-    if not tried:
-        raise BuildError(
-            f"cannot link {target}: neither `ld` nor `cc` is on PATH, nor is ziglang installed. "
-            "Install one:  apt install binutils  or  pip install 'tunesmith[link]'"
-        )
-    raise BuildError(f"cannot link {target}. Tried:\n  " + "\n  ".join(tried))
-
-
-def _spelled(linker: str, flags: Sequence[str]) -> list[str]:
-    """Linker flags in the syntax of the program: a compiler driver forwards them, and adds libraries, which is disabled here."""
-    if linker == "cc":
-        return ["-nostdlib", *(f"-Wl,{flag}" for flag in flags)]
-    return [word for flag in flags for word in flag.split(",")]
+    return generic_object("\n".join(f"define void @{symbol}() {{\n  ret void\n}}" for symbol in symbols), machine)

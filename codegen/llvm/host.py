@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from platform import machine as this_machine
 
 import llvmlite.binding as llvm
 
+from tunesmith.ir.target.architectures import architecture
 from tunesmith.ir.target.detect import detect_host
 from tunesmith.ir.target.target import Target
+from tunesmith.runtime.generic_code import generic_features, generic_triple
 from tunesmith.support.errors import BuildError
 
 
@@ -31,12 +34,14 @@ def llvm_options(target: Target) -> LlvmOptions:
     flags = sorted(filter(None, target.mattr.split(",")), key=lambda flag: flag[0] == "-")
     if "-neon" in flags:  # LLVM keeps SVE without NEON, and then aborts on vectors of constant length
         flags.append("-sve")
+    if architecture(target.mtriple) == "riscv64":  # its generic processor has no instruction set but the integers
+        flags = [*[f"+{name}" for name in sorted(target.features)], *flags]
     return LlvmOptions(target.mtriple, target.mcpu, ",".join(flags))
 
 
-def generic_options() -> LlvmOptions:
-    """LLVM options of the generic CPU of this machine's architecture."""
-    return LlvmOptions(str(llvm.get_default_triple()), "", "")
+def generic_options(machine: str | None = None) -> LlvmOptions:
+    """LLVM options of the generic CPU of a machine, named as in `platform.machine()`; of this one by default."""
+    return LlvmOptions(generic_triple(machine), "", generic_features(machine or this_machine()))
 
 
 @cache
@@ -63,7 +68,7 @@ def check_runs_here(target: Target) -> None:
         BuildError: the target has another architecture, or CPU features that this machine lacks.
     """
     host = detect_host()
-    arch = "aarch64" if target.mtriple.startswith(("aarch64", "arm64")) else "x86_64"
+    arch = architecture(target.mtriple)
     if arch != host.arch:
         raise BuildError(
             f"code for {target} cannot run here: it is {arch}, this machine is {host.arch}. Run it on its machine, or use Target.detect()."

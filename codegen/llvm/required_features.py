@@ -11,7 +11,7 @@ from tunesmith.support.tile_permission import ARCH_PRCTL, REQUEST_PERMISSION, TI
 
 
 def required_features(target: Target, features: Collection[str]) -> list[str]:
-    """Definitions in LLVM IR: the symbol that lists the instruction sets of x86 that the code may use, and the features that it does use;
+    """Definitions in LLVM IR: the symbol that lists the instruction sets that the code may use, and the features that it does use;
     with tile registers also a function that asks for the permission.
 
     Args:

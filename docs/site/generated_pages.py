@@ -395,7 +395,7 @@ def targets() -> Lines:
         "# Targets",
         "",
         "A target is text such as `llvm -mcpu=znver5 -num-cores=2`, a tag such as `nvidia/h200`, or JSON; see",
-        f"{link('tunesmith.ir.target.target.Target')}.",
+        f"{link('tunesmith.ir.target.target.Target')}, and [the guide](../targets.md).",
         "",
         "## Backends",
         "",
@@ -404,10 +404,17 @@ def targets() -> Lines:
     out += documented("tunesmith.codegen.backends.backend.Backend")
     out += ["## Attributes", "", "Identity attributes key records; the others are facts that guide choices.", ""]
     rows = [
-        [anchored(a.flag, a.name), a.type.__name__, codes(a.kinds) if a.kinds != KINDS else "all", "yes" if a.identity else "", a.doc]
+        [
+            anchored(a.flag, a.name),
+            a.type.__name__,
+            codes(a.kinds) if a.kinds != KINDS else "all",
+            "yes" if a.identity else "",
+            a.doc,
+            a.unit,
+        ]
         for a in ATTRIBUTES.values()
     ]
-    out += table(["attribute", "type", "kinds", "identity", "meaning"], rows)
+    out += table(["attribute", "type", "kinds", "identity", "meaning", "unit"], rows)
     out += [f"TVM's spellings are accepted, too: {', '.join([f'`{a}` for `{b}`' for a, b in ALIASES.items()])}.", ""]
     out += [
         "## Tags and processors",

@@ -13,10 +13,9 @@ from tunesmith.graph.ir.node import Binding, CallFunction, Constant, Operand, Re
 from tunesmith.graph.passes.place_functions import target_of
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.function import IRModule, PrimFunc
-from tunesmith.ir.interpreter import interpret
 from tunesmith.ir.target.target import Target
 from tunesmith.lower.hoist_constant_packing import HoistedPacking, hoist_constant_packing
-from tunesmith.runtime.arrays import aligned, empty, in_float32, nbytes, placed, typed
+from tunesmith.runtime.arrays import aligned, empty, nbytes, placed, typed
 from tunesmith.runtime.module import Module
 from tunesmith.support.errors import BuildError
 
@@ -24,7 +23,7 @@ from tunesmith.support.errors import BuildError
 def pack_constants(mod: IRModule, target: Target) -> IRModule:
     """Pass packed copies to calls of scheduled functions that pack constants, and remove the packing from the functions.
 
-    The copies are computed by compiled code if the target can run on this machine, else by the interpreter; the elements are equal.
+    The copies are computed now, by code for the target if this machine can run it, else by code for this machine.
     """
     hoisted = {name: parts for name, f in mod.items() if isinstance(f, PrimFunc) and (parts := hoist_constant_packing(f)) is not None}
     graphs = {name: f for name, f in mod.items() if isinstance(f, GraphFunc)}
@@ -77,7 +76,7 @@ class _Packer:
     """Run packing functions; results are cached by function and constant."""
 
     def __init__(self, packers: Sequence[PrimFunc], target: Target) -> None:
-        self._module = Module.from_object(build(packers, target).data) if _runs_here(target) else None
+        self._module = Module.from_object(build(packers, target if _runs_here(target) else Target.detect()).data)
         self._done: dict[tuple[str, str], Constant] = {}
         self._chunk, self._used = empty(0), 0
 
@@ -87,10 +86,7 @@ class _Packer:
             copy = packer.params[1]
             assert isinstance(copy, Buffer)
             out = typed(self._zeros([e.as_int() for e in copy.shape], copy.dtype), copy.dtype)
-            if self._module is not None:
-                self._module[packer.name](np.array(constant.data), out)
-            else:
-                out[...] = interpret.run(packer, [in_float32(constant.data)])[1]
+            self._module[packer.name](np.array(constant.data), out)
             self._done[key] = Constant(f"{constant.name}_packed", out)
         return self._done[key]
 

@@ -20,20 +20,63 @@ CPU_KINDS = ("llvm", "c")
 GPU_KINDS = ("cuda", "opencl")
 KINDS = CPU_KINDS + GPU_KINDS
 
-Value = int | float | str
+Value = bool | int | float | str
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """One attribute.
+
+    Attributes:
+        name: spelling in Python and JSON; in text `_` is written `-`.
+        type: bool, int, float or str.
+        kinds: the built-in target kinds that have it; empty for an attribute of a `TargetKind`.
+        identity: True if code or its legality depends on it, so that records with different values must not be mixed; False for facts
+            that only guide choices (cache sizes, measured rates).
+        doc: meaning.
+        unit: unit of a number, such as bytes or GB/s; empty for counts.
+        check: for strings, returns the canonical spelling or raises `TargetError`.
+        minimum: smallest legal number.
+        default: value in targets that do not give it, for an attribute of a `TargetKind`; None if each target must give it.
+    """
+
+    name: str
+    type: type[bool] | type[int] | type[float] | type[str]
+    kinds: tuple[str, ...] = ()
+    identity: bool = False
+    doc: str = ""
+    unit: str = ""
+    check: Callable[[str], str] | None = None
+    minimum: int = 1
+    default: Value | None = None
+
+    @property
+    def flag(self) -> str:
+        """Spelling in text: `-num-cores`."""
+        return "-" + self.name.replace("_", "-")
+
+    @property
+    def meaning(self) -> str:
+        """Meaning and unit."""
+        return f"{self.doc}, {self.unit}" if self.doc and self.unit else self.doc or self.unit
 
 
 @dataclass(frozen=True, slots=True)
 class TargetKind:
-    """A target kind based on a built-in one.
+    """A target kind besides the built-in ones.
 
     Attributes:
-        like: the built-in kind whose attributes, rules and code generator it uses.
+        like: the built-in kind whose attributes, rules and code generator it uses; empty for a kind with a backend of its own, which has
+            only the attributes below.  It may repeat built-in ones: `ATTRIBUTES["num_cores"]`.
         defaults: values of attributes that a target of this kind does not specify.
+        attributes: further attributes, which only this kind has.
+        keys: words for what a target of this kind is, the most specific first; those of the base kind follow (`Target.keys`).
     """
 
-    like: str
+    like: str = ""
     defaults: Mapping[str, Value] = field(default_factory=dict)
+    attributes: tuple[Attribute, ...] = ()
+    keys: tuple[str, ...] = ()
 
 
 TARGET_KINDS: Registry[TargetKind] = Registry("target kind", contract=instance_of(TargetKind))
@@ -43,42 +86,13 @@ TARGET_TAGS: Registry[Mapping[str, Value]] = Registry("target tag", contract=ins
 
 
 def base_kind(kind: str) -> str:
-    """The built-in kind that a known kind is based on."""
-    return kind if kind in KINDS else TARGET_KINDS.get(kind).like
+    """The built-in kind that a known kind is based on; the kind itself if it has no base."""
+    return kind if kind in KINDS else TARGET_KINDS.get(kind).like or kind
 
 
 def known_kinds() -> list[str]:
     """The names of all kinds."""
     return [*KINDS, *TARGET_KINDS]
-
-
-@dataclass(frozen=True, slots=True)
-class Attribute:
-    """One attribute.
-
-    Attributes:
-        name: spelling in Python and JSON; in text `_` is written `-`.
-        type: int, float or str.
-        kinds: the target kinds that have it.
-        identity: True if code or its legality depends on it, so that records with different values must not be mixed; False for facts
-            that only guide choices (cache sizes, measured rates).
-        doc: meaning and unit.
-        check: for strings, returns the canonical spelling or raises `TargetError`.
-        minimum: smallest legal number.
-    """
-
-    name: str
-    type: type[int] | type[float] | type[str]
-    kinds: tuple[str, ...]
-    identity: bool
-    doc: str
-    check: Callable[[str], str] | None = None
-    minimum: int = 1
-
-    @property
-    def flag(self) -> str:
-        """Spelling in text: `-num-cores`."""
-        return "-" + self.name.replace("_", "-")
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
@@ -140,28 +154,34 @@ def _attribute_list() -> list[Attribute]:
     rate = "GB/s"
     return [
         Attribute(
-            "mcpu", str, cpu, True, "processor name as LLVM spells it, or `native`", _matching(r"[A-Za-z0-9._-]+", "a processor name")
+            "mcpu", str, cpu, True, "processor name as LLVM spells it, or `native`", "", _matching(r"[A-Za-z0-9._-]+", "a processor name")
         ),
-        Attribute("mattr", str, cpu, True, "features added to or removed from the processor's: `+avx512fp16,-avx512vnni`", canonical_mattr),
+        Attribute(
+            "mattr", str, cpu, True, "features added to or removed from the processor's: `+avx512fp16,-avx512vnni`", "", canonical_mattr
+        ),
         Attribute(
             "mtriple",
             str,
             cpu,
             True,
             "LLVM triple",
+            "",
             _matching(r"[A-Za-z0-9_.]+(-[A-Za-z0-9_.]+){1,4}", "a triple like x86_64-unknown-linux-gnu"),
         ),
-        Attribute("arch", str, gpu, True, "GPU architecture: `sm_90`", _matching(r"[A-Za-z0-9_.-]+", "an architecture name like sm_90")),
+        Attribute(
+            "arch", str, gpu, True, "GPU architecture: `sm_90`", "", _matching(r"[A-Za-z0-9_.-]+", "an architecture name like sm_90")
+        ),
         Attribute(
             "model",
             str,
             gpu,
             True,
             "the card: `h200`; it sets size and rates",
+            "",
             _matching(r"[A-Za-z0-9_.-]+", "a card name like h200"),
         ),
         Attribute("num_cores", int, every, True, "threads of a parallel loop; on a GPU multiprocessors (compute units)"),
-        Attribute("vector_bits", int, cpu, True, "width of the widest vector register used, bits"),
+        Attribute("vector_bits", int, cpu, True, "width of the widest vector register used", "bits"),
         Attribute("vector_registers", int, cpu, False, "vector registers available to a kernel"),
         Attribute(
             "tile_structure",
@@ -169,43 +189,45 @@ def _attribute_list() -> list[Attribute]:
             cpu,
             False,
             "levels of the nest of a contraction, outermost first: `S` spatial loops, `R` reduction loops; the last is the register tile",
+            "",
             check_tile_structure,
         ),
-        Attribute("l1_bytes", int, cpu, False, "L1 data cache of a core, bytes"),
-        Attribute("l2_bytes", int, every, False, "L2 cache of a core (of the whole GPU), bytes"),
-        Attribute("l3_bytes", int, cpu, False, "last-level cache shared by cores, bytes; 0 if there is none", minimum=0),
-        Attribute("cache_line", int, every, False, "bytes"),
-        Attribute("clock_ghz", float, every, False, "sustained clock (GPU: boost clock), GHz"),
-        Attribute("peak_gflops_core", float, cpu, False, "float32 multiply-add peak of one core, GFLOP/s"),
-        Attribute("peak_gflops", float, every, False, "float32 multiply-add peak of all cores, GFLOP/s"),
+        Attribute("l1_bytes", int, cpu, False, "L1 data cache of a core", "bytes"),
+        Attribute("l2_bytes", int, every, False, "L2 cache of a core (of the whole GPU)", "bytes"),
+        Attribute("l3_bytes", int, cpu, False, "last-level cache shared by cores, 0 if there is none", "bytes", minimum=0),
+        Attribute("cache_line", int, every, False, "line of a cache", "bytes"),
+        Attribute("clock_ghz", float, every, False, "sustained clock (GPU: boost clock)", "GHz"),
+        Attribute("peak_gflops_core", float, cpu, False, "float32 multiply-add peak of one core", "GFLOP/s"),
+        Attribute("peak_gflops", float, every, False, "float32 multiply-add peak of all cores", "GFLOP/s"),
         Attribute(
             "tensor_rates",
             str,
             cpu,
             False,
-            "rates of dot-product instructions on one core, giga-operations a second: `vdpbf16ps=536,vpdpbusd=1072`",
+            "rates of dot-product instructions on one core: `vdpbf16ps=536,vpdpbusd=1072`",
+            "giga-operations a second",
             canonical_rates,
         ),
-        Attribute("tensor_gflops", float, gpu, False, "dense 16-bit matrix peak with float32 accumulation, GFLOP/s"),
-        Attribute("l2_gbs_core", float, cpu, False, f"L2 read bandwidth of one core alone, {rate}"),
-        Attribute("l2_gbs", float, every, False, f"L2 read bandwidth of all cores, {rate}"),
-        Attribute("l3_gbs_core", float, cpu, False, f"L3 read bandwidth of one core alone, {rate}"),
-        Attribute("l3_gbs", float, cpu, False, f"L3 read bandwidth of all cores, {rate}"),
-        Attribute("dram_gbs_core", float, cpu, False, f"memory read bandwidth of one core alone, {rate}"),
-        Attribute("dram_gbs", float, every, False, f"memory bandwidth of all cores, {rate}"),
-        Attribute("fork_join_us", float, cpu, False, "starting and joining a parallel region, microseconds"),
-        Attribute("launch_us", float, gpu, False, "launching a kernel, microseconds"),
+        Attribute("tensor_gflops", float, gpu, False, "dense 16-bit matrix peak with float32 accumulation", "GFLOP/s"),
+        Attribute("l2_gbs_core", float, cpu, False, "L2 read bandwidth of one core alone", rate),
+        Attribute("l2_gbs", float, every, False, "L2 read bandwidth of all cores", rate),
+        Attribute("l3_gbs_core", float, cpu, False, "L3 read bandwidth of one core alone", rate),
+        Attribute("l3_gbs", float, cpu, False, "L3 read bandwidth of all cores", rate),
+        Attribute("dram_gbs_core", float, cpu, False, "memory read bandwidth of one core alone", rate),
+        Attribute("dram_gbs", float, every, False, "memory bandwidth of all cores", rate),
+        Attribute("fork_join_us", float, cpu, False, "starting and joining a parallel region", "microseconds"),
+        Attribute("launch_us", float, gpu, False, "launching a kernel", "microseconds"),
         Attribute("max_threads_per_block", int, gpu, True, "threads of a block (work items of a group)"),
         Attribute("warp_size", int, gpu, True, "threads that execute in lockstep"),
-        Attribute("shared_memory_per_block", int, gpu, True, "shared (local) memory a block may use, opt-in included, bytes"),
-        Attribute("static_shared_memory_per_block", int, gpu, False, "shared memory without the opt-in, bytes"),
-        Attribute("shared_memory_per_sm", int, gpu, False, "shared memory of a multiprocessor, bytes"),
-        Attribute("shared_memory_reserved", int, gpu, False, "shared memory reserved per resident block, bytes", minimum=0),
+        Attribute("shared_memory_per_block", int, gpu, True, "shared (local) memory a block may use, opt-in included", "bytes"),
+        Attribute("static_shared_memory_per_block", int, gpu, False, "shared memory without the opt-in", "bytes"),
+        Attribute("shared_memory_per_sm", int, gpu, False, "shared memory of a multiprocessor", "bytes"),
+        Attribute("shared_memory_reserved", int, gpu, False, "shared memory reserved per resident block", "bytes", minimum=0),
         Attribute("max_threads_per_sm", int, gpu, False, "resident threads of a multiprocessor"),
         Attribute("max_blocks_per_sm", int, gpu, False, "resident blocks of a multiprocessor"),
         Attribute("registers_per_sm", int, gpu, False, "32-bit registers of a multiprocessor"),
         Attribute("registers_per_thread", int, gpu, False, "32-bit registers a thread may use"),
-        Attribute("memory_bytes", int, gpu, False, "device memory, bytes"),
+        Attribute("memory_bytes", int, gpu, False, "device memory", "bytes"),
     ]
 
 
@@ -216,17 +238,55 @@ ALIASES = {
     "thread_warp_size": "warp_size",
     "l2_cache_size_bytes": "l2_bytes",
     "max_num_threads": "max_threads_per_block",
+    "vector_width": "vector_bits",
 }
 """TVM's spellings of attributes."""
+
+RESERVED = (
+    *("kind", "tag", "tags", "kinds", "keys", "host", "libs", "features", "ignored", "key", "base", "current", "detect", "has_feature"),
+    *("has_host", "has_key", "is_cpu", "is_gpu", "from_json", "from_tag", "to_json", "tensor_rate", "vector_lanes", "warps_per_sm"),
+    "with_attributes",
+)
+"""Names of the parts and properties of a target (`target.Target`), which no attribute has."""
 
 ALL_CORE_RATES = ("peak_gflops", "l2_gbs", "l3_gbs", "dram_gbs", "fork_join_us")
 """Facts that are valid for one number of cores only."""
 
 
 def attributes_of(kind: str) -> list[Attribute]:
-    """The attributes of a kind, in schema order."""
+    """The attributes of a kind, in schema order; those that only it has come last."""
     base = base_kind(kind)
-    return [attribute for attribute in ATTRIBUTES.values() if base in attribute.kinds]
+    return [*[attribute for attribute in ATTRIBUTES.values() if base in attribute.kinds], *own_attributes(kind)]
+
+
+def own_attributes(kind: str) -> tuple[Attribute, ...]:
+    """The attributes that a registered kind adds to those of its base."""
+    return () if kind in KINDS else TARGET_KINDS.get(kind).attributes
+
+
+def own_defaults(kind: str, where: str) -> dict[str, Value]:
+    """The default values of the attributes that a registered kind adds; those that each target must give are missing.
+
+    Raises:
+        TargetError: an attribute has the name of another one, or a default is not a value of it.
+    """
+    found: dict[str, Value] = {}
+    base = base_kind(kind)
+    seen = {*RESERVED, *[a.name for a in ATTRIBUTES.values() if base in a.kinds]}
+    seen |= {alias for alias, name in ALIASES.items() if name in seen}
+    for a in own_attributes(kind):
+        if not re.fullmatch(r"[a-z][a-z0-9_]*", a.name) or a.name in seen:
+            raise TargetError(
+                f"{where}: the target kind {kind!r} declares the attribute {a.name!r}: names are lower-case words joined by `_`, and "
+                f"differ from those of {base} and of the properties of targets. Rename it."
+            )
+        seen.add(a.name)
+        if a.default is not None:
+            try:
+                found[a.name] = _convert(a, a.default)
+            except TargetError as error:
+                raise TargetError(f"{where}: the default of the attribute {a.name!r} of the target kind {kind!r}: {error}.") from None
+    return found
 
 
 def check_kind(kind: object, where: str) -> str:
@@ -234,7 +294,7 @@ def check_kind(kind: object, where: str) -> str:
     if not isinstance(kind, str) or (kind not in KINDS and kind not in TARGET_KINDS):
         known = known_kinds()
         raise TargetError(f"{where}: unknown target kind {kind!r}. Known kinds: {', '.join(known)}.{suggestion(str(kind), known)}")
-    if base_kind(kind) not in KINDS:
+    if base_kind(kind) not in (*KINDS, kind):
         raise TargetError(f"{where}: the target kind {kind!r} is based on {base_kind(kind)!r}, which is not one of {', '.join(KINDS)}.")
     return kind
 
@@ -254,12 +314,13 @@ def check_attributes(kind: str, given: Mapping[str, object], where: str) -> dict
         name = ALIASES.get(name, name)
         if name not in known:
             raise TargetError(_unknown(kind, spelled, name, list(known), where))
-        if name in checked:
-            raise TargetError(f"{where}: attribute {name!r} is given twice; keep one of them.")
         try:
-            checked[name] = _convert(known[name], value)
+            found = _convert(known[name], value)
         except TargetError as error:
-            raise TargetError(f"{where}: attribute {name!r} ({known[name].doc}): {error}.") from None
+            raise TargetError(f"{where}: attribute {name!r} ({known[name].meaning}): {error}.") from None
+        if checked.get(name, found) != found:
+            raise TargetError(f"{where}: attribute {name!r} is given twice; keep one of them.")
+        checked[name] = found
     return checked
 
 
@@ -278,12 +339,24 @@ def _convert(attribute: Attribute, value: object) -> Value:
         if not isinstance(value, str):
             raise TargetError(f"expected text, got {value!r}")
         return attribute.check(value) if attribute.check else value
+    if attribute.type is bool:
+        return _truth(value)
     number = _number(attribute, value)
     if number < attribute.minimum if attribute.type is int else number <= 0:
         raise TargetError(
             f"expected {'at least ' + str(attribute.minimum) if attribute.type is int else 'a positive number'}, got {value!r}"
         )
     return number
+
+
+def _truth(value: object) -> bool:
+    text = str(value).lower() if isinstance(value, (bool, str, int)) else ""
+    if text not in _TRUTHS:
+        raise TargetError(f"expected true or false, got {value!r}")
+    return _TRUTHS[text]
+
+
+_TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 
 
 def _number(attribute: Attribute, value: object) -> int | float:

@@ -17,7 +17,7 @@ class CpuModel:
     """One processor.
 
     Attributes:
-        arch: `x86_64` or `aarch64`.
+        arch: `x86_64`, `aarch64` or `riscv64`.
         vendor: vendor as the operating system spells it; empty for the generic levels.
         features: instruction sets that every such processor has.
         l1_bytes, l2_bytes: data caches of one core.
@@ -64,6 +64,11 @@ _IMPLIED: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("bf16", "dotprod", "i8mm"), ("neon",)),
     "sve": ("fullfp16", "neon"),
     "sve2": ("sve",),
+    "v": ("d", "zvl128b"),
+    "d": ("f",),
+    "zfhmin": ("f",),
+    "zvl256b": ("zvl128b",),
+    "zvl512b": ("zvl256b",),
 }
 """Features that a feature implies directly, as in LLVM, except that SVE does not imply NEON there: see `codegen.llvm.host.llvm_options`."""
 
@@ -92,6 +97,11 @@ _NEON = frozenset({"neon"})
 _N1 = _NEON | {"fullfp16", "dotprod"}
 _V1_ARM = _N1 | {"sve", "bf16", "i8mm"}
 _V2_ARM = _V1_ARM | {"sve2"}
+_M2 = _N1 | {"bf16", "i8mm"}
+_RV64GC = frozenset({"m", "a", "f", "d", "c"})
+_RVV128 = _RV64GC | {"v", "zvl128b", "zfhmin"}
+_RVV256 = _RVV128 | {"zvl256b"}
+_RVV512 = _RVV256 | {"zvl512b"}
 
 
 def _x86(
@@ -120,6 +130,10 @@ def _arm(
 ) -> CpuModel:
     # SVE registers are not counted: fixed-width vectors are lowered to the 128-bit NEON registers.
     return CpuModel("aarch64", "arm", features, *caches, line, pipes, 128, clock_ghz, parts)
+
+
+def _riscv(features: frozenset[str], caches: tuple[int, int, int], fma: tuple[int, int], clock_ghz: float) -> CpuModel:
+    return CpuModel("riscv64", "", features, *caches, 64, *fma, clock_ghz, ())
 
 
 # name: features, (L1d, L2, L3), (FMA pipes, their width), clock, identifiers
@@ -156,6 +170,18 @@ CPUS: dict[str, CpuModel] = {
     "neoverse-n2": _arm(_V2_ARM, (64 * KB, 1 * MB, 32 * MB), 64, 2, 2.8, (0x41, 0xD49, 0xD49)),
     "neoverse-v2": _arm(_V2_ARM, (64 * KB, 2 * MB, 36 * MB), 64, 4, 2.8, (0x41, 0xD4F, 0xD4F)),
     "apple-m1": _arm(_N1, (128 * KB, 12 * MB, 0), 128, 4, 3.2, (0x61, 0x22, 0x29)),
+    "apple-m2": _arm(_M2, (128 * KB, 16 * MB, 0), 128, 4, 3.5, (0x61, 0x32, 0x39)),
+    "cortex-a53": _arm(_NEON, (32 * KB, 512 * KB, 0), 64, 1, 1.4, (0x41, 0xD03, 0xD03)),
+    "cortex-a55": _arm(_N1, (32 * KB, 128 * KB, 1 * MB), 64, 1, 1.8, (0x41, 0xD05, 0xD05)),
+    "cortex-a57": _arm(_NEON, (32 * KB, 2 * MB, 0), 64, 2, 1.9, (0x41, 0xD07, 0xD07)),
+    "cortex-a72": _arm(_NEON, (32 * KB, 1 * MB, 0), 64, 2, 1.5, (0x41, 0xD08, 0xD08)),
+    "cortex-a76": _arm(_N1, (64 * KB, 512 * KB, 2 * MB), 64, 2, 2.4, (0x41, 0xD0B, 0xD0B)),
+    "cortex-a78": _arm(_N1, (64 * KB, 512 * KB, 4 * MB), 64, 2, 2.4, (0x41, 0xD41, 0xD41)),
+    "generic-rv64": _riscv(_RV64GC, (32 * KB, 512 * KB, 0), (1, 64), 1.5),
+    "sifive-u74": _riscv(_RV64GC, (32 * KB, 2 * MB, 0), (1, 64), 1.5),
+    "spacemit-x60": _riscv(_RVV256, (32 * KB, 512 * KB, 0), (1, 256), 1.6),
+    "sifive-p670": _riscv(_RVV128, (64 * KB, 512 * KB, 4 * MB), (2, 128), 2.4),
+    "sifive-x280": _riscv(_RVV512, (32 * KB, 512 * KB, 2 * MB), (1, 256), 1.5),
 }
 
 CPUINFO_FEATURES = {
@@ -193,10 +219,17 @@ def is_of_other_architecture(feature: str, arch: str) -> bool:
     return bool(having) and arch not in having
 
 
+def architecture_of(feature: str) -> str:
+    """An architecture whose processors have a feature; x86_64 if no row has it."""
+    return next((row.arch for row in CPUS.values() if feature in row.features), "x86_64")
+
+
 def vector_width(arch: str, features: frozenset[str]) -> tuple[int, int]:
     """(bits of the widest vector register, number of such registers) under an instruction set."""
     if arch == "aarch64":
         return 128, 32
+    if arch == "riscv64":  # without vector registers LLVM splits vectors into the scalar ones
+        return max([64, *[bits for bits in (128, 256, 512) if f"zvl{bits}b" in features]]), 32
     if "avx512f" in features:
         return 512, 32
     return (256, 16) if "avx" in features else (128, 16)
@@ -216,4 +249,4 @@ def best_match(arch: str, vendor: str, features: frozenset[str], family: int, mo
         return len(row.features), row.vendor == vendor and known, row.vendor == vendor
 
     usable = [name for name, row in CPUS.items() if row.arch == arch and row.vendor in ("", vendor) and row.features <= features]
-    return max(usable, key=rank) if usable else {"aarch64": "generic"}.get(arch, "x86-64")
+    return max(usable, key=rank) if usable else {"aarch64": "generic", "riscv64": "generic-rv64"}.get(arch, "x86-64")

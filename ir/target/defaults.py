@@ -6,13 +6,38 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from tunesmith.ir.target.attributes import CPU_KINDS, KINDS, TARGET_KINDS, TARGET_TAGS, TILE_STRUCTURE, Value, check_attributes, suggestion
-from tunesmith.ir.target.cpus import CPUS, CpuModel, implied, is_of_other_architecture, vector_width
+from tunesmith.ir.target.architectures import TRIPLE_ARCHITECTURES, architecture
+from tunesmith.ir.target.attributes import (
+    CPU_KINDS,
+    KINDS,
+    TARGET_KINDS,
+    TARGET_TAGS,
+    TILE_STRUCTURE,
+    Value,
+    check_attributes,
+    own_attributes,
+    own_defaults,
+    suggestion,
+)
+from tunesmith.ir.target.cpus import CPUS, CpuModel, architecture_of, implied, is_of_other_architecture, vector_width
 from tunesmith.ir.target.detect import detect_host, nvidia_gpus
 from tunesmith.ir.target.gpus import ARCHITECTURES, CARDS, L2_BYTES_PER_CLOCK, OPENCL_FLOOR, base_arch, card_of_driver_name
 from tunesmith.support.errors import TargetError
 
-TAGS: dict[str, dict[str, Value]] = {f"nvidia/{card}": {"kind": "cuda", "model": card} for card in CARDS}
+_PROCESSORS = {
+    "raspberry-pi/4b-aarch64": ("cortex-a72", 4),
+    "raspberry-pi/5-aarch64": ("cortex-a76", 4),
+    "aws/graviton2": ("neoverse-n1", 64),
+    "aws/graviton3": ("neoverse-v1", 64),
+    "aws/graviton4": ("neoverse-v2", 96),
+    "riscv/sifive-u74": ("sifive-u74", 4),
+    "riscv/bananapi-f3": ("spacemit-x60", 8),
+}
+"""Processor and number of cores by tag."""
+TAGS: dict[str, dict[str, Value]] = {
+    **{f"nvidia/{card}": {"kind": "cuda", "model": card} for card in CARDS},
+    **{tag: {"kind": "llvm", "mcpu": mcpu, "num_cores": cores} for tag, (mcpu, cores) in _PROCESSORS.items()},
+}
 """Built-in named targets; those of other distributions are in `attributes.TARGET_TAGS`."""
 
 LAUNCH_US = 4.0
@@ -48,13 +73,26 @@ def resolve(kind: str, given: Mapping[str, Value], where: str) -> Resolved:
         given: checked attributes.
         where: the target as the user wrote it, for messages.
     """
-    if kind not in KINDS:
-        made = TARGET_KINDS.get(kind)
-        defaults = check_attributes(made.like, made.defaults, f"{where}: defaults of the target kind {kind!r}")
-        kind, given = made.like, {**defaults, **given}
+    if kind in KINDS:
+        return _resolve_built_in(kind, dict(given), where)
+    made = TARGET_KINDS.get(kind)
+    names = {a.name for a in own_attributes(kind)}
+    own = {**own_defaults(kind, where), **{name: value for name, value in given.items() if name in names}}
+    missing = [f"{a.name} ({a.meaning})" for a in own_attributes(kind) if a.name not in own]
+    if missing:
+        raise TargetError(f"{where}: targets of kind {kind} must give {', '.join(missing)}.")
+    own_given = {name: value for name, value in given.items() if name in names}
+    if not made.like:
+        return Resolved(own, own_given, frozenset())
+    defaults = check_attributes(made.like, made.defaults, f"{where}: defaults of the target kind {kind!r}")
+    found = _resolve_built_in(made.like, {**defaults, **{n: v for n, v in given.items() if n not in names}}, where)
+    return Resolved({**found.values, **own}, {**found.given, **own_given}, found.features)
+
+
+def _resolve_built_in(kind: str, given: dict[str, Value], where: str) -> Resolved:
     if kind in CPU_KINDS:
-        return _resolve_cpu(dict(given), where)
-    return _resolve_cuda(dict(given), where) if kind == "cuda" else _resolve_opencl(dict(given))
+        return _resolve_cpu(given, where)
+    return _resolve_cuda(given, where) if kind == "cuda" else _resolve_opencl(given)
 
 
 def known_tags() -> list[str]:
@@ -68,9 +106,9 @@ def tagged(text: str) -> dict[str, Value] | None:
     The vendor of a built-in tag may be omitted, or the tag spelled as in TVM (`nvidia/geforce-rtx-4090`).
     """
     card = text.lower().removeprefix("nvidia/").removeprefix("nvidia-").removeprefix("geforce-")
-    tag = f"nvidia/{card}"
-    if tag in TAGS:
-        return TAGS[tag]
+    for tag in (f"nvidia/{card}", text):
+        if tag in TAGS:
+            return TAGS[tag]
     return dict(TARGET_TAGS.get(text)) if text in TARGET_TAGS else None
 
 
@@ -95,7 +133,7 @@ def _resolve_cpu(given: dict[str, Value], where: str) -> Resolved:
     foreign = sorted([f for f in features - row.features if is_of_other_architecture(f, row.arch)])
     if foreign:  # LLVM would end the process at the first instruction that it cannot select
         named = next((f for f in foreign if f"+{f}" in str(given["mattr"]).split(",")), foreign[0])
-        other = "x86_64" if row.arch == "aarch64" else "aarch64"
+        other = architecture_of(named)
         raise TargetError(f"{where}: mattr adds {named}, a feature of {other}, and mcpu {given['mcpu']!r} is {row.arch}.")
     bits, registers = vector_width(row.arch, features)
     _check_vector_bits(given, bits, where)
@@ -144,9 +182,11 @@ def _cpu_row(given: Mapping[str, Value], where: str) -> CpuModel:
             f"{where}: unknown mcpu {name!r}.{suggestion(name, CPUS)} Known: native, {', '.join(CPUS)}. "
             "For another processor that LLVM knows, add -mtriple=... and -vector-bits=..."
         )
-    if _triple_arch(str(given["mtriple"]), where) == "aarch64":
+    arch, bits = _triple_arch(str(given["mtriple"]), where), cast(int, given["vector_bits"])
+    if arch == "aarch64":
         return CPUS["generic"]
-    bits = cast(int, given["vector_bits"])
+    if arch == "riscv64":
+        return CPUS["sifive-x280" if bits >= 512 else "spacemit-x60" if bits >= 256 else "sifive-p670" if bits >= 128 else "generic-rv64"]
     return CPUS["x86-64-v4" if bits >= 512 else "x86-64-v3" if bits >= 256 else "x86-64"]
 
 
@@ -155,10 +195,10 @@ def _default_triple(name: str, row: CpuModel) -> str:
 
 
 def _triple_arch(triple: str, where: str) -> str:
-    found = {"x86_64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}.get(triple.split("-")[0])
-    if found is None:
-        raise TargetError(f"{where}: mtriple {triple!r} names an architecture that is not supported. Known: x86_64, aarch64, arm64.")
-    return found
+    if triple.split("-")[0] not in TRIPLE_ARCHITECTURES:
+        known = ", ".join(TRIPLE_ARCHITECTURES)
+        raise TargetError(f"{where}: mtriple {triple!r} names an architecture that is not supported. Known: {known}.")
+    return architecture(triple)
 
 
 def _with_mattr(features: frozenset[str], mattr: str) -> frozenset[str]:

@@ -18,7 +18,7 @@ from tunesmith.ir.target.cpus import CPUS, best_match, llvm_feature, vector_widt
 from tunesmith.support.tile_permission import request_tile_permission
 
 _SIZE_UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
-_MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
+_MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64", "riscv64": "riscv64"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class HostCpu:
     Attributes:
         mcpu: LLVM's name, chosen so that code for it runs here.
         model_name: the vendor's text, for display.
-        arch: `x86_64` or `aarch64`.
+        arch: `x86_64`, `aarch64` or `riscv64`.
         features: instruction sets present, spelled as LLVM does.
         cpus: logical processors in this process's affinity mask.
         num_cores: useful number of threads: physical cores in the mask, at most the control group's quota.

@@ -7,24 +7,27 @@ which guide choices.  Facts may be measured, with noise, without changing the id
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
+from contextvars import ContextVar
 from typing import Any
 
 from tunesmith.ir.target.attributes import (
     ALL_CORE_RATES,
     ATTRIBUTES,
     CPU_KINDS,
-    KINDS,
-    TARGET_KINDS,
+    GPU_KINDS,
     Value,
     attributes_of,
     base_kind,
     check_attributes,
     check_kind,
     known_kinds,
-    suggestion,
+    own_attributes,
 )
-from tunesmith.ir.target.defaults import known_tags, resolve, tagged
+from tunesmith.ir.target.defaults import known_tags, resolve
+from tunesmith.ir.target.keys import keys_of
+from tunesmith.ir.target.spec import Spec, read_spec, shown, tag_attributes
 from tunesmith.support import dtype
 from tunesmith.support.errors import TargetError
 
@@ -32,6 +35,8 @@ GPU_VECTOR_BITS = 128
 """Width of the widest load or store of a GPU thread, bits."""
 
 _NAMES = ("mcpu", "arch", "model")
+_CURRENT: ContextVar[tuple[Target, ...]] = ContextVar("tunesmith_target", default=())
+"""The targets of the `with` statements around, the innermost last."""
 
 
 class _NotApplicable(TargetError, AttributeError):
@@ -41,9 +46,13 @@ class _NotApplicable(TargetError, AttributeError):
 class Target:
     """The machine a program is compiled for.  Immutable; equal if every attribute is equal.
 
+    A target is also a context: inside of `with target:` it is the target of `compile`, `build`, `tune` and `bench` by default
+    (`Target.current`).
+
     Args:
         spec: text (`"llvm -mcpu=znver5 -num-cores=2"`), a tag (`"nvidia/h200"`, optionally followed by attributes), a mapping or JSON text
-            (`{"kind": "cuda", "arch": "sm_90"}`), or a target, which is copied.
+            (`{"kind": "cuda", "arch": "sm_90"}`), also of TVM, or a target, which is copied.
+        host: the CPU that the host code of a device is compiled for: a target or its specification.
 
     On a CPU target `mcpu` defaults to `native`, which is resolved immediately to this machine, cores and caches included, so that a stored
     target means the same on every machine.  A processor given by name takes its facts from a table and needs `num_cores`.  `cuda` without
@@ -53,13 +62,21 @@ class Target:
         TargetError: unknown kind, attribute, processor, architecture or tag, a bad value, or a missing `num_cores`.
     """
 
-    __slots__ = ("_given", "features", "kind", *ATTRIBUTES)
+    __slots__ = ("_given", "_host", "_own", "features", "ignored", "keys", "kind", "libs", *ATTRIBUTES)
 
     _given: dict[str, Value]
+    _own: dict[str, Value]
+    _host: Target | None
     kind: str
     """`llvm`, `c`, `cuda`, `opencl`, or a kind of `attributes.TARGET_KINDS`."""
     features: frozenset[str]
     """Instruction sets a code generator may use (LLVM's names); empty on GPUs."""
+    keys: tuple[str, ...]
+    """Words for what the target is, the most specific first, such as `arm_cpu`, `cpu`: those that were given, and those of the kind."""
+    libs: tuple[str, ...]
+    """External code generators that parts of models are offloaded to by default, such as `blas`."""
+    ignored: tuple[str, ...]
+    """Names of attributes of TVM that the specification had and that have no meaning here."""
 
     # `attributes` documents the meaning and unit of each attribute.
     mcpu: str
@@ -100,14 +117,72 @@ class Target:
     registers_per_thread: int
     memory_bytes: int
 
-    def __init__(self, spec: str | Mapping[str, object] | Target) -> None:
-        kind, given = (spec.kind, spec._given) if isinstance(spec, Target) else _parse(spec)
-        resolved = resolve(kind, given, _shown(spec))
-        object.__setattr__(self, "kind", kind)
-        object.__setattr__(self, "features", resolved.features)
-        object.__setattr__(self, "_given", resolved.given)
-        for name, value in resolved.values.items():
+    def __init__(self, spec: str | Mapping[str, object] | Target, host: str | Mapping[str, object] | Target | None = None) -> None:
+        self._fill(spec._spec(spec._given) if isinstance(spec, Target) else read_spec(spec), shown(spec), host)
+
+    def _fill(self, found: Spec, where: str, host: object = None) -> None:
+        """Set all attributes."""
+        resolved = resolve(found.kind, found.attributes, where)
+        own = {a.name for a in own_attributes(found.kind)}.difference(ATTRIBUTES)
+        for name, value in (
+            ("kind", found.kind),
+            ("features", resolved.features),
+            ("libs", found.libs),
+            ("ignored", found.ignored),
+            ("keys", keys_of(found.kind, found.keys, resolved.values)),
+            ("_given", resolved.given),
+            ("_own", {name: value for name, value in resolved.values.items() if name in own}),
+            ("_host", _host_of(found.kind, found.host if host is None else host, where)),
+            *[(name, value) for name, value in resolved.values.items() if name not in own],
+        ):
             object.__setattr__(self, name, value)
+
+    def _spec(self, attributes: Mapping[str, Value]) -> Spec:
+        """This target with other given attributes."""
+        return Spec(self.kind, dict(attributes), self.keys, self.libs, self._host, self.ignored)
+
+    @property
+    def host(self) -> Target:
+        """The CPU that host code is compiled for: the target itself if it is a CPU, else the given one, by default this machine."""
+        if self.is_cpu:
+            return self
+        return Target("llvm") if self._host is None else self._host
+
+    @property
+    def has_host(self) -> bool:
+        """Whether a host was given."""
+        return self._host is not None
+
+    def has_key(self, word: str) -> bool:
+        """Whether the target is of a sort: `target.has_key("arm_cpu")`."""
+        return word in self.keys
+
+    @classmethod
+    def current(cls) -> Target | None:
+        """The target of the innermost `with Target(...):` around, None without one.
+
+        Each thread and each asynchronous task has its own.
+        """
+        return _CURRENT.get()[-1] if _CURRENT.get() else None
+
+    @classmethod
+    def kinds(cls) -> tuple[str, ...]:
+        """The names of all kinds, registered ones included."""
+        return tuple(known_kinds())
+
+    @classmethod
+    def tags(cls) -> dict[str, dict[str, object]]:
+        """All tags, registered ones included, with their kinds and attributes."""
+        return {tag: tag_attributes(tag, "Target.tags") for tag in known_tags()}
+
+    def __enter__(self) -> Target:
+        """Make this the current target."""
+        _CURRENT.set((*_CURRENT.get(), self))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Make the target of the `with` statement around the current one."""
+        _CURRENT.set(_CURRENT.get()[:-1])
 
     def tensor_rate(self, instruction: str) -> float | None:
         """The rate of a dot-product instruction on one core, in giga-operations a second; None if it is not known."""
@@ -126,22 +201,31 @@ class Target:
     @classmethod
     def from_tag(cls, tag: str) -> Target:
         """A known card: `Target.from_tag("nvidia/h200")`."""
-        return cls(_tag_attributes(tag, "Target.from_tag"))
+        return cls(tag_attributes(tag, "Target.from_tag"))
 
     @classmethod
     def from_json(cls, data: Mapping[str, object]) -> Target:
         """The target written by `to_json`."""
         return cls(data)
 
-    def to_json(self, *, facts: bool = False) -> dict[str, Value]:
+    def to_json(self, *, facts: bool = False) -> dict[str, Any]:
         """The target as JSON data with sorted keys.
 
         Args:
-            facts: False for the identity only, as stored in records and databases; True for every attribute, measured rates included, so
-                that another process can reproduce exactly this target.
+            facts: False for the identity only, as stored in records and databases; True for every attribute, measured rates included, and
+                keys, libraries and the given host, so that another process can reproduce exactly this target.
         """
-        shown = {a.name: self._value(a.name) for a in attributes_of(self.kind) if facts or a.identity}
-        return dict(sorted({"kind": self.kind, **{name: value for name, value in shown.items() if value != ""}}.items()))
+        found = {a.name: self._value(a.name) for a in attributes_of(self.kind) if facts or a.identity}
+        more: dict[str, Any] = {}
+        if facts:
+            known = keys_of(self.kind, (), {name: self._value(name) for name in found})
+            more = {
+                "keys": [word for word in self.keys if word not in known],
+                "libs": list(self.libs),
+                "host": self._host and self._host.to_json(facts=True),
+            }
+        entries = {"kind": self.kind, **{name: value for name, value in found.items() if value != ""}}
+        return dict(sorted({**entries, **{name: value for name, value in more.items() if value}}.items()))
 
     @property
     def key(self) -> str:
@@ -151,20 +235,25 @@ class Target:
     def with_attributes(self, **changes: Value) -> Target:
         """This target with some attributes changed and all derived attributes recomputed.
 
-        A change of the processor keeps only the number of threads; a change of the number of threads drops the measured rates of all cores,
-        which are valid for the old number.
+        A change of the processor keeps only the number of threads and the attributes that only this kind has; a change of the number of
+        threads drops the measured rates of all cores, which are valid for the old number.
         """
         checked = check_attributes(self.kind, changes, f"Target.with_attributes on {self}")
         retained = self._given
         if any(name in _NAMES and value != getattr(self, name) for name, value in checked.items()):
-            retained = {"num_cores": self.num_cores} if self.is_cpu else {}
+            own = {a.name for a in own_attributes(self.kind)}
+            retained = {name: value for name, value in retained.items() if name in own}
+            retained |= {"num_cores": self.num_cores} if self.is_cpu else {}
         elif self.is_cpu and checked.get("num_cores", self.num_cores) != self.num_cores:
             retained = {name: value for name, value in retained.items() if name not in ALL_CORE_RATES}
-        return Target({"kind": self.kind, **retained, **checked})
+        made = Target.__new__(Target)
+        made._fill(self._spec({**retained, **checked}), f"Target.with_attributes on {self}")
+        return made
 
     @property
     def base(self) -> str:
-        """The built-in kind: the kind itself, or the one it is based on.  It selects the code generator."""
+        """The built-in kind: the kind itself, or the one it is based on, or the kind itself if it has no base.  It selects the code
+        generator."""
         return base_kind(self.kind)
 
     @property
@@ -175,7 +264,7 @@ class Target:
     @property
     def is_gpu(self) -> bool:
         """True for `cuda`, `opencl` and kinds based on them: loops are bound to blocks and threads."""
-        return not self.is_cpu
+        return self.base in GPU_KINDS
 
     @property
     def warps_per_sm(self) -> int:
@@ -192,14 +281,16 @@ class Target:
         return name in self.features
 
     def _value(self, name: str) -> Value:
-        value: Value = object.__getattribute__(self, name)
+        value: Value = self._own[name] if name in self._own else object.__getattribute__(self, name)
         return value
 
     def _facts(self) -> tuple[object, ...]:
-        return (self.kind, *(self._value(attribute.name) for attribute in attributes_of(self.kind)))
+        return (self.kind, self.keys, self.libs, self._host, *(self._value(attribute.name) for attribute in attributes_of(self.kind)))
 
     def __getattr__(self, name: str) -> Any:
         # Called only if normal attribute access fails: for an attribute of another kind, or an unknown one.
+        if not name.startswith("_") and name in self._own:
+            return self._own[name]
         if name not in ATTRIBUTES:
             raise AttributeError(f"'Target' object has no attribute {name!r}")
         kinds = ", ".join(ATTRIBUTES[name].kinds)
@@ -219,15 +310,17 @@ class Target:
 
     def __str__(self) -> str:
         """The shortest text that parses back to the same identity."""
-        identity = {name: value for name, value in self.to_json().items() if name != "kind"}
-        always = ("mcpu", "num_cores") if self.is_cpu else ("arch", "model")
+        own = own_attributes(self.kind)
+        needed = {a.name: self._value(a.name) for a in own if a.default is None}
+        identity = {**{name: value for name, value in self.to_json().items() if name != "kind"}, **needed}
+        always = [*(("mcpu", "num_cores") if self.is_cpu else ("arch", "model")), *[a.name for a in own]]
         named = {name: identity[name] for name in always if name in identity}
         try:
             implied = resolve(self.kind, named, "").values
         except TargetError:
             implied = {}  # a processor or card outside the tables implies no attributes
-        shown = [a for a in attributes_of(self.kind) if a.name in identity and (a.name in named or identity[a.name] != implied.get(a.name))]
-        return " ".join([self.kind, *(f"{attribute.flag}={identity[attribute.name]}" for attribute in shown)])
+        given = [a for a in attributes_of(self.kind) if a.name in identity and (a.name in named or identity[a.name] != implied.get(a.name))]
+        return " ".join([self.kind, *(f"{a.flag}={_text(identity[a.name])}" for a in given)])
 
     def __repr__(self) -> str:
         return f"Target({str(self)!r})"
@@ -236,63 +329,19 @@ class Target:
         return Target, (self.to_json(facts=True),)
 
 
-def _shown(spec: object) -> str:
-    """The target as the user wrote it, for messages."""
-    return f"target {str(spec)!r}"
-
-
-def _parse(spec: str | Mapping[str, object]) -> tuple[str, dict[str, Value]]:
-    """Kind and checked attributes of a text or mapping."""
-    where = _shown(spec)
-    data: object = spec
-    if isinstance(spec, str):
-        data = _parse_json(spec, where) if spec.lstrip().startswith("{") else _split_text(spec, where)
-    if not isinstance(data, Mapping):
-        raise TargetError(f"{where}: expected text or a mapping, got {type(data).__name__}.")
-    given = {str(name): value for name, value in data.items()}
-    if "tag" in given:
-        given = {**_tag_attributes(str(given.pop("tag")), where), **given}
-    if "kind" not in given:
-        raise TargetError(f"{where}: `kind` is missing. Known kinds: {', '.join(known_kinds())}.")
-    kind = check_kind(given.pop("kind"), where)
-    return kind, check_attributes(kind, given, where)
-
-
-def _tag_attributes(tag: str, where: str) -> dict[str, Value]:
-    found = tagged(tag)
-    if found is None:
-        raise TargetError(f"{where}: unknown tag {tag!r}. Known tags: {', '.join(known_tags())}.{suggestion(tag, known_tags())}")
+def _host_of(kind: str, host: object, where: str) -> Target | None:
+    """The host of a device.  TargetError if it is no CPU."""
+    if host is None or base_kind(kind) in CPU_KINDS:
+        return None
+    if not isinstance(host, (str, Mapping, Target)):
+        raise TargetError(f"{where}: host: expected a target, its text or a mapping, got {type(host).__name__}.")
+    found = Target(host)
+    if not found.is_cpu:
+        raise TargetError(f"{where}: host: code of the host is for a CPU, and {found} is none. Give one such as llvm.")
     return found
 
 
-def _parse_json(text: str, where: str) -> object:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise TargetError(f"{where}: not valid JSON ({error}).") from None
-
-
-def _split_text(text: str, where: str) -> dict[str, Value]:
-    """`kind -name=value ...` or `tag -name=value ...` as a mapping."""
-    head, *flags = text.split() or [""]
-    if head in KINDS or head in TARGET_KINDS:
-        found: dict[str, Value] = {"kind": head}
-    elif tagged(head) is not None:
-        found = dict(_tag_attributes(head, where))
-    else:
-        kinds, tags = known_kinds(), known_tags()
-        raise TargetError(
-            f"{where}: unknown target kind or tag {head!r}.{suggestion(head, [*kinds, *tags])} "
-            f"Known kinds: {', '.join(kinds)}. Known tags: {', '.join(tags)}."
-        )
-    stated = set()
-    for flag in flags:
-        name, equals, value = flag.lstrip("-").partition("=")
-        if not flag.startswith("-") or not equals or not value:
-            raise TargetError(f"{where}: expected attributes like -num-cores=2, got {flag!r}.")
-        name = name.replace("-", "_")
-        if name in stated:
-            raise TargetError(f"{where}: attribute {name!r} is given twice; keep one of them.")
-        stated.add(name)
-        found[name] = value
-    return found
+def _text(value: Value) -> str:
+    """The value as text, which the constructor reads; with blanks it is quoted."""
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return shlex.quote(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 from tunesmith.codegen.external_blas import Blas, Dense, dense_object, dense_text, find_blas
-from tunesmith.codegen.llvm import export as llvm_export
+from tunesmith.codegen.llvm import link
 from tunesmith.driver.compile import compile as compile_
 from tunesmith.driver.compile_model import CompiledModel, compile_model
 from tunesmith.graph.ir import interpret
@@ -205,10 +206,10 @@ def test_llvm_ir_of_a_dense_layer() -> None:
 
 @pytest.mark.parametrize("linker", ["ld", "cc", "ziglang"])
 def test_every_linker_lists_the_library(blas: Blas, tmp_path: Path, linker: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = llvm_export.linkers()
+    found = link.linkers(platform.machine())
     if linker not in found:
         pytest.skip(f"{linker} is not installed")
-    monkeypatch.setattr(llvm_export, "linkers", lambda: {linker: found[linker]})
+    monkeypatch.setattr(link, "linkers", lambda machine: {linker: found[linker]})
     made = compiled(module(lambda b: b.matmul(b.input("x", (4, 4)), b.input("w", (4, 4)))))
     library = made.export_library(tmp_path / "model.so")
     assert blas.soname in read_symbols(library.read_bytes()).libraries

@@ -19,7 +19,7 @@ from tunesmith.driver.compile_records import compile_records
 from tunesmith.driver.compiled import CompiledModule, CompiledProgram
 from tunesmith.driver.workloads import WorkloadLike, find_module
 from tunesmith.graph.ir.function import GraphFunc
-from tunesmith.graph.offload.external_codegen import Codegen
+from tunesmith.graph.offload.external_codegen import EXTERNAL_CODEGENS, Codegen
 from tunesmith.graph.passes.to_mixed_precision import Precision, with_precision
 from tunesmith.graph.tuning.apply_records import ApplyRecords, Coverage
 from tunesmith.ir.analysis.out_of_bounds import check_out_of_bounds
@@ -60,7 +60,7 @@ def compile(
     records: Records | None = None,
     strict: bool = False,
     executor: str | None = None,
-    offload: Sequence[Codegen] = (),
+    offload: Sequence[Codegen] | None = None,
     name: str | None = None,
     bounds_check: bool = False,
     precision: Precision | None = None,
@@ -75,7 +75,7 @@ def compile(
     records: Records | None = None,
     strict: bool = False,
     executor: str | None = None,
-    offload: Sequence[Codegen] = (),
+    offload: Sequence[Codegen] | None = None,
     name: str | None = None,
     bounds_check: bool = False,
     precision: Precision | None = None,
@@ -88,7 +88,8 @@ def compile(
         mod: a model, which is a module with the graph function `main` (`from_torch`, `from_onnx`), or a PrimFunc, a module of them, an
             operator's text (`"matmul(m=512,n=512,k=512)"`), `"path.py:function"`, a list of tensors (inputs and then outputs), or a
             Schedule.
-        target: target of the code; by default this machine.  A GPU is first accessed when a function is called.
+        target: target of the code; by default that of the `with target:` around, else this machine.  A GPU is first accessed when a
+            function is called.
         records: the log, or a list of logs.
             A function without a usable record (applied, verified, lowered and built) gets the schedule that the analytic model predicts
             to be fastest, reported in `coverage`; on GPUs a default schedule.  Programs that are scheduled already are compiled as they
@@ -96,7 +97,8 @@ def compile(
         strict: refuse functions without a record; unreadable lines of a log are a warning.
         executor: for a model: "graph" for static shapes, "vm" for all; by default the first that supports it.  "aot", for static
             shapes, emits one C function for the whole model.
-        offload: for a model: external code generators of the operators that they support, such as ("blas",).
+        offload: for a model: external code generators of the operators that they support, such as ("blas",); by default those of
+            `target.libs`.
         name: for a model with executor="aot": prefix of its C function names; by default "model".
         bounds_check: check every index at run time, on CPUs: an access out of bounds raises RunError, with the buffer, the index and the
             extent, and is not executed.  The same holds for an out-of-range index of a model, which is otherwise clamped (reads) or
@@ -131,6 +133,7 @@ def compile(
         if bounds_check and executor == "aot":
             raise UserError('bounds_check=True raises errors in Python, and executor="aot" makes a C function: take executor="graph"')
         database = None if records is None else open_records(records)
+        libs = _libraries(target) if offload is None else offload
         make = partial(
             compile_model,
             module,
@@ -138,7 +141,7 @@ def compile(
             database,
             strict,
             executor,
-            offload=offload,
+            offload=libs,
             name=name or "model",
             error_growth=growth,
             place=placed,
@@ -184,7 +187,7 @@ def build(func: PrimFunc | IRModule | Schedule, target: str | Target | None = No
 
     Args:
         func: a function, a module or a Schedule.
-        target: target of the code; by default this machine.
+        target: target of the code; by default that of the `with target:` around, else this machine.
         bounds_check: check every index at run time: see `compile`.
     Raises:
         BuildError: a function cannot be compiled for the target.
@@ -204,13 +207,22 @@ def build(func: PrimFunc | IRModule | Schedule, target: str | Target | None = No
 
 
 def as_target(target: str | Target | None) -> Target:
-    """Parse a target; None is this machine, and a device kind alone is its first device."""
+    """Parse a target; None is that of the `with` statement around, else this machine, and a device kind alone is its first device."""
     if target is None:
-        return Target.detect()
+        return Target.current() or Target.detect()
     if isinstance(target, Target):
         return target
     named = Target(target)
     return backend_of(named).detect(named.base) if target == named.base else named
+
+
+def _libraries(target: Target) -> tuple[str, ...]:
+    """The external code generators that the target names.  UserError if there is no such one."""
+    for name in target.libs:
+        if name not in EXTERNAL_CODEGENS:
+            known = ", ".join(EXTERNAL_CODEGENS)
+            raise UserError(f"the target has libs={name}, for which there is no external code generator. There are: {known}")
+    return target.libs
 
 
 def open_records(records: Records) -> Database:

@@ -39,19 +39,21 @@ from tunesmith.measure.calibration.cpu import machine_rates
 from tunesmith.measure.records.database import Database
 from tunesmith.runtime.executor.aot_executor import program_name
 from tunesmith.runtime.executor.executable import Executable
+from tunesmith.runtime.executor.executor import Executor
+from tunesmith.runtime.executor.refused_executor import RefusedExecutor
 from tunesmith.runtime.model import Model
 from tunesmith.runtime.module import load_executable
 from tunesmith.schedule.state import ERROR_GROWTH
 from tunesmith.search.analytic_schedule import untuned_choice
 from tunesmith.support.arguments import as_count
-from tunesmith.support.errors import BuildError, RecordError, RunError, UserError
+from tunesmith.support.errors import BuildError, OtherMachineError, RecordError, RunError, UserError
 
 EMITTERS = {"graph": emit_graph_program, "vm": emit_vm_program, "aot": emit_graph_program}
 """Emitters from a module in lowered form to a program, by kind of executor; the "aot" program is compiled with the functions."""
 
 
 class CompiledModel(Model, CompiledProgram):
-    """A model compiled in this process.
+    """A model compiled in this process.  One for another machine can be exported; calls raise OtherMachineError.
 
     Attributes:
         executor: runs the executable.
@@ -70,7 +72,7 @@ class CompiledModel(Model, CompiledProgram):
         unscheduled: IRModule,
         lowering: Pipeline,
     ) -> None:
-        super().__init__(load_executable(executable))
+        super().__init__(_executor(executable))
         self.executable = executable
         self.coverage = coverage
         self.module = module
@@ -155,6 +157,14 @@ class CompiledModel(Model, CompiledProgram):
         program, constants = emit_graph_program(self.module)
         name = program_name(self.executable.program)
         return export(folder, functions, program, constants, name, self.target, self._lowering, parameters)
+
+
+def _executor(executable: Executable) -> Executor:
+    """The executor; for a model of another machine, one that refuses to run it."""
+    try:
+        return load_executable(executable)
+    except OtherMachineError as error:
+        return RefusedExecutor(executable, str(error))
 
 
 def compile_model(

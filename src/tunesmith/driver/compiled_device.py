@@ -14,6 +14,7 @@ from tunesmith.codegen.device.export import export_device_library
 from tunesmith.driver.compiled import CompiledModule
 from tunesmith.graph.tuning.apply_records import Coverage
 from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.target.target import Target
 from tunesmith.runtime.device.module import DeviceModule
 from tunesmith.runtime.device.program import DeviceProgram
 
@@ -37,12 +38,14 @@ class CompiledDeviceModule(DeviceModule, CompiledModule):
     def export_library(self, path: str | PathLike[str]) -> Path:
         """Write a shared library that `load_module` loads, with or without tunesmith installed; returns the path.
 
-        Its functions take GPU tensors and run on the current stream of torch, or on the stream set in TVM-FFI.
+        Its functions take GPU tensors and run on the current stream of torch, or on the stream set in TVM-FFI.  It is for the host of the
+        target (`Target.host`), by default for any processor of this machine's architecture.
 
         Raises:
             BuildError: the target is not CUDA (`save` supports all targets), or the library cannot be linked or written.
         """
-        return export_device_library(path, self.program)
+        target = Target.from_json(self.artifact.target)
+        return export_device_library(path, self.program, target.host if target.has_host else None)
 
 
 def load_device(

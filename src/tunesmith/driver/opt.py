@@ -116,7 +116,7 @@ def opt(program: Program, passes: AnyPass | Sequence[AnyPass], target: str | Tar
         passes: passes in order, as text ("simplify,version_loops{most=8}"), or a pass, a pipeline, or a list of texts, passes and
             pipelines; `cpu`, `cpu_checked`, `gpu` and `graph` stand for the passes of these pipelines, and `path.py:name` for a pass or a
             pipeline of a file.
-        target: what is compiled for; by default this machine.
+        target: what is compiled for; by default the current target, else this machine.
     Raises:
         UserError: there is no such program, pass or option, or a pass needs a later stage than the program is in.
         ScriptError: the text is no program.

@@ -155,7 +155,7 @@ def output_errors(reference: IRModule, model: IRModule, batches: Iterable[Batch]
     main, other = (_main(m, "output_errors takes two models") for m in (reference, model))
     if len(main.results) != len(other.results):
         raise UserError(f"the models have {len(main.results)} and {len(other.results)} results, which cannot be compared")
-    runs = [compile(m, target) for m in (reference, model)]
+    runs = [compile(m, target or Target.detect()) for m in (reference, model)]
     pairs: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in main.results]
     for batch in batches:
         expected, actual = (_results(run(*_arguments(batch))) for run in runs)
@@ -236,7 +236,7 @@ def _ranges(
 ) -> list[tuple[float, float]]:
     """The range of each observed value over all batches."""
     tapped = main.with_(body=Region(main.body.bindings, (*main.body.results, *observed)))
-    run = compile(mod.update({"main": tapped}), target)
+    run = compile(mod.update({"main": tapped}), target or Target.detect())
     low, high = np.full(len(observed), np.inf), np.full(len(observed), -np.inf)
     for n, batch in enumerate(batches):
         try:

@@ -118,7 +118,7 @@ def show_workload(
 
     Args:
         workload: one workload, in the forms that `tune` accepts.
-        target: target of the sketches; by default this machine.
+        target: target of the sketches; by default the current target, else this machine.
         space: list the sketches.
         script: print the unscheduled program.
         trace: print the steps of each sketch as Python, with free parameters.

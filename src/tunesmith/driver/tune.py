@@ -52,7 +52,7 @@ from tunesmith.search.task import Task
 from tunesmith.search.task_scheduler import TaskScheduler, TaskState, check_weight, make_allocator
 from tunesmith.search.tuner import Callback, Progress, Tuning
 from tunesmith.support.arguments import as_count, as_factor, refuse_keywords
-from tunesmith.support.errors import InternalError, TunesmithError, UserError
+from tunesmith.support.errors import BuildError, InternalError, TunesmithError, UserError
 from tunesmith.support.free_memory import return_free_memory
 from tunesmith.support.seeds import recorded_seed
 from tunesmith.support.user_code import described
@@ -78,7 +78,8 @@ def tune(
 
     Args:
         workloads: operators' texts, `"path.py:function"`, PrimFuncs, modules, lists of tensors.  Equal programs are measured once.
-        target: target of the programs; by default this machine.  Its rates are measured once and cached, unless a Target object is passed.
+        target: target of the programs; by default that of the `with target:` around, else this machine.  The rates of this machine are
+            measured once and cached, unless a Target object is given.
         log: file of records, read first and then appended to; `LOG.runs` beside it records the run.  None disables the log.
         budget: when the search ends; a number is the trials of each workload, by default 128.
         search: sampler, cost model, seed and the rest of the method; a name or a class is the sampler.
@@ -442,18 +443,30 @@ def _with_equal_programs(report: Report, tasks: Sequence[Task]) -> Report:
 def _target_here(target: str | Target | None) -> Target:
     if target is not None:
         check_kind(as_target(target))
-    if isinstance(target, Target):
-        check_runs_here(target)
-        return target
+    if isinstance(target, Target) or (target is None and Target.current() is not None):
+        given = as_target(target)
+        _check_measurable(given)
+        return given
     parsed = as_target(target)
-    check_runs_here(parsed)
+    _check_measurable(parsed)
     found: Target = backend_of(parsed).part("calibrated")(parsed)
     return found
 
 
+def _check_measurable(target: Target) -> None:
+    """Refuse a target whose candidates cannot be measured here.  Raises BuildError."""
+    try:
+        check_runs_here(target)
+    except BuildError as error:
+        raise BuildError(
+            f'{error} Candidates are measured where they run: tune on that machine, or with Ray workers on such machines (workers="ray"), '
+            "and pass the log to tunesmith.compile(..., target, records=log), which needs no such machine"
+        ) from error
+
+
 def _target_remote(target: str | Target | None) -> Target:
     """The target of remote runners, which reject other targets; only this machine can be calibrated here."""
-    named, here = Target.detect() if target is None else Target(target), Target.detect()
+    named, here = (Target.current() or Target.detect()) if target is None else Target(target), Target.detect()
     is_here = named.is_cpu and (named.mcpu, named.num_cores) == (here.mcpu, here.num_cores)
     return _target_here(target) if is_here else named
 

@@ -31,6 +31,7 @@ from tunesmith.runtime.executor.executable import Executable
 from tunesmith.runtime.object_loader import LoadedObject, load_object
 from tunesmith.runtime.processor import NEEDS
 from tunesmith.support.errors import BuildError, UserError
+from tunesmith.testing.small_models import tiny_classifier
 
 GUIDE = Path(__file__).resolve().parents[3] / "docs" / "models.md"
 MAIN = Path(__file__).with_name("aot_main.c")
@@ -39,21 +40,8 @@ SERIAL = Target(f"llvm -mcpu={TARGET.mcpu} -num-cores=1")
 C_WARNINGS = ["-Wall", "-Wextra", "-pedantic", "-Werror"]
 
 
-def model_module() -> IRModule:
-    """Scores of 10 classes for an image, and the best class: convolution, pooling, dense layer."""
-    rng = np.random.default_rng(0)
-    w, d, b = [0.1 * rng.standard_normal(shape).astype("float32") for shape in ((16, 3, 3, 3), (16 * 64, 10), (10,))]
-    g = GraphBuilder()
-    x = g.input("x", (1, 3, 16, 16))
-    h = g.relu(g.conv2d(x, g.constant(w, "w"), padding=(1, 1, 1, 1)))
-    pooled = g.max_pool2d(h, kernel=(2, 2), strides=(2, 2))
-    dense = g.add(g.matmul(g.reshape(pooled, shape=(1, 16 * 64)), g.constant(d, "d")), g.constant(b, "b"))
-    scores = g.softmax(dense, name="scores")
-    return IRModule({"main": g.finish(scores, g.argmax(scores, axis=1, name="class"))})
-
-
 def compiled(executor: str, target: Target = TARGET, name: str = "tiny") -> CompiledModel:
-    return compile_model(model_module(), target, executor=executor, untuned=default_schedule, name=name)
+    return compile_model(tiny_classifier(), target, executor=executor, untuned=default_schedule, name=name)
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,15 @@ from __future__ import annotations
 
 import ctypes
 import io
+import platform
 import subprocess
 from pathlib import Path
 
 import llvmlite.binding as llvm
 import pytest
 
+from tunesmith.codegen.llvm import link
 from tunesmith.codegen.llvm.data_object import PAGE, DataSymbol, write_data_object
-from tunesmith.codegen.llvm.export import linkers
 from tunesmith.runtime.elf_symbols import OBJECT, read_symbols
 
 
@@ -39,13 +40,18 @@ def test_symbols_and_bytes(like: bytes) -> None:
 
 @pytest.mark.parametrize("linker", ["ld", "cc", "ziglang"])
 def test_linkers_align_it_to_a_page(tmp_path: Path, like: bytes, linker: str) -> None:
-    if linker not in linkers():
+    found = link.linkers(platform.machine())
+    if linker not in found:
         pytest.skip(f"{linker} is not installed")
     body = bytes(range(256)) * 100
     Path(tmp_path, "data.o").write_bytes(written([DataSymbol("head", [b"tiny"], 4), DataSymbol("body", [body], len(body))], like))
     flags = ["-nostdlib"] if linker == "cc" else []
     done = subprocess.run(
-        [*linkers()[linker], "-shared", *flags, "-o", "data.so", "data.o"], cwd=tmp_path, capture_output=True, text=True, check=False
+        [*found[linker], "-shared", *flags, "-o", "data.so", "data.o"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0 and not done.stderr, done.stderr
     library = ctypes.CDLL(str(tmp_path / "data.so"))

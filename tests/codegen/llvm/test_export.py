@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -8,8 +9,8 @@ from pathlib import Path
 import llvmlite.binding as llvm
 import pytest
 
-from tunesmith.codegen.llvm import export as llvm_export
-from tunesmith.codegen.llvm.export import export_library, linkers
+from tunesmith.codegen.llvm import link
+from tunesmith.codegen.llvm.export import export_library
 from tunesmith.codegen.llvm.host_entry import emit_entry
 from tunesmith.runtime.checker.param_spec import ParamSpec
 from tunesmith.support.errors import BuildError
@@ -70,10 +71,10 @@ def use(library: Path) -> str:
 
 @pytest.mark.parametrize("linker", ["ld", "cc", "ziglang"])
 def test_library_runs_without_tunesmith(tmp_path: Path, threaded: bytes, linker: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = linkers()
+    found = link.linkers(platform.machine())
     if linker not in found:
         pytest.skip(f"{linker} is not installed")
-    monkeypatch.setattr(llvm_export, "linkers", lambda: {linker: found[linker]})
+    monkeypatch.setattr(link, "linkers", lambda machine: {linker: found[linker]})
     library = export_library(tmp_path / "count.so", [threaded])
     for _ in range(3):
         assert use(library) == "count: argument 0 (n): expected int64[1], got shape [2]\n"
@@ -111,14 +112,14 @@ def test_every_attempt_is_reported(tmp_path: Path, threaded: bytes) -> None:
         export_library(tmp_path / "twice.so", [threaded, threaded])
     text = str(caught.value)
     assert text.startswith(f"cannot link {tmp_path / 'twice.so'}. Tried:")
-    for start in linkers().values():
+    for start in link.linkers(platform.machine()).values():
         assert " ".join(start) + " -shared" in text
     assert "multiple definition" in text or "duplicate symbol" in text
     assert not list(tmp_path.iterdir())
 
 
 def test_no_linker(tmp_path: Path, threaded: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(llvm_export, "linkers", dict)
+    monkeypatch.setattr(link, "linkers", lambda machine: {})
     with pytest.raises(BuildError, match=r"neither `ld` nor `cc` is on PATH(.|\n)*pip install 'tunesmith\[link\]'"):
         export_library(tmp_path / "x.so", [threaded])
 

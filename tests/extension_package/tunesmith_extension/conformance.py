@@ -11,6 +11,7 @@ from tunesmith.testing.baseline_conformance import BaselineConformance
 from tunesmith.testing.builder_conformance import BuilderConformance
 from tunesmith.testing.external_codegen_conformance import ExternalCodegenConformance
 from tunesmith.testing.runner_conformance import RunnerConformance
+from tunesmith.testing.target_kind_conformance import TargetKindConformance
 from tunesmith_extension.backend import SIMCPU_BACKEND
 from tunesmith_extension.baseline import EinsumBaseline
 from tunesmith_extension.builder import CachingBuilder
@@ -62,3 +63,23 @@ class TestSimcpu(BackendConformance):
     @pytest.fixture
     def target(self):
         return Target("simcpu")
+
+
+class TestSimcpuKind(TargetKindConformance):
+    @pytest.fixture
+    def kind(self):
+        return "simcpu"
+
+    @pytest.fixture
+    def text(self):
+        return "simcpu -mcpu=x86-64-v3"
+
+
+class TestNpuKind(TargetKindConformance):
+    @pytest.fixture
+    def kind(self):
+        return "npu"
+
+    @pytest.fixture(params=["npu", "npu -scratchpad-bytes=4096 -dma-gbs=20"])
+    def text(self, request):
+        return request.param

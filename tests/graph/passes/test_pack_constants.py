@@ -68,7 +68,7 @@ def calls(mod: IRModule) -> list[CallFunction]:
 
 @pytest.mark.parametrize("target", (HERE, ELSEWHERE))
 def test_weights_are_packed(target: Target) -> None:
-    """Compiled code and the interpreter give the same elements."""
+    """Also for a machine whose code cannot run here."""
     w = data(K, N)
     done = packed(module(lambda b, x: call(b, x, b.constant(w, "w"))), target)
     assert list(done) == ["main", "dense__packed"]

@@ -1,4 +1,4 @@
-"""Test registered target kinds and tags: attributes of the base kind, identity, and refusals."""
+"""Test registered target kinds and tags: attributes of the base kind and their own, identity, and refusals."""
 
 from __future__ import annotations
 
@@ -8,11 +8,18 @@ import pytest
 
 from tunesmith.ir.target import attributes as target_attributes
 from tunesmith.ir.target import defaults as target_defaults
-from tunesmith.ir.target import target
-from tunesmith.ir.target.attributes import TARGET_KINDS, TARGET_TAGS, TargetKind, attributes_of
+from tunesmith.ir.target import keys, spec, target
+from tunesmith.ir.target.attributes import ATTRIBUTES, RESERVED, TARGET_KINDS, TARGET_TAGS, Attribute, TargetKind, Value, attributes_of
 from tunesmith.ir.target.target import Target
 from tunesmith.support.errors import TargetError
 from tunesmith.support.registry import Registry
+
+ACCELERATOR = (
+    Attribute("scratchpad_bytes", int, identity=True, doc="on-chip memory of a core", unit="bytes", default=65536),
+    Attribute("dma_gbs", float, doc="rate of copies to the scratchpad", unit="GB/s", default=12.5),
+    Attribute("sparse", bool, identity=True, doc="whether products skip zeros", default=False),
+    Attribute("firmware", str, identity=True, doc="version of the firmware"),
+)
 
 
 @pytest.fixture(autouse=True)
@@ -24,9 +31,15 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds.register("odd", TargetKind("vulkan"))
     kinds.register("many", TargetKind("llvm", {"num_cores": "many"}))
     kinds.register("colour", TargetKind("llvm", {"colour": 1}))
-    tags: Registry[dict[str, int | float | str]] = Registry(TARGET_TAGS.kind)
+    kinds.register("box", TargetKind("llvm", {"mcpu": "x86-64-v3", "num_cores": 3}, (Attribute("slot", int, doc="slot"),)))
+    kinds.register("npu", TargetKind("llvm", {"mcpu": "cortex-a72", "num_cores": 2}, ACCELERATOR, ("npu",)))
+    kinds.register("alone", TargetKind("", {}, (ATTRIBUTES["num_cores"], *ACCELERATOR), ("alone", "accelerator")))
+    for name in ("num_cores", "max_num_threads", "keys", "has_key", "Upper"):
+        kinds.register(f"with_{name}", TargetKind("cuda", {"model": "h200"}, (Attribute(name, int),)))
+    kinds.register("wrong", TargetKind("cuda", {"model": "h200"}, (Attribute("tiles", int, default=0),)))
+    tags: Registry[dict[str, Value]] = Registry(TARGET_TAGS.kind)
     tags.register("lab/box", {"kind": "sim", "mcpu": "x86-64-v3", "l2_bytes": 12345})
-    for module in (target, target_attributes, target_defaults):
+    for module in (target, target_attributes, target_defaults, keys, spec):
         for name, registry in (("TARGET_KINDS", kinds), ("TARGET_TAGS", tags)):
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, registry)
@@ -59,7 +72,7 @@ def test_tags() -> None:
 def test_refusals() -> None:
     with pytest.raises(
         TargetError,
-        match=r"unknown target kind or tag 'sin'. Did you mean 'sim'\? Known kinds: llvm, .* card, colour, many, odd, sim",
+        match=r"unknown target kind or tag 'sin'. Did you mean 'sim'\? Known kinds: llvm, .* box, card, colour, many, npu, odd, sim",
     ):
         Target("sin")
     with pytest.raises(TargetError, match=r"unknown target kind 'sin'. Known kinds: llvm, .*sim"):
@@ -75,3 +88,67 @@ def test_defaults_of_a_kind_are_checked() -> None:
         Target("many -mcpu=x86-64-v3 -num-cores=1")
     with pytest.raises(TargetError, match="defaults of the target kind 'colour': unknown attribute 'colour'. llvm targets have: mcpu"):
         Target("colour -mcpu=x86-64-v3 -num-cores=1")
+
+
+# ---- own attributes --------------------------------------------------------------------------------------------------------
+
+
+def test_a_kind_has_attributes_of_its_own() -> None:
+    t = Target("npu -firmware=1.2 -sparse=true -dma-gbs=20")
+    assert (t.scratchpad_bytes, t.dma_gbs, t.sparse, t.firmware, t.num_cores) == (65536, 20.0, True, "1.2", 2)
+    assert t.base == "llvm" and t.is_cpu and t.keys == ("npu", "arm_cpu", "cpu")
+    assert str(t) == "npu -mcpu=cortex-a72 -num-cores=2 -scratchpad-bytes=65536 -sparse=true -firmware=1.2"
+    assert t.to_json()["scratchpad_bytes"] == 65536 and "dma_gbs" not in t.to_json()
+    assert t.key != Target("npu -firmware=1.3 -sparse=true").key and t.key == Target("npu -firmware=1.2 -sparse=1").key
+    for again in (Target(t), Target(t.to_json(facts=True)), pickle.loads(pickle.dumps(t))):
+        assert again == t and hash(again) == hash(t)
+    assert Target(str(t)).key == t.key
+    assert not hasattr(Target("npu -firmware=1"), "colour") and not hasattr(Target("llvm"), "sparse")
+
+
+def test_an_attribute_without_a_default_is_always_in_the_text() -> None:
+    assert str(Target("box -slot=3")) == "box -mcpu=x86-64-v3 -num-cores=3 -slot=3" and "slot" not in Target("box -slot=3").to_json()
+
+
+def test_own_attributes_survive_another_processor() -> None:
+    t = Target("npu -firmware=1.2 -scratchpad-bytes=4096 -l2-bytes=5").with_attributes(mcpu="cortex-a76", mtriple="aarch64-linux-gnu")
+    assert (t.scratchpad_bytes, t.firmware, t.num_cores) == (4096, "1.2", 2) and t.l2_bytes != 5
+
+
+def test_a_kind_without_a_base_has_only_its_attributes() -> None:
+    t = Target("alone -num-cores=3 -firmware='a b'")
+    assert (t.base, t.is_cpu, t.is_gpu, t.keys, t.num_cores) == ("alone", False, False, ("alone", "accelerator"), 3)
+    assert str(t) == "alone -num-cores=3 -scratchpad-bytes=65536 -sparse=false -firmware='a b'" and Target(str(t)) == t
+    assert t.host == Target("llvm") and t.has_key("accelerator")
+    with pytest.raises(TargetError, match=r"not to alone. alone has: num_cores, scratchpad_bytes, dma_gbs, sparse, firmware"):
+        Target("alone -mcpu=x")
+    with pytest.raises(TargetError, match="targets of kind alone must give num_cores .threads of a parallel loop.*, firmware .version"):
+        Target("alone")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("npu", r"targets of kind npu must give firmware \(version of the firmware\)"),
+        ("npu -firmware=1 -dma-gbs=fast", r"attribute 'dma_gbs' \(rate of copies to the scratchpad, GB/s\): expected a number, got 'fast'"),
+        ("npu -firmware=1 -sparse=maybe", r"attribute 'sparse' \(whether products skip zeros\): expected true or false, got 'maybe'"),
+        (
+            "npu -firmware=1 -scratchpad=1",
+            "unknown attribute 'scratchpad'. npu targets have: mcpu, .*firmware. Did you mean 'scratchpad_bytes'",
+        ),
+        ("llvm -sparse=true", "unknown attribute 'sparse'. llvm targets have"),
+        ("with_num_cores", "the target kind 'with_num_cores' declares the attribute 'num_cores': names are .* differ from those of cuda"),
+        ("with_max_num_threads", "declares the attribute 'max_num_threads'"),
+        ("with_keys", "declares the attribute 'keys'"),
+        ("with_has_key", "declares the attribute 'has_key'"),
+        ("with_Upper", "declares the attribute 'Upper': names are lower-case"),
+        ("wrong", "the default of the attribute 'tiles' of the target kind 'wrong': expected at least 1, got 0"),
+    ],
+)
+def test_refusals_of_own_attributes(text: str, message: str) -> None:
+    with pytest.raises(TargetError, match=message):
+        Target(text)
+
+
+def test_names_of_the_properties_of_targets_are_reserved() -> None:
+    assert {name for name in dir(Target) if not name.startswith("_")} - ATTRIBUTES.keys() <= set(RESERVED)

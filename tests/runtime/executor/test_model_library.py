@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import platform
 import shutil
 import subprocess
 import sys
@@ -10,7 +11,8 @@ import numpy as np
 import pytest
 
 from tunesmith.codegen.llvm import export as llvm_export
-from tunesmith.codegen.llvm.export import export_library, linkers
+from tunesmith.codegen.llvm import link
+from tunesmith.codegen.llvm.export import export_library
 from tunesmith.runtime.elf_symbols import read_symbols
 from tunesmith.runtime.executor.executable import Executable
 from tunesmith.runtime.executor.graph_executor import GraphExecutor
@@ -53,10 +55,10 @@ def test_equal_models_give_equal_bytes(tmp_path: Path, model: Any) -> None:
 
 @pytest.mark.parametrize("linker", ["ld", "cc", "ziglang"])
 def test_every_linker_accepts_the_data(tmp_path: Path, model: Any, linker: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = linkers()
+    found = link.linkers(platform.machine())
     if linker not in found:
         pytest.skip(f"{linker} is not installed")
-    monkeypatch.setattr(llvm_export, "linkers", lambda: {linker: found[linker]})
+    monkeypatch.setattr(link, "linkers", lambda machine: {linker: found[linker]})
     assert agrees(load_module(export_library(tmp_path / "model.so", [], model.graph)), model)
 
 

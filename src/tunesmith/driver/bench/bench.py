@@ -79,7 +79,7 @@ def bench(
         workloads: workloads of the operator library, which defines their inputs and reference.
         log: the log of records.
         against: names of baselines; one that is not installed or lacks the operator is skipped and listed in the report.
-        target: target of compilation; by default this machine.  Baselines use as many threads as it has cores.
+        target: target of compilation; by default the current target, else this machine.  Baselines use as many threads as it has cores.
         policy: rounds and windows of the timing.
         say: called with each line of progress.
     Raises:

@@ -131,7 +131,7 @@ def _check_one(case: Case, out: Outcome, k: int, c: Choices, target: str, clock:
     clock("schedule")
     steps: list[Step] = []
     replay = Replay(Schedule(case.func, seed=out.seed), Target(target))
-    if k and (raised := _walk(c, k, replay, steps, out)):
+    if k and (raised := walk(c, k, replay, steps, out)):
         out.failures.append(Failure(out.seed, k, raised, Trial(case.program, case.seed, tuple(steps), target)))
         return
     try:
@@ -165,8 +165,8 @@ def attributed(case: Case, trial: Trial, finding: Finding, report: Report) -> Fi
     return replace(finding, kind=f"{finding.kind} after {trial.steps[-1].primitive}") if trial.steps else finding
 
 
-def _walk(c: Choices, number: int, replay: Replay, steps: list[Step], out: Outcome) -> Finding | None:
-    """Apply random steps; returns a finding if a step raises anything but a refusal.
+def walk(c: Choices, number: int, replay: Replay, steps: list[Step], out: Outcome) -> Finding | None:
+    """Apply random steps to a schedule; returns a finding if a step raises anything but a refusal.
 
     Schedule 1 is the default schedule, schedule 2 is with probability 1/2 a structure of the search rules.
     """
@@ -211,7 +211,7 @@ def trial_of(seed: int, schedule: int) -> Trial | None:
     target = f"{c.one(targets())} -num-cores={c.integer(1, 3)}"
     steps: list[Step] = []
     if schedule > 0:
-        _walk(c, schedule, Replay(Schedule(parse(render(made.program)), seed=seed), Target(target)), steps, Outcome(seed))
+        walk(c, schedule, Replay(Schedule(parse(render(made.program)), seed=seed), Target(target)), steps, Outcome(seed))
     return Trial(made.program, seed, tuple(steps), target)
 
 
