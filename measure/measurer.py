@@ -29,7 +29,7 @@ from tunesmith.measure.policies import MeasurePolicy
 from tunesmith.measure.records.environment import environment
 from tunesmith.measure.records.log import RecordLog
 from tunesmith.measure.records.record import Record, WorkloadLine
-from tunesmith.measure.runner import Runner, RunRequest, RunResult, RunSetup
+from tunesmith.measure.runner import Runner, RunRequest, RunResult, RunSetup, RunsLost
 from tunesmith.runtime.timing import TimingPolicy
 from tunesmith.schedule.trace import Trace
 from tunesmith.support.errors import InternalError, RecordError, RunError, UserError
@@ -95,7 +95,7 @@ class Measurer:
             seed: seed of the search that proposed them, stored in the records.
             extra: `extra` of the records; build and run times are added to it.
         Raises:
-            RunError: nothing can be built or run; earlier measurements are in the log.
+            RunError: nothing can be built or run; earlier measurements are in the log, those of the last batch too.
             UserError: a candidate refers to an unknown sketch, the reference does not match the workload, or the builder or the runner does
                 not return one result for each request.
             InternalError: a sketch and its trace give different programs.  Raised after the last record.
@@ -108,11 +108,19 @@ class Measurer:
         for results in self._built(requests):
             broken += [r.broken_law for r in results if r.broken_law]
             for chunk in _chunks(results, self.runner.slots):
-                ran = iter(self._ran(setup, task, chunk))
+                lost: RunsLost | None = None
+                ran: Iterator[RunResult | None]
+                try:
+                    ran = iter(self._ran(setup, task, chunk))
+                except RunsLost as error:
+                    lost, ran = error, iter(error.results)
                 for built in chunk:
                     result = None if built.artifact is None else next(ran)
-                    yield self._record(task, candidates[done], built, result, seed, extra or {})
+                    if built.artifact is None or result is not None:
+                        yield self._record(task, candidates[done], built, result, seed, extra or {})
                     done += 1
+                if lost is not None:
+                    raise lost
         if broken:
             raise InternalError(f"{len(broken)} of {len(requests)} candidates violate the law of sketches; the first: {broken[0]}")
 

@@ -16,6 +16,7 @@ from tunesmith.measure.policies import RacePolicy
 from tunesmith.measure.records.record import ErrorInfo
 from tunesmith.runtime.checker.param_spec import ParamSpec
 from tunesmith.runtime.timing import TimingPolicy
+from tunesmith.support.errors import RunError
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,18 @@ class RunResult:
     host: dict[str, object] | None = None
 
 
+class RunsLost(RunError):
+    """No device is left for the remaining candidates.
+
+    Attributes:
+        results: result of each request that was run before; None for the others.
+    """
+
+    def __init__(self, message: str, results: Sequence[RunResult | None]) -> None:
+        super().__init__(message)
+        self.results = tuple(results)
+
+
 class Runner(ABC):
     """Owns one or several devices and runs candidates on them.
 
@@ -107,6 +120,7 @@ class Runner(ABC):
         Raises:
             RunError: no candidate can be run: the process does not start, the target does not match this machine, memory for the
                 arguments is exhausted, or the reference is unavailable.
+            RunsLost: all devices were lost meanwhile; it has the results so far.
         """
 
     @abstractmethod

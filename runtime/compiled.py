@@ -6,11 +6,30 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
+from tunesmith.runtime.ffi import tvm_ffi
 from tunesmith.runtime.profile import Profile, ProfileRow
 from tunesmith.runtime.timing import Samples
 from tunesmith.support.errors import RunError
+
+
+class CompiledCallable(Protocol):
+    """A function of any compiled thing."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def ffi(self) -> tvm_ffi.Function:
+        """The type-erased function of TVM-FFI: `ffi(inputs..., outputs...)` writes the outputs; it takes tensors of any language."""
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Run it.  RunError if an argument does not match its parameter."""
+
+    def bind(self, *arguments: Any) -> Callable[[], Any]:
+        """A call on these arguments, for repeated calls."""
 
 
 class Compiled(ABC):
@@ -18,6 +37,7 @@ class Compiled(ABC):
 
         lib["matmul"](a, b, c)             # one function by name; a model is "main"
         lib(a, b, c)                       # the only function, or the model
+        lib["matmul"].ffi                  # the function for C++ and other languages
         lib.bind(a, b, c)()                # for repeated calls on the same arguments
         lib.time(a, b, c).median           # seconds per call
         print(lib.profile(a, b, c))        # microseconds of each part
@@ -32,7 +52,7 @@ class Compiled(ABC):
         """Names of all functions, sorted."""
 
     @abstractmethod
-    def __getitem__(self, name: str) -> Callable[..., Any]:
+    def __getitem__(self, name: str) -> CompiledCallable:
         """The function `name`.  RunError if there is none."""
 
     @abstractmethod

@@ -1,7 +1,6 @@
 """Read and write DLPack capsules: exchange arrays with any library without importing it.
 
-Offsets are those of `DLTensor` in the stable C ABI of DLPack 0.x: {data 0, device type 8, id 12, ndim 16, type code 20, bits 21, lanes 22,
-shape 24, strides 32, byte_offset 40}.
+Both protocols are supported: the capsules of DLPack 1.0, which have a version and flags, and those of 0.x.
 """
 
 from __future__ import annotations
@@ -10,10 +9,12 @@ import ctypes
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 CPU, CUDA, OPENCL = 1, 2, 4
 """Device types."""
-KINDS = {"cpu": CPU, "cuda": CUDA, "opencl": OPENCL}
-"""Device kinds of tunesmith -> device types."""
+READ_ONLY, IS_COPY = 1, 2
+"""Flags of DLPack 1.0."""
 
 _PLAIN, _VERSIONED = b"dltensor", b"dltensor_versioned"
 """Capsule names; module constants, because a capsule keeps only a pointer to its name."""
@@ -21,7 +22,9 @@ _CODES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 6: "bool"}
 _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))
 
 
-class _Tensor(ctypes.Structure):
+class Tensor(ctypes.Structure):
+    """DLTensor of the stable C ABI."""
+
     _fields_ = (
         ("data", ctypes.c_void_p),
         ("device_type", ctypes.c_int32),
@@ -39,7 +42,7 @@ class _Tensor(ctypes.Structure):
 class _Managed(ctypes.Structure):
     """DLManagedTensor of DLPack 0.x."""
 
-    _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
+    _fields_ = (("tensor", Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
 
 
 class _ManagedVersioned(ctypes.Structure):
@@ -51,7 +54,7 @@ class _ManagedVersioned(ctypes.Structure):
         ("context", ctypes.c_void_p),
         ("deleter", ctypes.c_void_p),
         ("flags", ctypes.c_uint64),
-        ("tensor", _Tensor),
+        ("tensor", Tensor),
     )
 
 
@@ -60,12 +63,14 @@ class TensorView:
     """An array as described by DLPack.
 
     Attributes:
-        address: address of the first element.
+        address: address of the first element; the handle of the memory if it has no addresses (OpenCL).
         device: DLPack device type and index.
         dtype: as in `support.dtype`; unsupported types such as `complex64` as their library spells them.
         shape: extents.
         strides: in elements; None if the array is contiguous and its strides are omitted.
         owner: keeps the memory alive.
+        read_only: the elements must not be written.
+        offset: bytes from the start of memory without addresses to the first element; else 0.
     """
 
     address: int
@@ -74,6 +79,8 @@ class TensorView:
     shape: tuple[int, ...]
     strides: tuple[int, ...] | None
     owner: object
+    read_only: bool = False
+    offset: int = 0
 
 
 def read(array: Any, stream: int | None = None) -> TensorView:
@@ -86,18 +93,44 @@ def read(array: Any, stream: int | None = None) -> TensorView:
     Raises:
         Any exception of the array's library, if the array cannot be exported.
     """
-    capsule = array.__dlpack__() if stream is None else array.__dlpack__(stream=stream)
-    t = _Tensor.from_address(_pointer(capsule, b"dltensor"))
-    shape = tuple(t.shape[: t.ndim]) if t.ndim else ()
-    strides = tuple(t.strides[: t.ndim]) if t.ndim and t.strides else None
+    options: dict[str, Any] = {} if stream is None else {"stream": stream}
+    try:
+        capsule = array.__dlpack__(max_version=(1, 0), **options)
+    except TypeError:  # a library older than DLPack 1.0
+        capsule = array.__dlpack__(**options)
+    if not _API.PyCapsule_IsValid(ctypes.py_object(capsule), _VERSIONED):
+        return view(Tensor.from_address(_pointer(capsule, _PLAIN)), capsule)
+    managed = _ManagedVersioned.from_address(_pointer(capsule, _VERSIONED))
+    if managed.major != 1:
+        raise BufferError(f"its capsule has version {managed.major}.{managed.minor} of DLPack, and 1.x or 0.x can be read")
+    return view(managed.tensor, capsule, bool(managed.flags & READ_ONLY))
+
+
+def view(t: Tensor, owner: object, read_only: bool = False) -> TensorView:
+    """A view of the tensor of a C caller, whose memory `owner` keeps alive."""
+    ndim = max(t.ndim, 0)
+    shape = tuple(t.shape[:ndim]) if ndim and t.shape else ()
+    strides = tuple(t.strides[:ndim]) if ndim and t.strides else None
+    device = (t.device_type, t.device_index)
+    address, offset = (t.data or 0, t.byte_offset) if t.device_type == OPENCL else ((t.data or 0) + t.byte_offset, 0)
+    return TensorView(address, device, _dtype(t), shape, strides, owner, read_only, offset)
+
+
+def numpy_view(array: np.ndarray) -> TensorView:
+    """A view of a numpy array, also of one that DLPack refuses: read-only, byte-swapped, or of bfloat16."""
+    strides = None if array.flags.c_contiguous else tuple([s // array.itemsize for s in array.strides])
+    dtype = array.dtype.name if array.dtype.isnative else array.dtype.str
+    return TensorView(array.ctypes.data, (CPU, 0), dtype, array.shape, strides, array, not array.flags.writeable)
+
+
+def _dtype(t: Tensor) -> str:
     word = _CODES.get(t.code, f"DLPack code {t.code} ")
     dtype = "bool" if word == "bool" and t.bits == 8 else f"{word}{t.bits}"
-    dtype = f"{dtype}x{t.lanes}" if t.lanes != 1 else dtype
-    device = (t.device_type, t.device_index)
-    return TensorView((t.data or 0) + t.byte_offset, device, dtype, shape, strides, capsule)
+    return f"{dtype}x{t.lanes}" if t.lanes != 1 else dtype
 
 
 _API = ctypes.PyDLL(None)
+_API.PyCapsule_GetPointer.restype = ctypes.c_void_p
 _exported: dict[int, tuple[object, ...]] = {}
 """Address of a managed tensor -> objects that keep it alive until its consumer calls the deleter."""
 
@@ -110,7 +143,6 @@ def _destroy_capsule(capsule: int, _exported: dict[int, tuple[object, ...]] = _e
     """Release a capsule that was never consumed; a consumer would have renamed it."""
     for name in (b"dltensor", b"dltensor_versioned"):
         if api.PyCapsule_IsValid(ctypes.c_void_p(capsule), name):
-            api.PyCapsule_GetPointer.restype = ctypes.c_void_p
             _exported.pop(api.PyCapsule_GetPointer(ctypes.c_void_p(capsule), name), None)
 
 
@@ -122,7 +154,15 @@ for _callback in (_deleter, _destructor):
 _new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(("PyCapsule_New", ctypes.pythonapi))
 
 
-def write(address: int, device: tuple[int, int], dtype: str, shape: tuple[int, ...], owner: object, versioned: bool = False) -> object:
+def write(
+    address: int,
+    device: tuple[int, int],
+    dtype: str,
+    shape: tuple[int, ...],
+    owner: object,
+    versioned: bool = False,
+    flags: int = 0,
+) -> object:
     """A capsule of a contiguous array.
 
     Args:
@@ -132,6 +172,7 @@ def write(address: int, device: tuple[int, int], dtype: str, shape: tuple[int, .
         shape: extents.
         owner: keeps the memory alive; referenced until the consumer releases the array, or the capsule if there is no consumer.
         versioned: use the struct of DLPack 1.0 instead of 0.x.
+        flags: READ_ONLY and IS_COPY, for DLPack 1.0.
     """
     extents = (ctypes.c_int64 * max(len(shape), 1))(*shape)
     steps = [1]
@@ -140,9 +181,9 @@ def write(address: int, device: tuple[int, int], dtype: str, shape: tuple[int, .
     strides = (ctypes.c_int64 * len(steps))(*steps)
     managed: _Managed | _ManagedVersioned = _ManagedVersioned() if versioned else _Managed()
     if isinstance(managed, _ManagedVersioned):
-        managed.major, managed.minor = 1, 0
+        managed.major, managed.minor, managed.flags = 1, 0, flags
     code, bits = _typed(dtype)
-    managed.tensor = _Tensor(address, *device, len(shape), code, bits, 1, extents, strides, 0)
+    managed.tensor = Tensor(address, *device, len(shape), code, bits, 1, extents, strides, 0)
     managed.deleter = ctypes.cast(_deleter, ctypes.c_void_p).value
     _exported[ctypes.addressof(managed)] = (managed, extents, strides, owner)
     name = _VERSIONED if versioned else _PLAIN

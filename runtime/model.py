@@ -7,13 +7,14 @@ from dataclasses import replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from tunesmith.runtime.compiled import Compiled
 from tunesmith.runtime.executor.executor import Executor, TensorSpec
+from tunesmith.runtime.ffi import tvm_ffi
 from tunesmith.runtime.loaded_library import LibraryFiles
+from tunesmith.runtime.model_function import MAIN, ModelFunction
 from tunesmith.runtime.profile import Profile
 from tunesmith.runtime.timing import Samples, TimingPolicy, measure
 from tunesmith.support.errors import RunError
@@ -24,10 +25,12 @@ class Model(Compiled):
 
     Args:
         executor: runs the program of the model.
+        native: the TVM-FFI function in the library of the model, if it has one.
     """
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: Executor, native: tvm_ffi.Function | None = None) -> None:
         self.executor = executor
+        self._main = ModelFunction(executor, native)
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
@@ -42,19 +45,19 @@ class Model(Compiled):
     @property
     def functions(self) -> tuple[str, ...]:
         """`main`, the model."""
-        return ("main",)
+        return (MAIN,)
 
-    def __getitem__(self, name: str) -> Callable[..., Any]:
-        """The callable `main`, for the same interface as modules of functions; a model has no other.
+    def __getitem__(self, name: str) -> ModelFunction:
+        """The function `main`, with the interface of the functions of modules; a model has no other.
 
         Raises:
             RunError: another name.
         """
-        if name != "main":
+        if name != MAIN:
             raise RunError(
                 f"a compiled model is called as a whole, model(...) or model['main'](...), and has no callable function {name!r:.100}"
             )
-        return self.executor
+        return self._main
 
     def __call__(self, *arrays: object) -> np.ndarray | tuple[np.ndarray, ...]:
         """Compute the results of the inputs.  Raises RunError if an input does not match its parameter."""
@@ -66,7 +69,7 @@ class Model(Compiled):
         Raises:
             RunError: `name` is not `main`; or, from the call, an input does not match its parameter.
         """
-        return partial(self["main" if name is None else name], *arrays)
+        return partial(self[MAIN if name is None else name], *arrays)
 
     def time(self, *arrays: object, name: str | None = None, repeats: int = 7, policy: TimingPolicy | None = None) -> Samples:
         """Time the model on these inputs.
@@ -96,7 +99,7 @@ class Model(Compiled):
             RunError: `name` is not `main`, or an input does not match its parameter.
             UserError: `repeats` is not an integer of at least 1.
         """
-        _ = self["main" if name is None else name]
+        _ = self[MAIN if name is None else name]
         return self.executor.profile(*arrays, repeats=repeats)
 
     def set_input(self, which: str | int, array: object) -> None:
@@ -121,10 +124,11 @@ class LoadedModel(Model):
     Args:
         executor: runs the program of the model.
         files: the library, and its parameters if they are in a file beside it.
+        native: the TVM-FFI function of a model compiled ahead of time.
     """
 
-    def __init__(self, executor: Executor, files: LibraryFiles) -> None:
-        super().__init__(executor)
+    def __init__(self, executor: Executor, files: LibraryFiles, native: tvm_ffi.Function | None = None) -> None:
+        super().__init__(executor, native)
         self._files = files
 
     def export_library(self, path: str | PathLike[str]) -> Path:

@@ -18,7 +18,7 @@ from mmap import ACCESS_READ, mmap
 from os import PathLike, fspath
 from pathlib import Path
 from sys import modules
-from typing import Any, cast
+from typing import Any, NoReturn
 
 from numpy import ndarray
 
@@ -36,9 +36,11 @@ from tunesmith.runtime.executor.graph_executor import GraphExecutor
 from tunesmith.runtime.executor.model_library import PROGRAM, read_library, symbol_addresses
 from tunesmith.runtime.executor.virtual_machine import VirtualMachine
 from tunesmith.runtime.ffi import tvm_ffi
+from tunesmith.runtime.ffi_callback import ffi_function
 from tunesmith.runtime.lazy_negation import MARKABLE, is_negated, negation
 from tunesmith.runtime.loaded_library import LibraryFiles, unambiguous
 from tunesmith.runtime.model import LoadedModel
+from tunesmith.runtime.model_function import MAIN
 from tunesmith.runtime.processor import check_processor
 from tunesmith.runtime.shared_libraries import load_library
 from tunesmith.runtime.thread_support import STARTED, STATE
@@ -175,16 +177,20 @@ class RefusedFunction(CompiledFunction):
     __slots__ = ("reason",)
 
     def __init__(self, name: str, reason: str) -> None:
-        super().__init__(name, cast("tvm_ffi.Function", None))  # calls are refused before they use it
+        super().__init__(name, ffi_function(partial(_refuse, reason)))
         self.reason = reason
 
     def __call__(self, *arguments: object) -> object:
         """Refuse the call.  Raises OtherMachineError."""
-        raise OtherMachineError(self.reason)
+        _refuse(self.reason)
 
     def prepared(self, *arguments: object) -> partial[object]:
         """Refuse to prepare a call, also that of `bind`.  Raises OtherMachineError."""
-        raise OtherMachineError(self.reason)
+        _refuse(self.reason)
+
+
+def _refuse(reason: str, *_: object) -> NoReturn:
+    raise OtherMachineError(reason)
 
 
 class Module(Compiled):
@@ -287,8 +293,8 @@ def load_module(path: str | PathLike[str]) -> Compiled:
     the new library is then loaded in addition to the old one.  Overwriting the file in place changes code that is already loaded.
 
     Returns:
-        A `Module` for a library with functions, a `LoadedModel` for a library with a model, or a `DeviceModule` on the first device of the
-        kind for a device program.  All of them have the calls of `Compiled`.
+        A `Module` for a library with functions, a `LoadedModel` for a library with a model, or a `DeviceModule` on the current
+        device of the kind for a device program.  All of them have the calls of `Compiled`.
     Raises:
         RunError: the file does not exist, is not a shared library for this machine, or contains no TVM-FFI function; or its parameter
             file is missing or does not belong to it; or this processor lacks instructions that it was compiled for.
@@ -319,7 +325,10 @@ def load_module(path: str | PathLike[str]) -> Compiled:
         functions = (
             native_functions(executable.program, symbol_addresses(loaded)) if native else _by_name([module, *_on_devices(executable)])
         )
-        return LoadedModel(_executor(executable, functions, str(file)), LibraryFiles(file, *beside))
+        # Libraries of earlier versions have no such function, and it does not find parameters beside a copy of the library.
+        own = native and MAIN in names and (loaded == file or not beside)
+        main = library.get_function(MAIN) if own else None
+        return LoadedModel(_executor(executable, functions, str(file)), LibraryFiles(file, *beside), main)
 
 
 def load_executable(executable: Executable) -> Executor:

@@ -19,6 +19,7 @@ from tunesmith.codegen.cpu.c_header import c_header
 from tunesmith.codegen.llvm.aot import front_beside, front_inside
 from tunesmith.codegen.llvm.data_object import DataSymbol, write_data_object
 from tunesmith.codegen.llvm.link import link
+from tunesmith.codegen.llvm.model_entry import model_checker, model_entry
 from tunesmith.runtime.checker.argument_checker import CHECKERS
 from tunesmith.runtime.elf_symbols import ElfSymbols, read_symbols
 from tunesmith.runtime.executor.aot_executor import AotExecutor, program_name
@@ -105,8 +106,7 @@ def export_library(
             _write_model(folder, target, executable, objects[-1], parameters)
             inputs.append("model.o")
         if native is not None:
-            _write_front(folder, native, parameters, machine)
-            inputs.append("front.o")
+            inputs += _write_front(folder, native, parameters, machine)
         link(folder, machine, [f"-soname={target.name}"] if native else [], inputs, "library.so", shown=target)
         if beside is not None and (folder / "parameters").exists():
             atomic_file.put(folder / "parameters", beside)
@@ -195,15 +195,19 @@ def _write_heading(heading: tuple[Path, str] | None) -> None:
             raise BuildError(f"cannot write the C header {path}: {error.strerror}") from error
 
 
-def _write_front(folder: Path, native: Executable, parameters: str, machine: str) -> None:
-    """Write the object `front.o` with the functions that C programs call."""
+def _write_front(folder: Path, native: Executable, parameters: str, machine: str) -> list[str]:
+    """Write objects with the functions that C programs and TVM-FFI call; returns their names."""
     name = program_name(native.program)
     if parameters == "inside":
         made = front_inside(name, CONSTANTS, machine)
     else:
         with open(folder / "parameters", "rb") as file:
             made = front_beside(name, file.read(HEAD_BYTES), machine)
-    (folder / "front.o").write_bytes(made)
+    beside = parameters == "beside"
+    objects = {"front.o": made, "entry.o": model_entry(native.program, beside, machine), "checker.o": model_checker(machine)}
+    for file_name, data in objects.items():
+        (folder / file_name).write_bytes(data)
+    return list(objects)
 
 
 def _write_thread_support(folder: Path, needed: set[str], inputs: list[str], machine: str) -> set[str]:

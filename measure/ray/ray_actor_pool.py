@@ -60,6 +60,18 @@ class Handshake:
     facts: dict[str, object]
 
 
+class JobsLost(RunError):
+    """No actor can run the remaining jobs.
+
+    Attributes:
+        results: result of each job that ended before; None for the others.
+    """
+
+    def __init__(self, message: str, results: Sequence[JobResult | None]) -> None:
+        super().__init__(message)
+        self.results = tuple(results)
+
+
 class Actor:
     """Base class of actors.  Subclasses add methods, which are called by jobs."""
 
@@ -151,13 +163,14 @@ class _Run:
         text = {"message": "", "exception": "", "detail": "", **words}
         self.results[index] = JobResult(index, value, error, seconds=seconds, **text)
 
-    def attribute_crash(self, index: int, seconds: float, why: str, detail: str) -> None:
+    def attribute_crash(self, index: int, seconds: float, why: str, detail: str, handshake: Handshake | None) -> None:
         """Attribute the death of an actor to its job: the first time the job is retried, the second time it is a crash."""
         self._deaths[index] += 1
         if self._deaths[index] < 2:
             self.retries.append(index)
         else:
-            self.end(index, seconds, error="crash", message=f"the worker process died ({why}), as another did before", detail=detail)
+            message = f"the worker process died ({why}), as another did before"
+            self.end(index, seconds, handshake, error="crash", message=message, detail=detail)
 
     def is_retrying(self, actor: _PooledActor) -> bool:
         """True if the actor runs a retried job.  It must run alone: a crash of the next job could lose its answer."""
@@ -220,10 +233,11 @@ class ActorPool:
     def run(self, jobs: Sequence[Job]) -> list[JobResult]:
         """Run the jobs and return their results in job order.
 
-        A result without error holds the return value of the method.
+        A result without error holds the return value of the method; that of a job that ended its actor holds the actor's handshake.
 
         Raises:
-            RunError: actors do not start or are rejected, or the pool is closed; not caused by a job.
+            JobsLost: actors do not start or are rejected; not caused by a job.
+            RunError: the pool is closed.
         """
         if self._closed:
             raise RunError(f"the {self._name}s are closed: create new ones")
@@ -234,6 +248,8 @@ class ActorPool:
                 self._spawn()
                 self._dispatch(run)
                 self._process_events(run)
+        except RunError as error:
+            raise JobsLost(str(error), [run.results.get(i) for i in range(len(jobs))]) from error
         finally:
             for actor in [a for a in self._actors if a.ready and a.in_flight]:  # after an error, in-flight results are not needed
                 self._remove(actor)
@@ -347,7 +363,7 @@ class ActorPool:
         self._remove(actor)
         first, *rest = [call.index for call in actor.in_flight]
         if first is not None:
-            run.attribute_crash(first, seconds, why, detail)
+            run.attribute_crash(first, seconds, why, detail, actor.handshake)
         run.requeue([i for i in rest if i is not None])
 
     def _overdue(self, actor: _PooledActor, run: _Run) -> None:
@@ -356,7 +372,7 @@ class ActorPool:
             self._discard(actor, run, f"no answer for {head.timeout:g} s", "")
             return
         self._remove(actor)
-        run.end(head.index, seconds, error="timeout", message=f"killed after {head.timeout:g} s")
+        run.end(head.index, seconds, actor.handshake, error="timeout", message=f"killed after {head.timeout:g} s")
         run.requeue([call.index for call in actor.in_flight if call.index is not None and call is not head])
 
     def _remove(self, actor: _PooledActor) -> None:

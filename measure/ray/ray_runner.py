@@ -7,6 +7,7 @@ workload's candidates (the baseline program, or the reference outputs) is sent o
 from __future__ import annotations
 
 import os
+import socket
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,10 +19,10 @@ from tunesmith.ir.target.target import Target
 from tunesmith.measure.job_errors import error_of
 from tunesmith.measure.local_runner import MEMORY_LIMIT, LocalRunner
 from tunesmith.measure.policies import RacePolicy
-from tunesmith.measure.ray.ray_actor_pool import Actor, ActorPool, Job
+from tunesmith.measure.ray.ray_actor_pool import Actor, ActorPool, Handshake, Job, JobsLost
 from tunesmith.measure.ray.ray_cluster import RUNNER, RayCluster, ray
 from tunesmith.measure.records.environment import environment
-from tunesmith.measure.runner import Runner, RunRequest, RunResult, RunSetup
+from tunesmith.measure.runner import Runner, RunRequest, RunResult, RunSetup, RunsLost
 from tunesmith.runtime.timing import TimingPolicy
 from tunesmith.support.errors import RunError, TargetError, UserError
 from tunesmith.support.worker_pool import JobResult
@@ -38,11 +39,14 @@ _SetupReference = tuple[str, Any]
 class RayRunner(Runner):
     """One actor per device, placed by a resource of the nodes: `ray start --resources '{"tunesmith_cpu": 1}'`.
 
+    The driver needs neither the resource nor the device.
+
     Args:
         cluster: the Ray cluster.
         target: target of the candidates.  Machines with another processor or fewer cores are rejected.
         runners: number of actors; by default the total quantity of the resource.
-        resource: name of the resource.
+        resource: name of the resource; by default that of the target's processor, `cpu_model:znver5`, if a node has it, else
+            `tunesmith_cpu`.
         timeout, setup_timeout, memory_limit: as for `LocalRunner`.
         start_timeout: seconds within which at least one actor must start.
 
@@ -56,16 +60,20 @@ class RayRunner(Runner):
         target: Target,
         runners: int | None = None,
         *,
-        resource: str = RUNNER,
+        resource: str | None = None,
         timeout: float = 10.0,
         setup_timeout: float = 300.0,
         memory_limit: int | None = MEMORY_LIMIT,
         start_timeout: float = 120.0,
     ) -> None:
+        model = model_resource(target)
+        if resource is None:
+            resource = model if cluster.count(model) else RUNNER
         available = cluster.count(resource)
         if available < 1:
+            either = f" or {model!r}" if resource == RUNNER else ""
             raise UserError(
-                f"no node of the Ray cluster can run candidates: none has the resource {resource!r}. Start such nodes with "
+                f"no node of the Ray cluster can run candidates: none has the resource {resource!r}{either}. Start such nodes with "
                 f"ray start --resources '{{\"{resource}\": 1}}'"
             )
         self._cluster = cluster  # keeps the cluster alive as long as its actors
@@ -78,7 +86,7 @@ class RayRunner(Runner):
             self.slots,
             "runner",
             resources={resource: 1},
-            accept=lambda handshake: refusal(target, handshake.facts),
+            accept=lambda handshake: refusal(target, cast(Mapping[str, object], handshake.facts["machine"])),
             retry_overdue=True,
             start_timeout=start_timeout,
         )
@@ -86,7 +94,10 @@ class RayRunner(Runner):
     def run(self, requests: Sequence[RunRequest]) -> list[RunResult]:
         """See `Runner.run`.  A candidate whose actor died twice is reported as a crash."""
         jobs = [Job("run", (self._ship(r.setup), r.code, r.policy, r.best, r.verify), self._limit) for r in requests]
-        return [_result(job) for job in self._actors.run(jobs)]
+        try:
+            return [_result(job) for job in self._actors.run(jobs)]
+        except JobsLost as lost:
+            raise RunsLost(str(lost), [None if job is None else _result(job) for job in lost.results]) from lost
 
     def compare(self, requests: Sequence[RunRequest], policy: TimingPolicy) -> list[RunResult]:
         """See `Runner.compare`.  All candidates run on one device."""
@@ -122,6 +133,12 @@ class RayRunner(Runner):
         return setup.key, known
 
 
+def model_resource(target: Target) -> str:
+    """Ray resource of nodes with the target's processor: `cpu_model:znver5`, or `gpu_model:sm_90` for a GPU."""
+    name = getattr(target, "mcpu", "") or getattr(target, "arch", "") or getattr(target, "model", "") or target.kind
+    return f"{'cpu' if getattr(target, 'mcpu', '') else 'gpu'}_model:{name}"
+
+
 def refusal(target: Target, machine: Mapping[str, object]) -> str | None:
     """Reason why a machine's times are not comparable with those of the target; None if they are.
 
@@ -151,10 +168,11 @@ class _RunActor(Actor):
         self._setups: OrderedDict[str, tuple[RunSetup, int]] = OrderedDict()
         self._runner = LocalRunner(threads, timeout=timeout, setup_timeout=setup_timeout, memory_limit=memory_limit)
         self._machine = self._detect()
+        self._node = {"name": socket.gethostname(), "node": ray.get_runtime_context().get_node_id()}
 
     def facts(self) -> dict[str, object]:
-        """Identity of the machine's own target."""
-        return self._machine
+        """`machine`, the identity of the machine's own target, and `host`, its description in records."""
+        return {"machine": self._machine, "host": self._host(None)}
 
     def run(self, sent: _SetupReference, code: Code, policy: RacePolicy, best: float | None, verify: str) -> RunResult | str:
         """Run one candidate; a string is the reason why no candidate can be run."""
@@ -162,7 +180,7 @@ class _RunActor(Actor):
             (result,) = self._runner.run([RunRequest(self._setup(sent), code, policy, best, verify)])
         except RunError as error:
             return str(error)
-        return replace(result, host=environment().host)
+        return replace(result, host=self._host(result))
 
     def compare(
         self, sent: _SetupReference, candidates: Sequence[tuple[Code, RacePolicy, float | None, str]], policy: TimingPolicy
@@ -173,7 +191,12 @@ class _RunActor(Actor):
             results = self._runner.compare([RunRequest(setup, *candidate) for candidate in candidates], policy)
         except RunError as error:
             return str(error)
-        return [replace(result, host=environment().host) for result in results]
+        return [replace(result, host=self._host(result)) for result in results]
+
+    def _host(self, result: RunResult | None) -> dict[str, object]:
+        """The host for the record: that of the result, or this machine; with the names of machine and Ray node."""
+        known = environment().host if result is None or result.host is None else result.host
+        return {**known, **self._node}
 
     def _setup(self, sent: _SetupReference) -> RunSetup:
         key, where = sent
@@ -203,7 +226,9 @@ class _RunActor(Actor):
 
 def _result(job: JobResult) -> RunResult:
     if job.error in ("crash", "timeout"):
-        return RunResult((), True, error_of(job, "run_error", "running it"), False, job.seconds)
+        host = job.value.facts["host"] if isinstance(job.value, Handshake) else None
+        error = error_of(job, "run_error", "running it")
+        return RunResult((), True, error, False, job.seconds, host=cast("dict[str, object] | None", host))
     return cast(RunResult, _value(job))
 
 

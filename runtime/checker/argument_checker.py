@@ -106,7 +106,9 @@ define internal ptr @tunesmith.tensor(ptr %arg) nounwind {
   %value = load ptr, ptr %value.p
   %object = icmp eq i32 %type, 70
   %inner = getelementptr i8, ptr %value, i64 24
-  %tensor = select i1 %object, ptr %inner, ptr %value
+  %none = icmp eq ptr %value, null
+  %some = select i1 %object, ptr %inner, ptr %value
+  %tensor = select i1 %none, ptr null, ptr %some
   ret ptr %tensor
 }
 
@@ -141,16 +143,17 @@ rank:
   %shape = load ptr, ptr %shape.p
   %want.p = getelementptr i8, ptr %param, i64 16
   %want = load ptr, ptr %want.p
+  %axes = icmp sgt i32 %ndim.got, 0
+  %no.extents = icmp eq ptr %shape, null
+  %shapeless = and i1 %axes, %no.extents
+  br i1 %shapeless, label %bad.null, label %compare
+compare:
   %ndim.same = icmp eq i32 %ndim.got, %ndim
   br i1 %ndim.same, label %scalar, label %bad.shape
 scalar:
-  %zero.dim = icmp eq i32 %ndim, 0
-  br i1 %zero.dim, label %device, label %shaped
-shaped:
-  %shapeless = icmp eq ptr %shape, null
-  br i1 %shapeless, label %bad.null, label %shape.loop
+  br i1 %axes, label %shape.loop, label %device
 shape.loop:
-  %s = phi i32 [ 0, %shaped ], [ %s.next, %shape.next ]
+  %s = phi i32 [ 0, %scalar ], [ %s.next, %shape.next ]
   %s64 = zext i32 %s to i64
   %got.p = getelementptr i64, ptr %shape, i64 %s64
   %got = load i64, ptr %got.p

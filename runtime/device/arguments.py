@@ -5,19 +5,20 @@ Error messages are worded as in `runtime.checker.argument_checker`, which makes 
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from tunesmith.runtime import dlpack
+from tunesmith.runtime.arrays import nbytes
+from tunesmith.runtime.checker.call_arguments import CallArguments
 from tunesmith.runtime.checker.param_spec import ParamSpec
 from tunesmith.runtime.device.array import ALIGNMENT, DeviceArray
 from tunesmith.runtime.device.device import Allocation, Device, cpu
 from tunesmith.runtime.dlpack import TensorView
-from tunesmith.runtime.lazy_negation import is_negated, negation
+from tunesmith.runtime.ffi import tvm_ffi
 from tunesmith.support.errors import RunError
 
 
@@ -61,7 +62,11 @@ class CallStream:
 
 
 def call_stream(device: Device, arguments: Sequence[object]) -> CallStream:
-    """The current stream of torch or CuPy if an argument is an array of theirs on the device, else the default stream."""
+    """The stream of a call.
+
+    That is the current stream of torch, CuPy or TVM-FFI if an argument is a tensor of theirs on the device, else the current stream of the
+    device API in this thread.
+    """
     if device.kind == "cuda":
         for argument in arguments:
             address = _current_stream(argument)
@@ -69,12 +74,17 @@ def call_stream(device: Device, arguments: Sequence[object]) -> CallStream:
                 try:
                     return CallStream(device.api.foreign_stream(device.index, address) if address else 0, address)
                 except RunError:  # the driver does not support foreign streams
-                    break
-    return CallStream(0, None)
+                    return CallStream(0, None)
+    return CallStream(device.api.current_stream(device.index), None)
 
 
 def _current_stream(array: Any) -> int | None:
-    """Address of the current stream of a CUDA array's library, which is loaded because it created the array."""
+    """Address of the current stream of a CUDA array's library, which is loaded because it created the array.
+
+    For the tensor of a C caller, it is the stream that TVM-FFI has set.
+    """
+    if isinstance(array, TensorView):
+        return _ffi_stream(array.device[1]) if array.device[0] == dlpack.CUDA else None
     library = type(array).__module__.partition(".")[0]
     module: Any = sys.modules.get(library)
     if library == "torch" and getattr(array, "is_cuda", False):
@@ -84,7 +94,14 @@ def _current_stream(array: Any) -> int | None:
     return None
 
 
-class Signature:
+def _ffi_stream(index: int) -> int:
+    """Address of the stream that TVM-FFI has set in this thread for a CUDA device; 0 is the default stream."""
+    get = tvm_ffi.LIB.TVMFFIEnvGetStream
+    get.restype = ctypes.c_void_p
+    return get(ctypes.c_int32(dlpack.CUDA), ctypes.c_int32(index)) or 0
+
+
+class Signature(CallArguments):
     """Name and parameters of a device function.
 
     Args:
@@ -94,10 +111,8 @@ class Signature:
     """
 
     def __init__(self, name: str, params: Sequence[ParamSpec], device: Device) -> None:
-        self.name, self.params, self.device = name, params, device
-
-    def __str__(self) -> str:
-        return f"{self.name}({', '.join(f'{p.name}: {p}' for p in self.params)})"
+        super().__init__(name, params)
+        self.device = device
 
     def operands(self, arguments: Sequence[object], stream: CallStream) -> list[Operand]:
         """Check the arguments.
@@ -105,73 +120,44 @@ class Signature:
         Raises:
             RunError: an argument is invalid; the message names the argument, the expected and the actual value.
         """
-        if len(arguments) != len(self.params):
-            raise RunError(f"{self.name}: expected {len(self.params)} argument(s), got {len(arguments)}; signature: {self}")
+        self.check_count(arguments)
         found = [self._operand(i, argument, stream) for i, argument in enumerate(arguments)]
-        self._refuse_overlaps(found)
+        # Kernels assume that pointers do not alias, and aliased host arrays would be copied back over each other.
+        for i, a in enumerate(found):
+            for j, b in enumerate(found[:i]):
+                if _overlap(a.memory, b.memory):
+                    self.refuse_shared(i, j)
         return found
 
     def _operand(self, i: int, argument: object, stream: CallStream) -> Operand:
         if isinstance(argument, DeviceArray):
-            self._check(i, argument.dtype, argument.shape)
+            self.check_type(i, argument.dtype, argument.shape)
             if argument.device != self.device:
-                raise self._refusal(i, f"got memory of {argument.device}: pass an array on {self.device} or the host")
-            return Operand(argument.allocation, argument, ordered=stream.handle == 0)
-        view = self._view(i, argument, stream)
-        self._check(i, view.dtype, view.shape)
-        if not dlpack.contiguous(view.shape, view.strides):
-            hint = "it must be contiguous and row-major, pass a copy (numpy.ascontiguousarray)"
-            raise self._refusal(i, f"got strides {list(view.strides or ())} (in elements): {hint}")
-        spec, on_host = self.params[i], view.device[0] == dlpack.CPU
-        if not on_host and (self.device.kind, view.device) != ("cuda", (dlpack.CUDA, self.device.index)):
+                raise self.refusal(i, f"got memory of {argument.device}: pass an array on {self.device} or the host")
+            if self.params[i].written and argument.read_only:
+                raise self.refusal(i, "got a read-only array, and it is written: pass a writable copy")
+            current = self.device.api.current_stream(self.device.index)
+            return Operand(argument.allocation, argument, ordered=stream.handle == current)
+        view = self.view(i, argument, stream.number)
+        self.check_type(i, view.dtype, view.shape)
+        self.check_layout(i, view)
+        on_host = view.device[0] == dlpack.CPU
+        api = self.device.api
+        if not on_host and view.device != (api.dlpack_type, self.device.index):
             kind, index = view.device
-            raise self._refusal(
+            raise self.refusal(
                 i, f"got memory of DLPack device type {kind}, index {index}: pass an array on {self.device} or the host (device type 1)"
             )
-        if spec.nbytes and not view.address:
-            raise self._refusal(i, "got a null pointer")
-        if spec.nbytes and not on_host and view.address % ALIGNMENT:
-            raise self._refusal(i, f"got the address {view.address:#x}, which is not a multiple of {ALIGNMENT}: pass a copy")
-        memory = Allocation(cpu() if on_host else self.device, view.address, spec.nbytes)
-        known = None if on_host else _current_stream(argument)
-        return Operand(memory, view, ordered=known is not None and known == stream.address)
-
-    def _view(self, i: int, argument: Any, stream: CallStream) -> TensorView:
-        """A view of an argument of any library."""
-        kind = f"{type(argument).__module__}.{type(argument).__name__}".removeprefix("builtins.")
-        if isinstance(argument, np.ndarray):
-            if self.params[i].written and not argument.flags.writeable:
-                raise self._refusal(i, "got a read-only array, and it is written: pass a writable copy")
-            # Not through DLPack, which refuses read-only arrays; operands may be read-only.
-            strides = None if argument.flags.c_contiguous else tuple([s // argument.itemsize for s in argument.strides])
-            name = argument.dtype.name if argument.dtype.isnative else argument.dtype.str
-            return TensorView(argument.ctypes.data, (dlpack.CPU, 0), name, argument.shape, strides, argument)
-        if not hasattr(argument, "__dlpack__") or not hasattr(argument, "__dlpack_device__"):
-            raise self._refusal(i, f"got a value of type {kind}: pass an array (numpy, torch or any other with DLPack)")
-        if is_negated(argument):
-            raise negation(f"{self.name}: argument {i} ({self.params[i].name})", argument)
-        try:
-            on_gpu = int(argument.__dlpack_device__()[0]) == dlpack.CUDA
-            return dlpack.read(argument, stream.number if on_gpu else None)
-        except Exception as error:  # libraries raise exceptions of any type
-            raise self._refusal(i, f"got a {kind} that cannot be passed through DLPack: {error}") from error
-
-    def _check(self, i: int, dtype: str, shape: tuple[int, ...]) -> None:
-        if dtype != self.params[i].dtype:
-            raise self._refusal(i, f"got dtype {dtype}")
-        if shape != self.params[i].shape:
-            raise self._refusal(i, f"got shape {list(shape)}")
-
-    def _refuse_overlaps(self, operands: Sequence[Operand]) -> None:
-        """Refuse aliases: kernels assume that pointers do not alias, and aliased host arrays would be copied back over each other."""
-        for i, a in enumerate(operands):
-            for j, b in enumerate(operands[:i]):
-                if (self.params[i].written or self.params[j].written) and _overlap(a.memory, b.memory):
-                    shared = f"got memory that it shares with argument {j} ({self.params[j].name})"
-                    raise self._refusal(i, f"{shared}, and one of the two is written: pass separate arrays")
-
-    def _refusal(self, i: int, got: str) -> RunError:
-        return RunError(f"{self.name}: argument {i} ({self.params[i].name}): expected {self.params[i]}, {got}")
+        self.check_address(i, view, 1 if on_host or not api.has_addresses else ALIGNMENT)
+        size = nbytes(view.dtype, view.shape)
+        if on_host:
+            return Operand(Allocation(cpu(), view.address, size), view, ordered=False)
+        known = _current_stream(argument)
+        ordered = known is not None and known == stream.address
+        if api.has_addresses:
+            return Operand(Allocation(self.device, view.address, size), view, ordered)
+        imported = DeviceArray.of_view(self.device, view)
+        return Operand(imported.allocation, imported, ordered)
 
 
 def _overlap(a: Allocation, b: Allocation) -> bool:

@@ -14,7 +14,9 @@ from typing import Any
 
 import numpy.typing as npt
 
-from tunesmith.runtime.device.device import Allocation, Device, DeviceAPI, DeviceAttributes, check_copy
+from tunesmith.runtime import dlpack
+from tunesmith.runtime.device.device import Allocation, Device, DeviceAttributes, check_copy
+from tunesmith.runtime.device.workspace_pool import PooledWorkspaces
 from tunesmith.support.errors import RunError
 
 _LIBC = ctypes.CDLL(None)
@@ -25,18 +27,18 @@ _LIBC.free.restype = None
 
 _LINE = 64
 """Alignment of workspaces: a cache line, and the widest vector."""
-_PAGE = 4096
 
 
-class CpuDeviceAPI(DeviceAPI):
+class CpuDeviceAPI(PooledWorkspaces):
     """The CPU as a device.  All work runs in the calling thread, so that streams are only numbers and nothing is asynchronous."""
 
     kind = "cpu"
+    dlpack_type = dlpack.CPU
 
     def __init__(self) -> None:
+        super().__init__()
         self._lock = threading.Lock()
         self._live: set[int] = set()
-        self._idle: dict[int, list[int]] = {}
         self._numbers = count(1)
         self._streams: set[int] = {0}
         self._events: dict[int, float | None] = {}
@@ -72,33 +74,9 @@ class CpuDeviceAPI(DeviceAPI):
         return Allocation(device, address.value, nbytes)
 
     def free(self, allocation: Allocation) -> None:
+        self._refuse_workspace(allocation)
         self._forget(allocation)
         _LIBC.free(allocation.handle)
-
-    def allocate_workspace(self, index: int, nbytes: int, stream: int = 0) -> Allocation:
-        self._stream(stream)
-        # Rounded to powers of two of at least a page: few sizes, so that blocks are reused.
-        size = max(_PAGE, 1 << max(0, nbytes - 1).bit_length())
-        device = self._device(index)
-        with self._lock:
-            idle = self._idle.get(size)
-            if idle:
-                address = idle.pop()
-                self._live.add(address)
-                return Allocation(device, address, size)
-        return self.allocate(index, size)
-
-    def free_workspace(self, allocation: Allocation) -> None:
-        self._forget(allocation)
-        with self._lock:
-            self._idle.setdefault(allocation.nbytes, []).append(allocation.handle)
-
-    def release_workspaces(self) -> None:
-        with self._lock:
-            idle, self._idle = self._idle, {}
-        for blocks in idle.values():
-            for address in blocks:
-                _LIBC.free(address)
 
     def copy(
         self, source: Allocation, target: Allocation, nbytes: int, source_offset: int = 0, target_offset: int = 0, stream: int = 0
@@ -109,6 +87,10 @@ class CpuDeviceAPI(DeviceAPI):
                 raise RunError(f"the CPU cannot reach memory of {allocation.device}: copy through its own API, {allocation.device}.api")
         self._stream(stream)
         ctypes.memmove(target.handle + target_offset, source.handle + source_offset, nbytes)
+
+    def check_stream(self, index: int, stream: int) -> None:
+        self._device(index)
+        self._stream(stream)
 
     def create_stream(self, index: int) -> int:
         self._device(index)
@@ -122,6 +104,8 @@ class CpuDeviceAPI(DeviceAPI):
         self._stream(stream)
         if stream == 0:
             raise RunError("the default stream cannot be dropped")
+        self._release_workspaces_of(index, stream)
+        self._leave_stream(index, stream)
         with self._lock:
             self._streams.remove(stream)
 
@@ -140,20 +124,28 @@ class CpuDeviceAPI(DeviceAPI):
         self._device(index)
         self._stream(stream)
         if event not in self._events:
-            raise RunError(f"{event} is no event of cpu({index}), or was dropped")
+            raise RunError(f"{event} is no event of {self.kind}({index}), or was dropped")
         self._events[event] = time.perf_counter()
+
+    def wait_event(self, index: int, event: int, stream: int = 0) -> None:
+        self._device(index)
+        self._stream(stream)
+        if event not in self._events:
+            raise RunError(f"{event} is no event of {self.kind}({index}), or was dropped")
+        if self._events[event] is None:
+            raise RunError(f"event {event} of {self.kind}({index}) was never recorded: record it before a stream waits for it")
 
     def elapsed(self, index: int, start: int, stop: int) -> float:
         self._device(index)
         first, last = self._events.get(start), self._events.get(stop)
         if first is None or last is None:
-            raise RunError(f"event {start if first is None else stop} of cpu({index}) was never recorded: record both marks first")
+            raise RunError(f"event {start if first is None else stop} of {self.kind}({index}) was never recorded: record both marks first")
         return last - first
 
     def free_event(self, index: int, event: int) -> None:
         self._device(index)
         if self._events.pop(event, False) is False:
-            raise RunError(f"{event} is no event of cpu({index}), or was dropped before")
+            raise RunError(f"{event} is no event of {self.kind}({index}), or was dropped before")
 
     def load_code(self, index: int, code: bytes, options: str = "") -> int:
         raise self._no_kernels(index)
@@ -182,17 +174,19 @@ class CpuDeviceAPI(DeviceAPI):
 
     def _device(self, index: int) -> Device:
         if index != 0:
-            raise RunError(f"there is no cpu({index}): the processor is one device, cpu(0)")
+            raise RunError(f"there is no {self.kind}({index}): the processor is one device, {self.kind}(0)")
         return Device(self.kind, index)
 
     def _stream(self, stream: int) -> None:
         if stream not in self._streams:
-            raise RunError(f"{stream} is no stream of cpu(0), or was dropped")
+            raise RunError(f"{stream} is no stream of {self.kind}(0), or was dropped")
 
     def _forget(self, allocation: Allocation) -> None:
         with self._lock:
             if allocation.device.kind != self.kind or allocation.handle not in self._live:
-                raise RunError(f"{allocation.nbytes} bytes at {allocation.handle:#x} are not memory of cpu(0), or were freed before")
+                raise RunError(
+                    f"{allocation.nbytes} bytes at {allocation.handle:#x} are not memory of {self.kind}(0), or were freed before"
+                )
             self._live.remove(allocation.handle)
 
 

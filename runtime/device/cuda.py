@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from typing import cast
 
+from tunesmith.runtime import dlpack
 from tunesmith.runtime.device.driver import Driver
 from tunesmith.runtime.device.driver_backed import DriverDeviceAPI
 from tunesmith.support.errors import UserError
@@ -26,6 +27,8 @@ DRIVERS = {
 
 class CudaDeviceAPI(DriverDeviceAPI):
     """NVIDIA GPUs."""
+
+    dlpack_type = dlpack.CUDA
 
     def __init__(self) -> None:
         super().__init__("cuda", _chosen)

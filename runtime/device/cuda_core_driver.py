@@ -141,6 +141,9 @@ class CudaCoreDriver(Driver):
         self._call(self._cuda.cuEventRecord, mark, stream)
         return mark
 
+    def wait(self, mark: Any, stream: Any) -> None:
+        self._call(self._cuda.cuStreamWaitEvent, stream, mark, 0)
+
     def elapsed(self, start: Any, stop: Any) -> float:
         self._call(self._cuda.cuEventSynchronize, stop)
         milliseconds: float = self._call(self._cuda.cuEventElapsedTime, start, stop)

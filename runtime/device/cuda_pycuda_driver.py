@@ -177,6 +177,12 @@ class PyCudaDriver(Driver):
     def record(self, mark: Any, stream: Any) -> object:
         return self._try(lambda: (mark if mark is not None else self._cuda.Event()).record(stream))
 
+    def wait(self, mark: Any, stream: Any) -> None:
+        if stream is not None:
+            self._try(lambda: stream.wait_for_event(mark))
+            return
+        self._try(mark.synchronize)  # PyCUDA has no object for the default stream: the host waits
+
     def elapsed(self, start: Any, stop: Any) -> float:
         self._try(stop.synchronize)
         milliseconds: float = self._try(lambda: start.time_till(stop))

@@ -6,9 +6,12 @@ device; the API is used to run programs and to detect the Target of this machine
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
 from tunesmith.support.errors import RunError
 from tunesmith.support.registry import Registry, instance_of
@@ -75,20 +78,87 @@ class Allocation:
     nbytes: int
 
 
+@dataclass(slots=True)
+class _ThreadChoice:
+    """Current device, and current stream of each device, of an API in one thread."""
+
+    index: int = 0
+    streams: dict[int, int] = field(default_factory=dict)
+
+
+_choices = threading.local()
+"""In each thread, the choices by API."""
+
+
 class DeviceAPI(ABC):
     """Operations on all devices of one kind.
 
     An API is thread safe; a stream, event or allocation must be used by one thread at a time.
     Streams and events are handles of the API that created them; stream 0 is the default stream.  Work on one stream
     runs in order; `copy` and `launch` may return before completion, `synchronise` waits.
+
+    Each thread has a current device of a kind, used where none is named, and a current stream of each device, used by `DeviceArray` and by
+    calls of compiled functions.
     """
 
     kind: str
     """Name in the registry and in `Device.kind`."""
 
+    dlpack_type: int | None = None
+    """DLPack device type of its memory; None if other libraries cannot use it."""
+
+    has_addresses: bool = True
+    """Whether `Allocation.handle` is an address, which other libraries can offset."""
+
     @abstractmethod
     def count(self) -> int:
         """Number of devices of this kind; 0 if the driver is missing."""
+
+    def set_device(self, index: int) -> None:
+        """Make a device the current one of this thread; it is 0 at first.  RunError if it does not exist."""
+        if not 0 <= index < self.count():
+            raise RunError(f"there is no {self.kind}({index}): there are {self.count()}, from 0")
+        self._choice().index = index
+
+    def current_device(self) -> int:
+        """Number of the current device of this thread."""
+        return self._choice().index
+
+    def set_stream(self, index: int, stream: int) -> None:
+        """Make a stream the current one of its device in this thread; it is the default stream at first.
+
+        The order between work on the earlier and the new stream is that of `sync_streams`.
+
+        Raises:
+            RunError: there is no such device or stream.
+        """
+        self.check_stream(index, stream)
+        self._choice().streams[index] = stream
+
+    def current_stream(self, index: int) -> int:
+        """The current stream of a device in this thread.  Freeing it in this thread makes the default stream current."""
+        return self._choice().streams.get(index, 0)
+
+    @contextmanager
+    def using_stream(self, index: int, stream: int) -> Iterator[None]:
+        """A context in which a stream is the current one."""
+        before = self.current_stream(index)
+        self.set_stream(index, stream)
+        try:
+            yield
+        finally:
+            self._choice().streams[index] = before
+
+    def _choice(self) -> _ThreadChoice:
+        by_api = _choices.__dict__.setdefault("by_api", WeakKeyDictionary())
+        found: _ThreadChoice = by_api.setdefault(self, _ThreadChoice())
+        return found
+
+    def _leave_stream(self, index: int, stream: int) -> None:
+        """Make the default stream current, because the current one is destroyed."""
+        streams = self._choice().streams
+        if streams.get(index) == stream:
+            del streams[index]
 
     @abstractmethod
     def attributes(self, index: int) -> DeviceAttributes:
@@ -120,6 +190,39 @@ class DeviceAPI(ABC):
     ) -> None:
         """Copy bytes between two allocations, one of which may be host memory.  RunError if a range exceeds its allocation."""
 
+    def export_memory(self, allocation: Allocation) -> int:
+        """The `data` field of a DLPack tensor in this memory.
+
+        Raises:
+            RunError: memory of this kind cannot be passed to other libraries.
+        """
+        if self.dlpack_type is None:
+            raise RunError(f"memory of {allocation.device} cannot be passed through DLPack: copy it to the host")
+        return allocation.handle
+
+    def foreign_memory(self, index: int, data: int, nbytes: int) -> Allocation:
+        """Import memory of another library; valid until `drop_foreign_memory`, which does not free it.
+
+        Args:
+            index: the device.
+            data: the `data` field of a DLPack tensor.
+            nbytes: its size.
+        Raises:
+            RunError: there is no such device, or memory of this kind, or this memory, cannot be imported.
+        """
+        self.check_stream(index, 0)
+        if self.dlpack_type is None:
+            raise RunError(f"{self.kind}({index}) cannot use memory of other libraries: copy the array to it")
+        return Allocation(Device(self.kind, index), data, nbytes)
+
+    def drop_foreign_memory(self, allocation: Allocation) -> None:
+        """End the use of memory of `foreign_memory`; its library frees it."""
+        return
+
+    @abstractmethod
+    def check_stream(self, index: int, stream: int) -> None:
+        """Raise RunError if the device or the stream does not exist."""
+
     @abstractmethod
     def create_stream(self, index: int) -> int:
         """Create a stream in addition to the default stream."""
@@ -139,6 +242,19 @@ class DeviceAPI(ABC):
     @abstractmethod
     def record_event(self, index: int, event: int, stream: int = 0) -> None:
         """Record the event in the stream; a later record replaces an earlier one."""
+
+    @abstractmethod
+    def wait_event(self, index: int, event: int, stream: int = 0) -> None:
+        """Let later work on the stream wait for the event as last recorded.  RunError if it was never recorded."""
+
+    def sync_streams(self, index: int, source: int, target: int) -> None:
+        """Let later work on the stream `target` wait for the work on `source` so far; the host does not wait."""
+        event = self.create_event(index)
+        try:
+            self.record_event(index, event, source)
+            self.wait_event(index, event, target)
+        finally:
+            self.free_event(index, event)
 
     @abstractmethod
     def elapsed(self, index: int, start: int, stop: int) -> float:

@@ -63,6 +63,18 @@ class Driver(ABC):
     def free(self, memory: int) -> None:
         """Free memory after pending work that uses it has finished."""
 
+    def export(self, memory: int) -> int:
+        """The `data` field of a DLPack tensor in this memory."""
+        return memory
+
+    def foreign_memory(self, index: int, data: int, nbytes: int) -> int:
+        """Import memory of another library by the `data` field of its DLPack tensor."""
+        return data
+
+    def drop_foreign_memory(self, memory: int) -> None:
+        """Undo `foreign_memory`."""
+        return
+
     @abstractmethod
     def copy_in(self, address: int, target: int, offset: int, nbytes: int, stream: Any) -> None:
         """Copy from a host address to device memory."""
@@ -104,6 +116,10 @@ class Driver(ABC):
     @abstractmethod
     def record(self, mark: Any, stream: Any) -> object:
         """Record a mark in a stream and return it; None creates a new mark."""
+
+    @abstractmethod
+    def wait(self, mark: Any, stream: Any) -> None:
+        """Let later work on a stream wait for a mark of the same device."""
 
     @abstractmethod
     def elapsed(self, start: Any, stop: Any) -> float:

@@ -1,4 +1,4 @@
-"""Implement DeviceAPI on top of a driver: handles for driver objects, a workspace pool, and checks before each call.
+"""Implement DeviceAPI on top of a driver: handles for driver objects, and checks before each call.
 
 This is the common part of OpenCL and CUDA; `runtime.device.driver` defines the part that differs between libraries.
 """
@@ -11,14 +11,14 @@ from itertools import count
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-from tunesmith.runtime.device.device import Allocation, Device, DeviceAPI, DeviceAttributes, DeviceLost, check_copy
+from tunesmith.runtime.device.device import Allocation, Device, DeviceAttributes, DeviceLost, check_copy
 from tunesmith.runtime.device.driver import Driver, DriverError
 from tunesmith.runtime.device.program import Dim3
+from tunesmith.runtime.device.workspace_pool import PooledWorkspaces
 from tunesmith.support.errors import RunError
 
 T = TypeVar("T")
 
-_PAGE = 4096
 _EXTENT_LIMIT = (1 << 31) - 1
 """Largest extent of a grid or block; larger ones overflow the integers of the libraries."""
 
@@ -61,50 +61,7 @@ class Handles(Generic[T]):
         return RunError(f"{number} is no {self._what} of {self._kind}({index}), or was dropped before")
 
 
-class WorkspacePool:
-    """Idle scratch memory, by device, stream and size.
-
-    A block is reused only on its own stream: its previous user may still be running, and the stream orders the next one after it.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._idle: dict[tuple[int, int, int], list[Allocation]] = {}
-        self._streams: dict[int, int] = {}
-        """Handle of each block in use -> its stream."""
-
-    def take(self, index: int, stream: int, nbytes: int) -> Allocation | None:
-        """An idle block of the stream; None if there is none."""
-        with self._lock:
-            idle = self._idle.get((index, stream, nbytes))
-            if not idle:
-                return None
-            block = idle.pop()
-            self._streams[block.handle] = stream
-            return block
-
-    def use(self, block: Allocation, stream: int) -> Allocation:
-        """Register a new block as in use on a stream."""
-        with self._lock:
-            self._streams[block.handle] = stream
-        return block
-
-    def give(self, block: Allocation) -> None:
-        """Return a block to the pool.  RunError if it was not in use."""
-        with self._lock:
-            stream = self._streams.pop(block.handle, None)
-            if stream is None:
-                raise RunError(f"{block.nbytes} bytes at {block.handle:#x} are not a workspace of {block.device}, or were freed before")
-            self._idle.setdefault((block.device.index, stream, block.nbytes), []).append(block)
-
-    def drain(self, index: int | None = None, stream: int | None = None) -> list[Allocation]:
-        """Remove and return the idle blocks of one stream, or of all."""
-        with self._lock:
-            keys = [k for k in self._idle if index is None or k[:2] == (index, stream)]
-            return [block for key in keys for block in self._idle.pop(key)]
-
-
-class DriverDeviceAPI(DeviceAPI):
+class DriverDeviceAPI(PooledWorkspaces):
     """Device API of one kind, based on a driver.
 
     Args:
@@ -113,12 +70,12 @@ class DriverDeviceAPI(DeviceAPI):
     """
 
     def __init__(self, kind: str, make_driver: Callable[[], Driver]) -> None:
+        super().__init__()
         self.kind = kind
         self._make_driver = make_driver
         self._driver: Driver | None = None
         self._driver_lock = threading.Lock()
         self._live: dict[int, Allocation] = {}
-        self._pool = WorkspacePool()
         self._streams: Handles[Any] = Handles(kind, "stream")
         self._foreign: dict[tuple[int, int], int] = {}
         self._foreign_lock = threading.Lock()
@@ -154,24 +111,26 @@ class DriverDeviceAPI(DeviceAPI):
         return allocation
 
     def free(self, allocation: Allocation) -> None:
+        self._refuse_workspace(allocation)
         if allocation.device.kind != self.kind or self._live.pop(allocation.handle, None) is None:
             what = f"{allocation.nbytes} bytes at {allocation.handle:#x} of {allocation.device}"
             raise RunError(f"{what} are no memory of {self.kind} devices, or were freed before")
         with self._on(allocation.device.index, "free"):
             self.driver.free(allocation.handle)
 
-    def allocate_workspace(self, index: int, nbytes: int, stream: int = 0) -> Allocation:
-        self._stream(index, stream)
-        # Rounded to powers of two of at least a page: few sizes, so that blocks are reused.
-        size = max(_PAGE, 1 << max(0, nbytes - 1).bit_length())
-        return self._pool.take(index, stream, size) or self._pool.use(self.allocate(index, size), stream)
+    def export_memory(self, allocation: Allocation) -> int:
+        super().export_memory(allocation)
+        with self._on(allocation.device.index, "export_memory"):
+            return self.driver.export(allocation.handle)
 
-    def free_workspace(self, allocation: Allocation) -> None:
-        self._pool.give(allocation)
+    def foreign_memory(self, index: int, data: int, nbytes: int) -> Allocation:
+        super().foreign_memory(index, data, nbytes)
+        with self._on(index, f"foreign_memory of {nbytes} bytes"):
+            return Allocation(Device(self.kind, index), self.driver.foreign_memory(index, data, nbytes), nbytes)
 
-    def release_workspaces(self) -> None:
-        for block in self._pool.drain():
-            self.free(block)
+    def drop_foreign_memory(self, allocation: Allocation) -> None:
+        with self._on(allocation.device.index, "drop_foreign_memory"):
+            self.driver.drop_foreign_memory(allocation.handle)
 
     def copy(
         self, source: Allocation, target: Allocation, nbytes: int, source_offset: int = 0, target_offset: int = 0, stream: int = 0
@@ -201,6 +160,13 @@ class DriverDeviceAPI(DeviceAPI):
                 pairs = [(a.device.index, a.handle) for a in (source, target)]
                 self.driver.copy_between(pairs[0], source_offset, pairs[1], target_offset, nbytes, queue)
 
+    def check_stream(self, index: int, stream: int) -> None:
+        self._stream(index, stream)
+
+    def set_device(self, index: int) -> None:
+        self._check(index)
+        super().set_device(index)
+
     def create_stream(self, index: int) -> int:
         with self._on(index, "create_stream"):
             return self._streams.add(index, (self.driver.create_stream(index), True))
@@ -219,8 +185,8 @@ class DriverDeviceAPI(DeviceAPI):
             raise RunError("the default stream cannot be dropped")
         self.synchronise(index, stream)
         queue, owned = self._streams.take(index, stream)
-        for block in self._pool.drain(index, stream):
-            self.free(block)
+        self._release_workspaces_of(index, stream)
+        self._leave_stream(index, stream)
         with self._foreign_lock:
             self._foreign = {k: v for k, v in self._foreign.items() if v != stream}
         if owned:
@@ -240,6 +206,13 @@ class DriverDeviceAPI(DeviceAPI):
         queue, mark = self._stream(index, stream), self._events.get(index, event)
         with self._on(index, "record_event"):
             self._events.replace(index, event, self.driver.record(mark, queue))
+
+    def wait_event(self, index: int, event: int, stream: int = 0) -> None:
+        queue, mark = self._stream(index, stream), self._events.get(index, event)
+        if mark is None:
+            raise RunError(f"event {event} of {self.kind}({index}) was never recorded: record it before a stream waits for it")
+        with self._on(index, "wait_event"):
+            self.driver.wait(mark, queue)
 
     def elapsed(self, index: int, start: int, stop: int) -> float:
         marks = [self._events.get(index, event) for event in (start, stop)]

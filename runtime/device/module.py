@@ -19,6 +19,8 @@ from tunesmith.runtime.device.arguments import CallStream, Operand, Signature, c
 from tunesmith.runtime.device.array import DeviceArray
 from tunesmith.runtime.device.device import DEVICES, Allocation, Device, DeviceLost
 from tunesmith.runtime.device.program import MAGIC, DeviceFunction, DeviceProgram
+from tunesmith.runtime.ffi import tvm_ffi
+from tunesmith.runtime.ffi_callback import ffi_function
 from tunesmith.runtime.timing import Samples
 from tunesmith.support import atomic_file
 from tunesmith.support.arguments import as_count
@@ -33,24 +35,24 @@ class DeviceModule(Compiled):
 
     Args:
         program: the program; it is loaded onto the device when the first function is called.
-        index: device number within the kind of the program.
+        index: device number within the kind of the program; by default the current device of this thread.
     """
 
-    def __init__(self, program: DeviceProgram, index: int = 0) -> None:
+    def __init__(self, program: DeviceProgram, index: int | None = None) -> None:
         self.program = program
-        self.device = Device(program.kind, index)
         self._api = DEVICES.get(program.kind)
+        self.device = Device(program.kind, self._api.current_device() if index is None else index)
         self._functions = {f.name: f for f in program.functions}
         self._lock = threading.Lock()
         self._code: int | None = None
 
     @staticmethod
-    def load(path: str | PathLike[str], index: int = 0) -> DeviceModule:
+    def load(path: str | PathLike[str], index: int | None = None) -> DeviceModule:
         """Load a program that was written by `save`.
 
         Args:
             path: the file.
-            index: device number within the kind of the program.
+            index: device number within the kind of the program; by default the current device of this thread.
         Raises:
             RunError: the file does not exist, or is not a device program.
         """
@@ -198,7 +200,7 @@ class DeviceModule(Compiled):
         self._api.synchronise(index, stream.handle)
         calls = []
         for i in range(min(sets, _MOST_COPIES)):
-            given = zip(arguments, operands, function.signature.params, strict=True)
+            given = zip(arguments, operands, self._functions[name].params, strict=True)
             calls.append(function.bind(*[a if i == 0 and not o.on_host else self._copied(o, p.dtype, p.shape) for a, o, p in given]))
         return calls
 
@@ -215,13 +217,21 @@ class DeviceModule(Compiled):
 class DeviceCallable:
     """A function of a module.  Call it with one array for each parameter; results are written to the output arrays."""
 
-    __slots__ = ("_api", "_device", "_function", "_module", "name", "signature")
+    __slots__ = ("_api", "_device", "_ffi", "_function", "_module", "name", "signature")
 
     def __init__(self, module: DeviceModule, function: DeviceFunction) -> None:
         self.name = function.name
         self._module, self._function, self._device = module, function, module.device
         self._api = module.device.api
         self.signature = Signature(function.name, function.params, module.device)
+        self._ffi: tvm_ffi.Function | None = None
+
+    @property
+    def ffi(self) -> tvm_ffi.Function:
+        """The function for C++ and other languages, through TVM-FFI; CUDA tensors are used on the stream that TVM-FFI has set."""
+        if self._ffi is None:
+            self._ffi = ffi_function(DeviceCallable(self._module, self._function))
+        return self._ffi
 
     def __call__(self, *arguments: object) -> None:
         """Run the function.

@@ -21,6 +21,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tunesmith.runtime import dlpack
 from tunesmith.runtime.device.device import DeviceAttributes
 from tunesmith.runtime.device.driver import Driver, DriverError
 from tunesmith.runtime.device.driver_backed import DriverDeviceAPI
@@ -126,6 +127,10 @@ class OpenClDriver(Driver):
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._buffers: dict[int, Any] = {}
+        self._memory: dict[int, int] = {}
+        """`cl_mem` of each buffer -> its number."""
+        self._foreign: dict[int, int] = {}
+        """Number of each buffer of another library -> number of its imports."""
         self._numbers = count(1)
         self._contexts: dict[int, _Device] = {}
 
@@ -186,12 +191,49 @@ class OpenClDriver(Driver):
         buffer = self._try(lambda: cl.Buffer(here.context, cl.mem_flags.READ_WRITE, nbytes))
         # Runtimes allocate lazily; migrating the buffer reports out of memory here.
         self._try(lambda: cl.enqueue_migrate_mem_objects(here.queue, [buffer], cl.mem_migration_flags.CONTENT_UNDEFINED).wait())
+        with self._lock:
+            return self._number(buffer)
+
+    def _number(self, buffer: Any) -> int:
         number = next(self._numbers)
-        self._buffers[number] = buffer
+        self._buffers[number], self._memory[buffer.int_ptr] = buffer, number
         return number
 
+    def export(self, memory: int) -> int:
+        data: int = self._buffer(memory).int_ptr
+        return data
+
+    def foreign_memory(self, index: int, data: int, nbytes: int) -> int:
+        with self._lock:
+            number = self._memory.get(data)
+            if number is None:
+                buffer = self._try(lambda: self._cl.Buffer.from_int_ptr(data))
+                if self._try(lambda: buffer.context) != self._device(index).context:
+                    raise DriverError("INVALID_CONTEXT", "the memory is of another OpenCL context: copy the array through the host")
+                number = self._number(buffer)
+                self._foreign[number] = 0
+            if number in self._foreign:
+                self._foreign[number] += 1
+        if self._buffer(number).size < nbytes:
+            self.drop_foreign_memory(number)
+            raise DriverError("INVALID_BUFFER_SIZE", f"the memory has fewer than {nbytes} bytes")
+        return number
+
+    def drop_foreign_memory(self, memory: int) -> None:
+        with self._lock:
+            if memory not in self._foreign:
+                return  # memory of this driver, which was exported and imported again
+            self._foreign[memory] -= 1
+            if not self._foreign[memory]:
+                del self._foreign[memory]
+                buffer = self._buffers.pop(memory)
+                del self._memory[buffer.int_ptr]
+                self._try(buffer.release)
+
     def free(self, memory: int) -> None:
-        buffer = self._buffers.pop(memory)
+        with self._lock:
+            buffer = self._buffers.pop(memory)
+            del self._memory[buffer.int_ptr]
         self._try(buffer.release)  # the runtime keeps it until pending commands have finished
 
     def copy_in(self, address: int, target: int, offset: int, nbytes: int, stream: Any) -> None:
@@ -237,6 +279,10 @@ class OpenClDriver(Driver):
         marker = self._try(lambda: self._cl.enqueue_marker(stream))
         self._try(stream.flush)
         return marker
+
+    def wait(self, mark: Any, stream: Any) -> None:
+        self._try(lambda: self._cl.enqueue_barrier(stream, wait_for=[mark]))
+        self._try(stream.flush)
 
     def elapsed(self, start: Any, stop: Any) -> float:
         def seconds() -> float:
@@ -313,6 +359,9 @@ class OpenClDriver(Driver):
 
 class OpenClDeviceAPI(DriverDeviceAPI):
     """Devices of all OpenCL runtimes; GPUs are numbered before CPUs."""
+
+    dlpack_type = dlpack.OPENCL
+    has_addresses = False
 
     def __init__(self) -> None:
         super().__init__("opencl", OpenClDriver)

@@ -40,12 +40,13 @@ NULL_POINTER, MISALIGNED, NO_MEMORY, FORKED = 1, 2, 3, 4
 """Status codes; 0 is success."""
 
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-_STATUS_TEXTS = {
+STATUS_TEXTS = {
     NULL_POINTER: "a pointer is null",
     MISALIGNED: f"a tensor is not aligned to its elements, or parameters or workspace not to {ALIGNMENT} bytes",
     NO_MEMORY: "there is no memory for intermediate tensors",
     FORKED: FORKED_TEXT,
 }
+"""Status code -> its cause."""
 _RunWith = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 _Signature = ctypes.CFUNCTYPE(ctypes.c_uint64)
 
@@ -75,7 +76,7 @@ class NativeModel:
         """
         status = self._run(parameters, inputs, outputs, workspace)
         if status:
-            raise RunError(f"{self.name}{RUN_WITH} returned {status}: {_STATUS_TEXTS.get(status, 'unknown to this tunesmith')}")
+            raise RunError(f"{self.name}{RUN_WITH} returned {status}: {STATUS_TEXTS.get(status, 'unknown to this tunesmith')}")
 
     def __repr__(self) -> str:
         return f"<native model {self.name}>"

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -103,6 +103,26 @@ class Executor(ABC):
             program.run()
         made = [_typed(o, spec.dtype) for o, spec in zip(outputs, self.outputs, strict=True)]
         return made[0] if len(made) == 1 else tuple(made)
+
+    def run_into(self, inputs: Sequence[object], outputs: Callable[[Sequence[Shape]], Sequence[np.ndarray]]) -> None:
+        """Run the model on arrays of the caller, which are not used after the call.
+
+        Args:
+            inputs: the inputs, in order; those that were set for `run` stay.
+            outputs: called with the shapes of the outputs; returns the storage arrays to write.
+        Raises:
+            RunError: as in a call.
+        """
+        with self._lock:
+            kept = self._given
+            try:
+                self._set(inputs)
+                arrays = self._inputs()
+                program, shapes = self._bound_program(arrays)
+                program.bind(arrays, outputs(shapes))
+                program.run()
+            finally:
+                self._given, self._alias_free = kept, False
 
     def set_input(self, which: str | int, array: object) -> None:
         """Use this array in later runs: by reference if it is contiguous, else a copy of its current elements.

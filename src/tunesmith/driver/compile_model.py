@@ -5,10 +5,9 @@ Nothing is searched, and random draws have a fixed seed: equal models, logs and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 from tunesmith.codegen.artifact import Artifact
 from tunesmith.codegen.backends.backend import backend_of, check_kind
@@ -42,6 +41,7 @@ from tunesmith.runtime.executor.executable import Executable
 from tunesmith.runtime.executor.executor import Executor
 from tunesmith.runtime.executor.refused_executor import RefusedExecutor
 from tunesmith.runtime.model import Model
+from tunesmith.runtime.model_function import ModelFunction
 from tunesmith.runtime.module import load_executable
 from tunesmith.schedule.state import ERROR_GROWTH
 from tunesmith.search.analytic_schedule import untuned_choice
@@ -97,8 +97,8 @@ class CompiledModel(Model, CompiledProgram):
         rates = machine_rates(self.target, refresh=True)
         return roofline(self.profile(*arrays, repeats=repeats), self._unscheduled, rates, self.target)
 
-    def __getitem__(self, name: str) -> Callable[..., Any]:
-        """The callable `main`, for the same interface as modules of functions; a model has no other.
+    def __getitem__(self, name: str) -> ModelFunction:
+        """The function `main`, with the interface of the functions of modules; a model has no other.
 
         Raises:
             RunError: another name.

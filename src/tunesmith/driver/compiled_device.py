@@ -27,10 +27,10 @@ class CompiledDeviceModule(DeviceModule, CompiledModule):
     Args:
         artifact: the program.
         coverage: the result of the record lookup, for each function looked up.
-        index: index of the device among those of the target's kind.
+        index: index of the device among those of the target's kind; by default the current one of this thread.
     """
 
-    def __init__(self, artifact: Artifact, coverage: tuple[Coverage, ...] = (), index: int = 0) -> None:
+    def __init__(self, artifact: Artifact, coverage: tuple[Coverage, ...] = (), index: int | None = None) -> None:
         super().__init__(DeviceProgram.from_bytes(artifact.data), index)
         self.artifact = artifact
         self.coverage = coverage

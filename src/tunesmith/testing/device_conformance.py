@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -20,13 +21,16 @@ import numpy.typing as npt
 import pytest
 
 from tunesmith.runtime.device.cpu import host_memory
-from tunesmith.runtime.device.device import Allocation, Device, DeviceAPI
+from tunesmith.runtime.device.device import Allocation, Device, DeviceAPI, DeviceAttributes
 from tunesmith.support.array_types import Float32Array
 from tunesmith.support.errors import RunError
 
 T = TypeVar("T")
 Make = Callable[[], DeviceAPI]
 """Factory of the API."""
+
+TEXTS = ("name", "compute_version", "driver_version")
+"""Attributes that are texts."""
 
 OPENCL_KERNELS = """
 __kernel void scale(__global const float* x, __global float* y) {
@@ -174,6 +178,121 @@ class DeviceConformance:
         assert len({b.handle for b in blocks}) == 3 and all(b.nbytes == 0 for b in blocks)
         for block in blocks:
             api.free(block)
+
+    def test_attributes_have_their_types(self, api: DeviceAPI) -> None:
+        """An attribute that does not apply is None; the others have the types of `DeviceAttributes`."""
+        facts = api.attributes(0)
+        assert isinstance(facts, DeviceAttributes)
+        for name in (f.name for f in fields(facts)):
+            value = getattr(facts, name)
+            kind = str if name in TEXTS else tuple if name == "max_thread_dimensions" else int
+            assert value is None or isinstance(value, kind), f"{name} is {value!r}"
+
+    def test_current_device(self, api: DeviceAPI) -> None:
+        """Each thread has a current device, at first device 0; a device that does not exist is refused."""
+        last = api.count() - 1
+        api.set_device(last)
+        assert api.current_device() == last
+        assert set(in_threads(lambda _: api.current_device())) == {0}
+        for missing in (-1, api.count()):
+            with pytest.raises(RunError, match="there is no"):
+                api.set_device(missing)
+        assert api.current_device() == last
+
+    def test_current_stream(self, api: DeviceAPI) -> None:
+        """Each thread has a current stream of a device, at first the default one, and again after the stream is freed."""
+        stream = api.create_stream(0)
+        with api.using_stream(0, stream):
+            assert api.current_stream(0) == stream
+            assert set(in_threads(lambda _: api.current_stream(0))) == {0}
+        assert api.current_stream(0) == 0
+        api.set_stream(0, stream)
+        api.free_stream(0, stream)
+        assert api.current_stream(0) == 0
+        with pytest.raises(RunError, match="is no stream"):
+            api.set_stream(0, stream)
+        with pytest.raises(RunError, match="there is no"):
+            api.set_stream(api.count(), 0)
+
+    def test_streams_wait_for_each_other(self, api: DeviceAPI, values: Float32Array) -> None:
+        """`sync_streams` orders later work on one stream after earlier work on another; so do an event and `wait_event`."""
+        streams = [api.create_stream(0) for _ in range(2)]
+        first, second, event = filled(api, np.zeros_like(values)), filled(api, np.zeros_like(values)), api.create_event(0)
+        with pytest.raises(RunError, match=f"event {event} .* was never recorded"):
+            api.wait_event(0, event, streams[1])
+        for i in range(10):
+            source, found = values + i, np.zeros_like(values)
+            api.copy(host_memory(source), first, values.nbytes, stream=streams[0])
+            if i % 2:
+                api.sync_streams(0, streams[0], streams[1])
+            else:
+                api.record_event(0, event, streams[0])
+                api.wait_event(0, event, streams[1])
+            api.copy(first, second, values.nbytes, stream=streams[1])
+            api.sync_streams(0, streams[1], 0)
+            api.copy(second, host_memory(found), values.nbytes)
+            api.synchronise(0)
+            assert np.array_equal(found, source)
+            api.sync_streams(0, 0, streams[0])
+        api.free_event(0, event)
+        for stream in streams:
+            api.free_stream(0, stream)
+        refused: list[Callable[[], object]] = [
+            lambda: api.wait_event(0, event),
+            lambda: api.sync_streams(0, streams[0], 0),
+            lambda: api.sync_streams(0, 0, streams[0]),
+        ]
+        for wrong in refused:
+            with pytest.raises(RunError, match=r"is no (event|stream)"):
+                wrong()
+        for block in (first, second):
+            api.free(block)
+
+    def test_memory_of_other_libraries(self, api: DeviceAPI, values: Float32Array) -> None:
+        """Exported memory is imported as the same memory; a kind without a DLPack device type refuses both."""
+        block = filled(api, values)
+        if api.dlpack_type is None:
+            with pytest.raises(RunError, match="cannot be passed through DLPack"):
+                api.export_memory(block)
+            with pytest.raises(RunError, match="cannot use memory of other libraries"):
+                api.foreign_memory(0, 4096, 64)
+        else:
+            imported = api.foreign_memory(0, api.export_memory(block), block.nbytes)
+            assert imported.device.index == 0 and imported.nbytes == block.nbytes
+            assert np.array_equal(content(api, imported, values), values)
+            later = values + 1
+            api.copy(host_memory(later), imported, values.nbytes)
+            api.synchronise(0)
+            api.drop_foreign_memory(imported)
+            assert np.array_equal(content(api, block, values), later)
+            with pytest.raises(RunError, match="there is no"):
+                api.foreign_memory(api.count(), 4096, 64)
+        api.free(block)
+
+    def test_workspaces_belong_to_a_stream(self, api: DeviceAPI) -> None:
+        """A freed workspace is reused on its own stream only, the last one first; `free` refuses workspaces."""
+        streams = [0, api.create_stream(0)]
+        blocks = [[api.allocate_workspace(0, 4096, stream) for _ in range(2)] for stream in streams]
+        for pair in blocks:
+            for block in pair:
+                with pytest.raises(RunError, match="are a workspace: use free_workspace"):
+                    api.free(block)
+                api.free_workspace(block)
+        for stream, pair in zip(streams, blocks, strict=True):
+            again = [api.allocate_workspace(0, 4096, stream) for _ in range(3)]
+            assert again[:2] == pair[::-1] and again[2] not in (*blocks[0], *blocks[1])
+            for block in again:
+                api.free_workspace(block)
+        with pytest.raises(RunError, match="cannot allocate -1 bytes"):
+            api.allocate_workspace(0, -1)
+        api.free_stream(0, streams[1])
+        with pytest.raises(RunError, match="is no stream"):
+            api.allocate_workspace(0, 64, streams[1])
+        plain = api.allocate(0, 4096)
+        with pytest.raises(RunError, match="are not a workspace"):
+            api.free_workspace(plain)
+        api.free(plain)
+        api.release_workspaces()
 
     def test_workspaces_are_used_again(self, api: DeviceAPI) -> None:
         """A workspace is reused after it is freed, not before; freeing it twice is refused."""

@@ -9,6 +9,7 @@ from tunesmith.measure.local_runner import LocalRunner
 from tunesmith.testing.backend_conformance import BackendConformance
 from tunesmith.testing.baseline_conformance import BaselineConformance
 from tunesmith.testing.builder_conformance import BuilderConformance
+from tunesmith.testing.device_conformance import DeviceConformance
 from tunesmith.testing.external_codegen_conformance import ExternalCodegenConformance
 from tunesmith.testing.runner_conformance import RunnerConformance
 from tunesmith.testing.target_kind_conformance import TargetKindConformance
@@ -16,6 +17,7 @@ from tunesmith_extension.backend import SIMCPU_BACKEND
 from tunesmith_extension.baseline import EinsumBaseline
 from tunesmith_extension.builder import CachingBuilder
 from tunesmith_extension.codegen import ToyCodegen
+from tunesmith_extension.device import CheckedCpu
 from tunesmith_extension.runner import CountingRunner
 
 
@@ -83,3 +85,9 @@ class TestNpuKind(TargetKindConformance):
     @pytest.fixture(params=["npu", "npu -scratchpad-bytes=4096 -dma-gbs=20"])
     def text(self, request):
         return request.param
+
+
+class TestCheckedCpu(DeviceConformance):
+    @pytest.fixture
+    def make(self):
+        return CheckedCpu

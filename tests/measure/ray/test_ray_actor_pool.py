@@ -19,7 +19,7 @@ if importlib.util.find_spec("ray") is None:
     pytest.skip("the extra `ray` is not installed", allow_module_level=True)
 
 from tunesmith.measure.ray import ray_actor_pool
-from tunesmith.measure.ray.ray_actor_pool import Actor, ActorPool, Handshake, Job
+from tunesmith.measure.ray.ray_actor_pool import Actor, ActorPool, Handshake, Job, JobsLost
 from tunesmith.measure.ray.ray_cluster import ray
 from tunesmith.measure.records.environment import Environment, environment
 from tunesmith.support.errors import RunError, UserError
@@ -291,3 +291,17 @@ def test_closed_pool_rejects_jobs(make_pool: Callable[..., ActorPool]) -> None:
     with pytest.raises(RunError, match="the workers are closed"):
         pool.run(echoes(1))
     assert all(gone(pid) for pid in there)
+
+
+def test_results_before_the_loss_of_all_actors_are_in_the_error(
+    make_pool: Callable[..., ActorPool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = make_pool(1)
+    (before,) = pool.run(echoes(1))
+    assert before.error is None
+    monkeypatch.setattr(pool, "_spawn", lambda: None)  # the node that had the device is gone
+    monkeypatch.setattr(pool, "_start_timeout", 1.0)
+    with pytest.raises(JobsLost, match="no worker started within 1 s") as caught:
+        pool.run([*echoes(1), job("die"), *echoes(2)])
+    first, *others = caught.value.results
+    assert first is not None and first.error is None and others == [None] * 3

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -27,10 +28,11 @@ from tunesmith.measure.evaluator.argument_data import make_inputs
 from tunesmith.measure.evaluator.correctness import save_reference
 from tunesmith.measure.measurer import Measurer
 from tunesmith.measure.policies import MeasurePolicy, RacePolicy
-from tunesmith.measure.ray.ray_runner import RayRunner, refusal
+from tunesmith.measure.ray.ray_actor_pool import JobsLost
+from tunesmith.measure.ray.ray_runner import RayRunner, model_resource, refusal
 from tunesmith.measure.records.environment import environment
 from tunesmith.measure.records.log import RecordLog
-from tunesmith.measure.runner import RunRequest, RunResult, RunSetup
+from tunesmith.measure.runner import RunRequest, RunResult, RunSetup, RunsLost
 from tunesmith.runtime.timing import TimingPolicy
 from tunesmith.support.errors import RunError, UserError
 
@@ -100,7 +102,7 @@ def test_candidates_are_distributed_over_two_devices(two: RayRunner, request_of:
     results = two.run([request_of(), bad] * 4)
     assert [kind(r) for r in results] == [None, "run_error"] * 4
     assert [r.verified for r in results] == [True, False] * 4
-    assert all(r.host == environment().host for r in results)
+    assert all(r.host is not None and r.host.items() >= {**environment().host, "name": socket.gethostname()}.items() for r in results)
     until = time.monotonic() + 60
     while len(set(pids(two))) < 2 and time.monotonic() < until:  # a slowly starting actor may get no candidate
         assert two.run([request_of()])[0].verified  # handshakes are processed while it runs
@@ -119,6 +121,7 @@ def test_candidate_of_a_lost_actor_is_retried(one: RayRunner, request_of: Callab
     if times == 2:
         assert results[0].error is not None and "while running it: the worker process died (" in results[0].error.message
         assert results[0].samples == () and not results[0].verified
+        assert results[0].host is not None and results[0].host["node"], "the node on which the actor died"
     assert [(kind(r), r.verified) for r in one.run([request_of()])] == [(None, True)]
 
 
@@ -200,4 +203,28 @@ def test_driver_writes_the_records(two: RayRunner, add_task: MeasureTask, tmp_pa
         records = measurer.measure(add_task, candidates)
     assert [None if r.error is None else r.error.kind for r in records] == [None, None, None, "build_error", None]
     assert [r.row for r in RecordLog(tmp_path / "log.jsonl").load().records] == [r.row for r in records]
-    assert records[0].verified and records[0].host == environment().host
+    assert records[0].verified and records[0].host.items() > environment().host.items()
+
+
+def test_names_of_the_resource() -> None:
+    assert model_resource(Target("llvm -mcpu=haswell -num-cores=1")) == "cpu_model:haswell"
+    assert model_resource(Target("cuda -arch=sm_90")) == "gpu_model:sm_90"
+
+
+def test_results_before_the_loss_of_all_devices_are_logged(
+    ray_cluster: RayCluster, add_task: MeasureTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with RayRunner(ray_cluster, TARGET, 2) as runner:
+        whole = runner._actors.run
+
+        def lost(jobs: Any) -> Any:
+            results = whole(jobs[:1])
+            raise JobsLost("no runner started", [*results, *[None] * (len(jobs) - 1)])
+
+        monkeypatch.setattr(runner._actors, "run", lost)
+        log = RecordLog(tmp_path / "log.jsonl")
+        with Measurer(TARGET, InProcessBuilder(), runner, MeasurePolicy(QUICK), log) as measurer:
+            with pytest.raises(RunsLost, match="no runner started"):
+                measurer.measure(add_task, [(0, [4]), (0, [8]), (0, [16])])
+        (record,) = RecordLog(tmp_path / "log.jsonl").load().records
+        assert record.row == (4,) and record.verified and record.host["node"]

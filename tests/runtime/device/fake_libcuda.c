@@ -170,6 +170,11 @@ int cuStreamCreate(stream **made, unsigned flags) {
 int cuStreamDestroy_v2(stream *s) { ENTER; free(s); count_live(STREAMS, -1); return OK; }
 int cuStreamSynchronize(stream *s) { ENTER; return (uintptr_t)s > 2 && !s->is_stream ? INVALID_HANDLE : OK; }
 
+int cuStreamWaitEvent(stream *s, event *e, unsigned flags) {
+  (void)flags; ENTER;
+  return ((uintptr_t)s > 2 && !s->is_stream) || !e->recorded ? INVALID_HANDLE : OK;
+}
+
 int cuEventCreate(event **made, unsigned flags) {
   (void)flags; ENTER;
   *made = calloc(1, sizeof **made);

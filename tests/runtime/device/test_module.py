@@ -19,8 +19,10 @@ from tunesmith.runtime.device.device import Device, cuda, opencl
 from tunesmith.runtime.device.module import DeviceModule
 from tunesmith.runtime.device.opencl import OPENCL
 from tunesmith.runtime.device.program import DeviceFunction, DeviceProgram, Launch
+from tunesmith.runtime.ffi import tvm_ffi
 from tunesmith.support.array_types import Float32Array
 from tunesmith.support.errors import RunError, UserError
+from tunesmith.testing.ffi_calls import fuzz_function, raw_of
 
 pytestmark = pytest.mark.skipif(OPENCL.count() == 0, reason="no OpenCL runtime here: pip install 'tunesmith[opencl]'")
 
@@ -106,6 +108,65 @@ def test_device_arrays(module: DeviceModule, arrays: Arrays) -> None:
     assert np.array_equal(c.numpy(), wanted(*arrays[:2]))
     module["add_reversed"](a, arrays[1] + 1, c)  # mixed
     assert np.array_equal(c.numpy(), wanted(arrays[0], arrays[1] + 1))
+
+
+def test_the_function_for_other_languages(module: DeviceModule, arrays: Arrays) -> None:
+    """Host tensors are copied, tensors on the device used in place."""
+    function = module["add_reversed"]
+    a, b, c = arrays
+    assert function.ffi is function.ffi and function.ffi(a, b, c) is None
+    assert np.array_equal(c, wanted(a, b))
+    x, y, z = [DeviceArray.from_numpy(opencl(), v) for v in (b, a, np.zeros_like(a))]
+    function.ffi(x, tvm_ffi.from_dlpack(y), z)
+    assert np.array_equal(z.numpy(), wanted(a, b)) and not OPENCL.driver._foreign  # type: ignore[attr-defined]
+    with pytest.raises(RuntimeError, match=r"argument 2 \(C\): .*, got memory that it shares with argument 0 \(A\)"):
+        function.ffi(x, y, x)
+    again = module["add_reversed"].ffi
+    del function
+    gc.collect()
+    again(a, b, c)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_invalid_arguments_of_c_callers(module: DeviceModule, arrays: Arrays, seed: int) -> None:
+    """Handles of OpenCL memory cannot be checked, and host arrays need no alignment."""
+    fuzz_function(
+        module["add_reversed"].ffi,
+        "add_reversed",
+        "ABC",
+        lambda: [raw_of(v.copy()) for v in arrays],
+        seed,
+        accepts=("device", "misaligned"),
+    )
+
+
+def test_read_only_device_arrays(module: DeviceModule, arrays: Arrays) -> None:
+    a, b, c = [DeviceArray.from_numpy(opencl(), v) for v in arrays]
+    a.read_only = c.read_only = True
+    with pytest.raises(RunError, match=r"argument 2 \(C\): .*, got a read-only array, and it is written: pass a writable copy"):
+        module["add_reversed"](a, b, c)
+
+
+def test_calls_use_the_current_stream(module: DeviceModule, arrays: Arrays, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream, launched = OPENCL.create_stream(0), []
+    launch = OPENCL.launch
+    monkeypatch.setattr(OPENCL, "launch", lambda *a: (launched.append(a[-1]), launch(*a)))
+    with OPENCL.using_stream(0, stream):
+        a, b, c = [DeviceArray.from_numpy(opencl(), v) for v in arrays]
+        assert call_stream(opencl(), (a, b, c)) == CallStream(stream, None)
+        module["add_reversed"](a, b, c)
+        assert np.array_equal(c.numpy(), wanted(*arrays[:2]))
+    assert launched == [stream] * 2
+    OPENCL.free_stream(0, stream)
+
+
+def test_programs_are_loaded_onto_the_current_device(tmp_path: Path) -> None:
+    path = DeviceModule(PROGRAM).save(tmp_path / "program")
+    OPENCL._choice().index = 7  # a device that does not exist here
+    try:
+        assert DeviceModule.load(path).device == opencl(7) and DeviceModule.load(path, 0).device == opencl(0)
+    finally:
+        OPENCL.set_device(0)
 
 
 def test_bound_calls(module: DeviceModule, arrays: Arrays) -> None:
@@ -211,7 +272,7 @@ class Foreign:
     def __dlpack__(self, stream: int) -> object:
         self.streams.append(stream)
         capsule = self.array.__dlpack__()
-        tensor = dlpack._Tensor.from_address(dlpack._pointer(capsule, b"dltensor"))
+        tensor = dlpack.Tensor.from_address(dlpack._pointer(capsule, b"dltensor"))
         tensor.device_type, tensor.device_index = dlpack.CUDA, self.index
         return capsule
 
@@ -239,7 +300,7 @@ def test_arrays_of_gpu_libraries_are_used_in_place(monkeypatch: pytest.MonkeyPat
     assert [o.memory.handle for o in found] == [a.array.ctypes.data, b.array.ctypes.data]
     assert a.streams == [1] and not any(o.ordered or o.on_host for o in found), "its library's stream is not known: the caller waits"
 
-    api = SimpleNamespace(foreign_stream=lambda index, address: 77)
+    api = SimpleNamespace(foreign_stream=lambda index, address: 77, dlpack_type=2, has_addresses=True)
     monkeypatch.setattr(Device, "api", api)
     monkeypatch.setitem(
         sys.modules, "torch", SimpleNamespace(cuda=SimpleNamespace(current_stream=lambda _: SimpleNamespace(cuda_stream=4096)))
