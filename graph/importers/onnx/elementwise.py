@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
+from tunesmith.graph.importers.onnx.narrow import TYPES, Narrow, NarrowType, decode, encode
 from tunesmith.graph.importers.onnx.node import Converted, Converter, OnnxNode, cast_to, dtype_of, is_float, shape_of
+from tunesmith.graph.importers.onnx.values import Datum
 from tunesmith.graph.ir.node import Constant
 from tunesmith.ir.poly import Poly
 from tunesmith.support import dtype as dt
@@ -135,11 +138,24 @@ def _clip(node: OnnxNode) -> Converted:
 
 
 def _cast(node: OnnxNode) -> Converted:
-    return cast_to(node.b, node.input(0), dtype_of(node.attr("to")))
+    number = node.attr("to")
+    return _cast_as(node, TYPES[number] if number in TYPES else dtype_of(number))
 
 
 def _cast_like(node: OnnxNode) -> Converted:
-    return cast_to(node.b, node.input(0), node.input(1).type.dtype)
+    like = node.input(1)
+    return _cast_as(node, like.kind if isinstance(like, Narrow) else like.type.dtype)
+
+
+def _cast_as(node: OnnxNode, kind: str | NarrowType) -> Any:
+    """The first operand in another type."""
+    x: Datum | Narrow = node.input(0)
+    if isinstance(kind, str):
+        return decode(node.b, x, kind)
+    if isinstance(x, Narrow):
+        x = decode(node.b, x, "int32" if x.kind.is_integer else "float32")
+    mode = "nearest" if kind.signed else node.attr("round_mode", "up")
+    return encode(node.b, x, kind, bool(node.attr("saturate", 1)), mode)
 
 
 def _bit_cast(node: OnnxNode) -> Converted:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from tunesmith.graph.importers.onnx.narrow import TYPES, NarrowType
 from tunesmith.graph.importers.onnx.node import DTYPES
 from tunesmith.graph.importers.onnx.values import UnsupportedNode
 from tunesmith.ir.poly import Index, Var
@@ -137,10 +138,14 @@ def _check_inside(tensor: Any, path: Path) -> None:
         raise ModelImportError(f"{path}: the weights of {tensor.name!r} should be in {there}, which is not a file")
 
 
+Input = tuple[str, tuple[Index, ...], str | NarrowType]
+"""Name, shape and element type of an input of a model."""
+
+
 def initializer(tensor: Any) -> np.ndarray:
     """The elements of a TensorProto; UnsupportedNode for an unsupported element type."""
     onnx = onnx_package()
-    if tensor.data_type not in DTYPES:
+    if tensor.data_type not in DTYPES and tensor.data_type not in TYPES:
         name = onnx.TensorProto.DataType.Name(tensor.data_type) if tensor.data_type in onnx.TensorProto.DataType.values() else "unknown"
         raise UnsupportedNode(f"element type {name.lower()} of the tensor {tensor.name!r}")
     try:
@@ -149,8 +154,8 @@ def initializer(tensor: Any) -> np.ndarray:
         raise ModelImportError(f"the tensor {tensor.name!r} does not hold the elements it declares: {error}") from error
 
 
-def model_inputs(graph: Any, shapes: Mapping[str, int], constants: Mapping[str, np.ndarray]) -> list[tuple[str, tuple[Index, ...], str]]:
-    """Name, shape and dtype of each input that is neither an initializer nor in `constants`.
+def model_inputs(graph: Any, shapes: Mapping[str, int], constants: Mapping[str, np.ndarray]) -> list[Input]:
+    """Each input that is neither an initializer nor in `constants`.
 
     Raises:
         ModelImportError: an input is empty or not a tensor, or `shapes` or `constants` contain an unknown name.
@@ -164,26 +169,26 @@ def model_inputs(graph: Any, shapes: Mapping[str, int], constants: Mapping[str, 
             continue
         dtype, dims = _tensor_type(given)
         if given.name in constants:
-            _check_constant(given.name, constants[given.name], dtype, dims)
+            _check_constant(given.name, constants[given.name], dtype if isinstance(dtype, str) else dtype.name, dims)
             continue
-        made.append(
-            (given.name, tuple([_extent(d, f"{given.name}_{i}", given.name, shapes, sizes, known) for i, d in enumerate(dims)]), dtype)
-        )
+        extents = tuple([_extent(d, f"{given.name}_{i}", given.name, shapes, sizes, known) for i, d in enumerate(dims)])
+        made.append((given.name, extents, dtype))
     _check_names("shapes", "symbolic dimension", shapes, list(known))
     _check_names("constants", "input", constants, [i.name for i in graph.input])
     return made
 
 
-def _tensor_type(given: Any) -> tuple[str, list[Any]]:
+def _tensor_type(given: Any) -> tuple[str | NarrowType, list[Any]]:
     kind = given.type.WhichOneof("value")
     if kind != "tensor_type":
         raise ModelImportError(f"input {given.name!r} is not a tensor but {'has no type' if kind is None else kind.removesuffix('_type')}")
     tensor = given.type.tensor_type
-    if tensor.elem_type not in DTYPES:
+    number = tensor.elem_type
+    if number not in DTYPES and number not in TYPES:
         raise ModelImportError(f"input {given.name!r} has the unsupported ONNX element type number {tensor.elem_type}")
     if not tensor.HasField("shape"):
         raise ModelImportError(f"input {given.name!r} has no shape; its number of dimensions must be known")
-    return DTYPES[tensor.elem_type], list(tensor.shape.dim)
+    return DTYPES[number] if number in DTYPES else TYPES[number], list(tensor.shape.dim)
 
 
 def _extent(dim: Any, default: str, owner: str, shapes: Mapping[str, int], sizes: dict[str, Var], known: dict[str, None]) -> Index:

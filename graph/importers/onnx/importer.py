@@ -29,6 +29,7 @@ from tunesmith.graph.importers.onnx import shapes as onnx_import_shapes
 from tunesmith.graph.importers.onnx.control import CONTROL, MISSING, Scope
 from tunesmith.graph.importers.onnx.errors import OnnxImportError, Unsupported
 from tunesmith.graph.importers.onnx.file import initializer, load_onnx, model_inputs, onnx_package
+from tunesmith.graph.importers.onnx.narrow import AWARE, MOVING, TYPES, Narrow, constant
 from tunesmith.graph.importers.onnx.node import ONNX_OPERATORS, Converter, OnnxNode
 from tunesmith.graph.importers.onnx.values import Datum, FoldingBuilder, UnsupportedNode
 from tunesmith.graph.ir.builder import GraphBuilder
@@ -112,10 +113,10 @@ class _Importer:
         folding = FoldingBuilder(builder)
         tensors: dict[str, Any] = {}
         for key, shape, dtype in model_inputs(graph, shapes, constants):
-            value = builder.input(key, shape, dtype)
-            tensors[key] = value
+            value = builder.input(key, shape, dtype if isinstance(dtype, str) else dtype.storage)
+            tensors[key] = value if isinstance(dtype, str) else Narrow(value, dtype)
             folding.origins[value] = frozenset((key,))
-        tensors.update({key: Constant(key, array) for key, array in constants.items()})
+        tensors.update({key: constant(key, array) for key, array in constants.items()})
         scope = Scope(tensors, opsets, {})
         self.graph(graph, scope, folding)
         results = self.results(graph, scope, folding)
@@ -157,7 +158,7 @@ class _Importer:
 
     def _initializer(self, tensor: Any) -> Any:
         try:
-            return Constant(tensor.name, initializer(tensor))
+            return constant(tensor.name, initializer(tensor))
         except UnsupportedNode as error:
             self._refuse("Initializer", "", 0, error, tensor.name)
             return MISSING
@@ -171,7 +172,7 @@ class _Importer:
             if any(e.const == 0 for e in datum.type.shape) and not isinstance(datum, Constant):
                 self._refuse("Output", "", 0, UnsupportedNode(f"{output.name} is empty: {datum.type}"), output.name)
                 continue
-            results.append(b.operand(datum))
+            results.append(b.operand(datum.codes if isinstance(datum, Narrow) else datum))
         return results
 
     def lookup(self, name: str, scope: Scope, consumer: str) -> Any:
@@ -221,6 +222,8 @@ class _Importer:
         if not domain and node.op_type in CONTROL:
             return CONTROL[node.op_type](self, {a.name: a for a in attributes}, inputs, scope, b, place)
         key = _registered(domain, node.op_type)
+        if key not in AWARE and any(isinstance(x, Narrow) for x in inputs):
+            return self._moved(node, domain, version, inputs, scope, b, place)
         if key in ONNX_OPERATORS:
             values = {a.name: self._attribute(a) for a in attributes}
             made = ONNX_OPERATORS.get(key)(OnnxNode(node.op_type, version, tuple(inputs), tuple(node.output), values, b))
@@ -229,8 +232,17 @@ class _Importer:
             for i, name in enumerate(node.output):
                 if name and results[i] is None:
                     raise UnsupportedNode(f"output {i} is not supported")
-            return results
+            return [constant(x.name, x.data) if isinstance(x, Constant) else x for x in results]
         return self._inlined(node, domain, version, attributes, inputs, scope, b, place)
+
+    def _moved(self, node: Any, domain: str, version: int, inputs: list[Any], scope: Scope, b: FoldingBuilder, place: str) -> Sequence[Any]:
+        """The results of a node on tensors of narrow types."""
+        x, *rest = inputs
+        if node.op_type not in MOVING or domain or not isinstance(x, Narrow) or any(isinstance(y, Narrow) for y in rest):
+            kinds = dict.fromkeys(y.kind.name for y in inputs if isinstance(y, Narrow))
+            raise UnsupportedNode(f"elements of the type {', '.join(kinds)}: convert them by Cast or DequantizeLinear before it")
+        made = self._convert(node, domain, version, [x.codes, *rest], scope, b, place)
+        return [Narrow(y, x.kind) for y in made]
 
     def _attributes(self, node: Any, scope: Scope) -> list[Any]:
         """The attributes of a node with references to the enclosing function's attributes resolved; absent ones are dropped."""
@@ -325,7 +337,8 @@ class _Importer:
     def _type(self, x: Datum | None) -> Any:
         if x is None:
             return self.onnx.TypeProto()
-        number = self.onnx.helper.np_dtype_to_tensor_dtype(np.dtype(x.type.dtype))
+        narrow = next((n for n, kind in TYPES.items() if isinstance(x, Narrow) and x.kind == kind), None)
+        number = narrow or self.onnx.helper.np_dtype_to_tensor_dtype(np.dtype(x.type.dtype))
         shape = [str(e) if e.const is None else e.const for e in x.type.shape]
         return self.onnx.helper.make_tensor_type_proto(number, shape)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
+from tunesmith.graph.importers.onnx.narrow import TYPES, Narrow, NarrowType, decode, encode
 from tunesmith.graph.importers.onnx.nn import add_bias, convolve
 from tunesmith.graph.importers.onnx.node import Converted, Converter, OnnxNode, cast_to, dtype_of, extents, normalised, rank, shape_of
 from tunesmith.graph.importers.onnx.values import Datum
@@ -29,6 +31,22 @@ def _spread(node: OnnxNode, v: Datum, x: Datum) -> Datum:
     return b.take(v, b.constant(index), axis=axis)
 
 
+def _quantized_narrow(node: OnnxNode, x: Datum, scale: Datum, zero: Any, kind: NarrowType) -> Any:
+    """x / scale + zero, rounded to the nearest number of a narrow type, and clamped to it."""
+    b = node.b
+    if not kind.is_integer:
+        made = b.divide(x, scale)
+        if zero is not None:
+            made = b.add(made, _spread(node, decode(b, zero, "float32"), x))
+        return encode(b, made, kind, bool(node.attr("saturate", 1)))
+    half = 1 << (kind.bits - 1)
+    low, high = (-half, half - 1) if kind.signed else (0, 2 * half - 1)
+    rounded = b.round(b.divide(x, scale))
+    if zero is not None:
+        rounded = b.add(rounded, _spread(node, decode(b, zero, "float32"), x))
+    return Narrow(b.cast(b.clip(rounded, min=float(low), max=float(high)), dtype=kind.storage), kind)
+
+
 def _quantized(node: OnnxNode, x: Datum, scale: Datum, zero: Datum | None, dtype: str) -> Datum:
     """round(x / scale) + zero, half to even, clamped to the type."""
     if dtype not in _TYPES:
@@ -41,6 +59,9 @@ def _quantize(node: OnnxNode) -> Converted:
     scale = cast_to(b, node.input(1), "float32")
     x = cast_to(b, x, "float32")
     number = node.attr("output_dtype", 0)
+    kind = zero.kind if isinstance(zero, Narrow) else TYPES.get(number)
+    if kind is not None:
+        return _quantized_narrow(node, x, _spread(node, scale, x), zero, kind)
     dtype = zero.type.dtype if zero is not None else dtype_of(number) if number else "uint8"
     return _quantized(node, x, _spread(node, scale, x), None if zero is None else _spread(node, zero, x), dtype)
 
@@ -53,7 +74,15 @@ def _dequantized(node: OnnxNode, x: Datum, scale: Datum, zero: Datum | None) -> 
 
 def _dequantize(node: OnnxNode) -> Converted:
     number = node.attr("output_dtype", 0)
-    made = _dequantized(node, node.input(0), node.input(1), node.get(2))
+    x: Datum | Narrow = node.input(0)
+    if isinstance(x, Narrow):
+        b, scale, zero = node.b, node.input(1), node.get(2)
+        made = decode(b, x, scale.type.dtype)
+        if zero is not None:
+            made = b.subtract(made, _spread(node, decode(b, zero, scale.type.dtype), x.codes))
+        made = b.multiply(made, _spread(node, scale, x.codes))
+        return cast_to(b, made, dtype_of(number)) if number else made
+    made = _dequantized(node, x, node.input(1), node.get(2))
     return cast_to(node.b, made, dtype_of(number)) if number else made
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from tunesmith.driver.compile_model import compile_model
 from tunesmith.graph.importers.onnx.errors import OnnxImportError
 from tunesmith.graph.importers.onnx.importer import from_onnx
+from tunesmith.graph.importers.onnx.narrow import TYPES, narrow_type, stored
 from tunesmith.graph.ir import interpret
 from tunesmith.ir.function import IRModule
 from tunesmith.ir.target.target import Target
@@ -83,13 +84,19 @@ class PreparedModel:
         """The outputs for inputs in the model's order or by name."""
         arrays = dict(inputs) if isinstance(inputs, Mapping) else dict(zip(self.names, inputs, strict=False))
         module = self._module(arrays)
-        params = [_as_float32(arrays[n]) for n in self.names if n not in self.frozen]
+        params = [_storage(arrays[n]) for n in self.names if n not in self.frozen]
         made = self._execute(module, params)
         types = [r.type.dtype for r in module["main"].results]
-        return [self._of_type(np.asarray(a), dtype) for a, dtype in zip(made, types, strict=True)]
+        return [self._of_type(np.asarray(a), dtype, o) for a, dtype, o in zip(made, types, self._model.graph.output, strict=True)]
 
-    def _of_type(self, array: np.ndarray, dtype: str) -> np.ndarray:
-        return array.astype(self._bfloat16) if dtype == "bfloat16" else array
+    def _of_type(self, array: np.ndarray, dtype: str, output: Any) -> np.ndarray:
+        kind = TYPES.get(output.type.tensor_type.elem_type)
+        if kind is None:
+            return array.astype(self._bfloat16) if dtype == "bfloat16" else array
+        import onnx
+
+        found = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(output.type.tensor_type.elem_type))
+        return array.astype(found) if kind.is_integer else array.view(found)
 
     def _import_once(self) -> None:
         """Import once in advance, to raise errors that no input values can resolve."""
@@ -118,8 +125,10 @@ class PreparedModel:
                 raise unsupported(error) from error
 
 
-def _as_float32(array: np.ndarray) -> np.ndarray:
-    """The array, with bfloat16 converted to float32 for the numpy references."""
+def _storage(array: np.ndarray) -> np.ndarray:
+    """The array, with bfloat16 converted to float32 for the numpy references, and elements of narrow types as bytes."""
+    if narrow_type(array) is not None:
+        return stored(array)
     return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
 
 
