@@ -26,9 +26,11 @@ CROWDED = {
     "graph/passes": "one pass a file",
     "lower/passes": "one pass a file",
     "ops": "one formula a file",
+    "runtime": "one part of a loaded module a file: code, functions, models, memory, clocks",
     "schedule/primitives": "one primitive a file",
     "search/space/rules": "one rule a file",
     "src/tunesmith/testing": "one contract a file, which extensions import by its name",
+    "src/tunesmith/testing/program_fuzz": "one part of a program, or of a comparison, a file",
     "support": "one helper shared by several packages a file",
 }
 """Folder -> why it may hold more than FLAT_FILES modules."""

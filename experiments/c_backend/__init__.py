@@ -1,0 +1,1 @@
+"""Compare the C backend with LLVM on whole models."""

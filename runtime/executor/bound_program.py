@@ -122,6 +122,7 @@ class BoundProgram:
         self._after: list[Callable[[], None]] = []
         """Copies of inputs and outputs between host and devices."""
         self._host_staging: dict[tuple[str, int], np.ndarray] = {}
+        self._streams = [memory.stream for memory in devices.values()]
         self._tensors: list[Any] = [None] * len(slots)
         self._calls: list[list[Callable[[], object]]] = [[_unbound] * len(s.steps) for s in segments]
         self._where = {n: (k, i) for k, s in enumerate(segments) for i, n in enumerate(s.steps)}
@@ -143,6 +144,10 @@ class BoundProgram:
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """Bind the program to these arrays: storage of inputs and outputs, already checked by the caller."""
         stale: dict[int, None] = {}
+        streams = [memory.stream for memory in self._devices.values()]
+        if streams != self._streams:  # calls are prepared for one stream
+            self._streams = streams
+            stale.update(dict.fromkeys(range(len(self._steps))))
         for storage, arrays in ((INPUT, inputs), (OUTPUT, outputs)):
             for i, array in enumerate(arrays):
                 key = storage, i

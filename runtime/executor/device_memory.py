@@ -69,17 +69,22 @@ class DeviceMemory:
         return found.view(shape, dtype)
 
     def wait(self) -> None:
-        """Wait for the work on the default stream."""
-        self.device.api.synchronise(self.device.index)
+        """Wait for the work on the current stream."""
+        self.device.api.synchronise(self.device.index, self.stream)
+
+    @property
+    def stream(self) -> int:
+        """The current stream of the device in this thread."""
+        return self.device.api.current_stream(self.device.index)
 
     def seconds(self, call: Callable[[], object]) -> float:
         """Run a call, and return its time on the device between two events."""
-        api, index = self.device.api, self.device.index
+        api, index, stream = self.device.api, self.device.index, self.stream
         start, stop = api.create_event(index), api.create_event(index)
         try:
-            api.record_event(index, start)
+            api.record_event(index, start, stream)
             call()
-            api.record_event(index, stop)
+            api.record_event(index, stop, stream)
             return api.elapsed(index, start, stop)
         finally:
             for event in (start, stop):
@@ -97,16 +102,22 @@ def copier(source: Array, target: Array, wait: bool) -> Callable[[], None]:
     Args:
         source: the array that is read.
         target: the array that is written; at least one of the two is on a device.
-        wait: whether the copy is complete when the function returns.  Otherwise it is ordered on the default stream of the device.
+        wait: whether the copy is complete when the function returns.  Otherwise it is ordered on the current stream of the device.
     """
     devices = [a.device for a in (source, target) if isinstance(a, DeviceArray)]
     size = min(a.nbytes if isinstance(a, np.ndarray) else nbytes(a.dtype, a.shape) for a in (source, target))
     if len(set(devices)) > 1:
         host = np.empty(size, np.uint8)
         return partial(_in_turn, copier(source, host, True), copier(host, target, True))
-    api, index = devices[0].api, devices[0].index
-    copy = partial(api.copy, _memory(source), _memory(target), size)
-    return partial(_in_turn, copy, partial(api.synchronise, index)) if wait else copy
+    return partial(_copy, devices[0], _memory(source), _memory(target), size, wait)
+
+
+def _copy(device: Device, source: Allocation, target: Allocation, size: int, wait: bool) -> None:
+    api, index = device.api, device.index
+    stream = api.current_stream(index)
+    api.copy(source, target, size, stream=stream)
+    if wait:
+        api.synchronise(index, stream)
 
 
 def _in_turn(*calls: Callable[[], None]) -> None:

@@ -100,6 +100,21 @@ def test_repeated_runs_use_the_same_memory(model: CompiledModel) -> None:
         same((model.get_output(0), model.get_output(1)))
 
 
+def test_work_runs_on_the_current_stream(model: CompiledModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: set[int] = set()
+    launch = OPENCL.launch
+    monkeypatch.setattr(OPENCL, "launch", lambda *a, **k: (seen.add(a[7]), launch(*a, **k))[1])
+    model(X)
+    stream = OPENCL.create_stream(0)
+    try:
+        with OPENCL.using_stream(0, stream):
+            same(model(X))
+        assert seen == {0, stream}
+        same(model(X))
+    finally:
+        OPENCL.free_stream(0, stream)
+
+
 def test_an_output_as_the_next_input_is_copied() -> None:
     b = GraphBuilder()
     made = tunesmith.compile(IRModule({"main": b.finish(b.add(b.input("x", (4,)), b.constant(np.ones(4, "float32"))))}), "opencl")
@@ -122,7 +137,7 @@ def test_parts_on_the_host(copies: list[tuple[str, str, int]]) -> None:
     same(made(X))
     del copies[:]
     same(made(X))
-    assert copies == [("cpu", "opencl", X.nbytes), ("opencl", "cpu", 2048), ("opencl", "cpu", 320)]
+    assert copies == [("cpu", "opencl", X.nbytes), ("opencl", "cpu", 320), ("opencl", "cpu", 2048)]
     assert "G.transfer(matmul" in str(made.module["main"]) and "(copy)" in [r.function for r in made.profile(X)]
 
 
@@ -206,8 +221,10 @@ def test_records_of_both_targets_in_one_log(tmp_path: Path) -> None:
 
 
 def test_refusals(model: CompiledModel) -> None:
-    with pytest.raises(BuildError, match='run with executor="graph" or "vm"'):
+    with pytest.raises(BuildError, match='the backend of opencl compiles no models ahead of time. Use executor="graph"'):
         tunesmith.compile(network(), "opencl", executor="aot")
+    with pytest.raises(BuildError, match='run with executor="graph" or "vm"'):
+        tunesmith.compile(network(), executor="aot", place={"op_softmax": "opencl"})
     with pytest.raises(BuildError, match="checks are generated for CPUs only"):
         tunesmith.compile(network(), "opencl", bounds_check=True)
     with pytest.raises(UserError, match="place='nothing' matches no function of the model"):

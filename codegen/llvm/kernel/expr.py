@@ -39,9 +39,9 @@ _UNARY = {"sqrt": "sqrt", "abs": "fabs", "floor": "floor", "ceil": "ceil", "trun
 class ExprEmitter:
     """Emitter of expressions into a growing function body.
 
-    A value computed in a control-flow region is valid in the regions inside it, not after it: `_known` holds the values that are
-    valid now, `_regions` the keys that each open region has added.  Values that depend on memory are in `loads`, by buffer.
-    `slots` maps the register buffers that `sroa` is to turn into values to the number of elements that each must hold.
+    A value computed in a control-flow region is valid in the regions inside it, not after it: `_known` holds the values that are valid now,
+    `_regions` the keys that each open region has added, and `loads` the values that depend on memory, by buffer.  `slots` maps the register
+    buffers that `sroa` is to turn into values to the number of elements that each must hold.
     """
 
     def __init__(self, declares: set[str], has_avx512: bool) -> None:

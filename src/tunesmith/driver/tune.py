@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from os import PathLike
 
-from tunesmith.codegen.backends.backend import backend_of, check_kind
-from tunesmith.codegen.build import check_runs_here
 from tunesmith.costmodel.models.registry import find_model, make_model
 from tunesmith.display.model_check import ModelCheck
 from tunesmith.display.progress import ProgressView
@@ -27,6 +25,7 @@ from tunesmith.driver.check_model import can_check, check_model
 from tunesmith.driver.compile import as_target
 from tunesmith.driver.size_buckets import Sizes, parse_sizes
 from tunesmith.driver.tune_options import EARLIER, Budget, Search, as_budget, as_search, default_batch
+from tunesmith.driver.tune_target import target_here, target_remote
 from tunesmith.driver.workloads import Subject, WorkloadLike, find_subjects
 from tunesmith.graph.passes.to_mixed_precision import Precision, with_precision
 from tunesmith.ir import structural
@@ -52,7 +51,7 @@ from tunesmith.search.task import Task
 from tunesmith.search.task_scheduler import TaskScheduler, TaskState, check_weight, make_allocator
 from tunesmith.search.tuner import Callback, Progress, Tuning
 from tunesmith.support.arguments import as_count, as_factor, refuse_keywords
-from tunesmith.support.errors import BuildError, InternalError, TunesmithError, UserError
+from tunesmith.support.errors import InternalError, TunesmithError, UserError
 from tunesmith.support.free_memory import return_free_memory
 from tunesmith.support.seeds import recorded_seed
 from tunesmith.support.user_code import described
@@ -115,7 +114,7 @@ def tune(
     seed = recorded_seed(s.seed)
     kind, maker = find_sampler(s.sampler), find_model(s.model)
     warnings = list(dict.fromkeys([f"{x.unsized_name}: {remark}" for x in found for remark in checked(x.func)]))
-    target = _target_remote(target) if isinstance(workers, str) else _target_here(target)
+    target = target_remote(target) if isinstance(workers, str) else target_here(target)
     named = _weighted([x.task(target, rules, growth) for x in found], s.weights or {})
     tasks, equal = _distinct(named)
     each = trials if trials is not None else None if b.total_trials is None else max(1, b.total_trials // len(tasks))
@@ -438,37 +437,6 @@ def _with_equal_programs(report: Report, tasks: Sequence[Task]) -> Report:
     found = {t.digest: t for t in report.tasks}
     entries = [dataclasses.replace(found[task.digest], workload=task.name, flops=task.flops) for task in tasks]
     return dataclasses.replace(report, tasks=tuple(entries))
-
-
-def _target_here(target: str | Target | None) -> Target:
-    if target is not None:
-        check_kind(as_target(target))
-    if isinstance(target, Target) or (target is None and Target.current() is not None):
-        given = as_target(target)
-        _check_measurable(given)
-        return given
-    parsed = as_target(target)
-    _check_measurable(parsed)
-    found: Target = backend_of(parsed).part("calibrated")(parsed)
-    return found
-
-
-def _check_measurable(target: Target) -> None:
-    """Refuse a target whose candidates cannot be measured here.  Raises BuildError."""
-    try:
-        check_runs_here(target)
-    except BuildError as error:
-        raise BuildError(
-            f'{error} Candidates are measured where they run: tune on that machine, or with Ray workers on such machines (workers="ray"), '
-            "and pass the log to tunesmith.compile(..., target, records=log), which needs no such machine"
-        ) from error
-
-
-def _target_remote(target: str | Target | None) -> Target:
-    """The target of remote runners, which reject other targets; only this machine can be calibrated here."""
-    named, here = (Target.current() or Target.detect()) if target is None else Target(target), Target.detect()
-    is_here = named.is_cpu and (named.mcpu, named.num_cores) == (here.mcpu, here.num_cores)
-    return _target_here(target) if is_here else named
 
 
 def _loaded(journal: RecordLog) -> Database:
