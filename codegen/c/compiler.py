@@ -11,10 +11,12 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 from tunesmith.ir.target.detect import detect_host
 from tunesmith.ir.target.target import Target
 from tunesmith.support.errors import BuildError
+from tunesmith.support.temporary_folder import temporary_folder
 
 LANGUAGE = ("-std=c11", "-O2", "-fno-tree-slp-vectorize", "-ftree-vectorize", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off")
 """Flags for the language and its meaning.  Products are rounded before they are added, unless the program says fma; loops over the lanes
@@ -30,11 +32,11 @@ class CCompiler:
 
     Attributes:
         command: start of the command line.
-        is_clang: whether it is Clang, also as zig; otherwise GCC.
+        name: gcc, clang, or zig, which is Clang with other names of processors.
     """
 
     command: tuple[str, ...]
-    is_clang: bool
+    name: str
 
 
 def find_compiler() -> CCompiler:
@@ -59,7 +61,7 @@ def _found(named: str, path: str) -> CCompiler:
         if program is not None:
             return _described((program,))
     if importlib.util.find_spec("ziglang") is not None:
-        return CCompiler((sys.executable, "-m", "ziglang", "cc"), True)
+        return CCompiler((sys.executable, "-m", "ziglang", "cc"), "zig")
     raise BuildError(
         f"no C compiler found: the environment variable CC is not set, {', '.join(_CANDIDATES)} are not on PATH, and the package ziglang "
         "is not installed. Install one:  apt install gcc  (12 or newer)  or  pip install 'tunesmith[link]'"
@@ -82,7 +84,8 @@ def _described(command: tuple[str, ...]) -> CCompiler:
         raise BuildError(
             f"the C compiler {shlex.join(command)} is {what}; the vector extensions need version 12 of GCC or Clang. Set CC to another one"
         )
-    return CCompiler(command, is_clang)
+    is_zig = "ziglang" in command or Path(command[0]).name == "zig"
+    return CCompiler(command, "zig" if is_zig else "clang" if is_clang else "gcc")
 
 
 def target_flags(target: Target, compiler: CCompiler) -> list[str]:
@@ -93,22 +96,23 @@ def target_flags(target: Target, compiler: CCompiler) -> list[str]:
     """
     arch = "aarch64" if target.mtriple.startswith(("aarch64", "arm64")) else "x86_64"
     if arch == detect_host().arch:
-        return processor_flags(target)
-    if not compiler.is_clang:
+        return processor_flags(target, compiler.name)
+    if compiler.name == "gcc":
         raise BuildError(
             f"the C compiler {shlex.join(compiler.command)} compiles for this machine only, not for {target}. Set CC to Clang, or to zig, "
             "which compiles for both:  pip install 'tunesmith[link]'"
         )
-    return [f"--target={arch}-linux-gnu", *processor_flags(target)]
+    return [f"--target={arch}-linux-gnu", *processor_flags(target, compiler.name)]
 
 
-def processor_flags(target: Target) -> list[str]:
-    """Flags for the instruction sets of a target, as GCC and Clang spell them."""
+def processor_flags(target: Target, compiler: str = "gcc") -> list[str]:
+    """Flags for the instruction sets of a target, as a compiler spells them: see `CCompiler.name`."""
+    mcpu = target.mcpu.replace("-", "_") if compiler == "zig" else target.mcpu
     attributes = sorted(filter(None, target.mattr.split(",")), key=lambda flag: flag[0] == "-")
     if target.mtriple.startswith(("aarch64", "arm64")):
         extensions = "".join(f"+{'' if flag[0] == '+' else 'no'}{flag[1:]}" for flag in attributes)
-        return [f"-mcpu={target.mcpu or 'generic'}{extensions}"]
-    flags = [f"-march={target.mcpu or 'x86-64'}"]
+        return [f"-mcpu={mcpu or 'generic'}{extensions}"]
+    flags = [f"-march={mcpu or 'x86-64'}"]
     flags += [f"-m{'' if flag[0] == '+' else 'no-'}{flag[1:]}" for flag in attributes]
     return [*flags, "-mprefer-vector-width=512"] if target.has_feature("avx512f") else flags
 
@@ -132,8 +136,6 @@ def compile_c_assembly(text: str, target: Target, what: str) -> str:
 
 
 def _run(text: str, target: Target, what: str, mode: str) -> bytes:
-    from tunesmith.support.temporary_folder import temporary_folder
-
     compiler = find_compiler()
     with temporary_folder("tunesmith-c-") as folder:
         command = [*compiler.command, *LANGUAGE, *_OBJECT, *target_flags(target, compiler), mode, "-x", "c", "-", "-o", "out"]

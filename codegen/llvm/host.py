@@ -71,7 +71,9 @@ def check_runs_here(target: Target) -> None:
     arch = architecture(target.mtriple)
     if arch != host.arch:
         raise BuildError(
-            f"code for {target} cannot run here: it is {arch}, this machine is {host.arch}. Run it on its machine, or use Target.detect()."
+            f"code for {target} cannot run here: it is {arch}, this machine is {host.arch}. Run it on its machine, or use Target.detect(). "
+            'Candidates are measured where they run: tune on that machine, or with Ray workers on such machines (workers="ray"); compiling '
+            "with the log needs no such machine."
         )
     missing = missing_features(target)
     if missing:

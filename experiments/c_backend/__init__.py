@@ -1,1 +1,1 @@
-"""Compare the C backend with LLVM on whole models."""
+"""Compare C with LLVM for the functions of a model."""

@@ -42,7 +42,8 @@ def test_objects_name_the_instruction_sets_of_their_target() -> None:
     assert not needed(build(ADD.func, BASELINE).data), "every x86-64 processor runs it"
     zen5 = Target("llvm -mcpu=znver5 -num-cores=1")
     assert {"avx512_vnni", "avx512_bf16", "avx_vnni"} <= needed(build(ADD.func, zen5).data)
-    assert NEEDS not in emit_text(ADD.func, Target("llvm -mcpu=neoverse-n1 -num-cores=1"))[0]
+    assert needed(build(ADD.func, Target("llvm -mcpu=neoverse-n1 -num-cores=1")).data) == {"asimdhp", "asimddp"}
+    assert NEEDS not in emit_text(ADD.func, Target("llvm -mcpu=cortex-a72 -num-cores=1"))[0]
 
 
 def test_the_spelling_of_cpuinfo_is_the_inverse_of_that_of_llvm() -> None:

@@ -64,7 +64,7 @@ def test_results_are_correct_for_every_number_of_threads(cores: int) -> None:
 SEEN = """
 import ctypes, sys, tunesmith
 from tunesmith.runtime import object_loader, thread_support
-loaded = object_loader.load_object(object_loader._compiled('''
+loaded = object_loader.load_object(object_loader.generic_object('''
 @counter = global i32 0
 declare i32 @tunesmith_threads_v1(i32)
 define i32 @ask(i32 %most) {

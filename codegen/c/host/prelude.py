@@ -29,11 +29,10 @@ _MASKED = {
     "float64x8": "upd512",
     "int32x16": "dqusi512",
     "uint32x16": "dqusi512",
-    "int64x8": "dqudi512",
     "float32x8": "ups256",
     "float32x4": "ups128",
 }
-"""Masked loads and stores of AVX-512 as GCC names them."""
+"""Masked loads and stores of AVX-512 as GCC names them; those of int64 take `long long`, which is not int64_t everywhere."""
 _DIVISION = Dialect(
     name="c",
     types={t: scalar_type(t) for t in ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")},

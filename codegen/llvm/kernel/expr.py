@@ -120,8 +120,7 @@ class ExprEmitter:
                 offset = c
                 continue
             t: str | None = None
-            for a in m:
-                v = self._atom(a)
+            for v in map(self._atom, m):
                 t = v if t is None else self.op(f"mul nsw i64 {t}, {v}")
             assert t is not None
             if c != 1:
@@ -247,8 +246,7 @@ class ExprEmitter:
             known = table.get(e.buffer, _NONE).get(key)
             if known is not None:
                 return known
-        r = self._emit_load(e)
-        self.loads[-1].setdefault(e.buffer, {})[key] = r
+        r = self.loads[-1].setdefault(e.buffer, {})[key] = self._emit_load(e)
         return r
 
     def _emit_load(self, e: BufferLoad) -> str:

@@ -6,32 +6,17 @@ from tunesmith.codegen.backends.backend import backend_of, check_kind
 from tunesmith.codegen.build import check_runs_here
 from tunesmith.driver.compile import as_target
 from tunesmith.ir.target.target import Target
-from tunesmith.support.errors import BuildError
 
 
 def target_here(target: str | Target | None) -> Target:
-    """The target of candidates that this machine runs, with measured rates.  BuildError if it cannot run them."""
-    if target is not None:
-        check_kind(as_target(target))
+    """The target of runners on this machine, calibrated unless it is an object, given or current.  BuildError if it does not run here."""
+    found = as_target(target)
+    check_kind(found)
+    check_runs_here(found)
     if isinstance(target, Target) or (target is None and Target.current() is not None):
-        given = as_target(target)
-        _check_measurable(given)
-        return given
-    parsed = as_target(target)
-    _check_measurable(parsed)
-    found: Target = backend_of(parsed).part("calibrated")(parsed)
-    return found
-
-
-def _check_measurable(target: Target) -> None:
-    """Refuse a target whose candidates cannot be measured here.  Raises BuildError."""
-    try:
-        check_runs_here(target)
-    except BuildError as error:
-        raise BuildError(
-            f'{error} Candidates are measured where they run: tune on that machine, or with Ray workers on such machines (workers="ray"), '
-            "and pass the log to tunesmith.compile(..., target, records=log), which needs no such machine"
-        ) from error
+        return found
+    calibrated: Target = backend_of(found).part("calibrated")(found)
+    return calibrated
 
 
 def target_remote(target: str | Target | None) -> Target:

@@ -13,7 +13,7 @@ from tunesmith.codegen.backends.c import C_BACKEND
 from tunesmith.codegen.backends.cpu import CPU_BACKEND
 from tunesmith.codegen.build import build
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.target import attributes, defaults, target
+from tunesmith.ir.target import attributes, defaults, keys, spec
 from tunesmith.ir.target.attributes import KINDS, TARGET_KINDS, TargetKind
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.baselines.registry import BASELINES
@@ -46,7 +46,7 @@ def test_every_kind_of_target_has_a_backend() -> None:
 
 def test_a_kind_that_others_define_has_a_backend_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds: Registry[TargetKind] = Registry(attributes.TARGET_KINDS.kind)
-    for where in (attributes, defaults, target):
+    for where in (attributes, defaults, keys, spec):
         monkeypatch.setattr(where, "TARGET_KINDS", kinds)
     for name in ("lab", "plain"):
         kinds.register(name, TargetKind(like="llvm"))

@@ -17,7 +17,7 @@ from tunesmith.support.errors import BuildError
 
 X86 = Target("c -mcpu=x86-64-v3 -num-cores=2")
 ARM = Target("c -mcpu=neoverse-n1 -mtriple=aarch64-linux-gnu -num-cores=2")
-GCC, CLANG = CCompiler(("gcc",), False), CCompiler(("clang",), True)
+GCC, CLANG = CCompiler(("gcc",), "gcc"), CCompiler(("clang",), "clang")
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 
 
@@ -40,20 +40,26 @@ def program(folder: Path, name: str, text: str) -> Path:
 def test_the_variable_cc_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = program(tmp_path, "mine", "echo '#define __GNUC__ 13'")
     monkeypatch.setenv("CC", f"{path} -pipe")
-    assert find_compiler() == CCompiler((str(path), "-pipe"), False)
+    assert find_compiler() == CCompiler((str(path), "-pipe"), "gcc")
     program(tmp_path, "mine", "echo '#define __GNUC__ 4'; echo '#define __clang__ 1'; echo '#define __clang_major__ 17'")
     compiler._found.cache_clear()
-    assert find_compiler().is_clang
+    assert find_compiler().name == "clang"
 
 
 def test_the_path_is_searched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     program(tmp_path, "clang", "echo '#define __clang__ 1'; echo '#define __clang_major__ 17'")
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert find_compiler() == CCompiler((str(tmp_path / "clang"),), True)
+    assert find_compiler() == CCompiler((str(tmp_path / "clang"),), "clang")
     program(tmp_path, "cc", "echo '#define __GNUC__ 12'")
     compiler._found.cache_clear()
-    assert find_compiler() == CCompiler((str(tmp_path / "cc"),), False)
+    assert find_compiler() == CCompiler((str(tmp_path / "cc"),), "gcc")
+
+
+def test_zig_is_known_by_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = program(tmp_path, "zig", "echo '#define __clang__ 1'; echo '#define __clang_major__ 20'")
+    monkeypatch.setenv("CC", f"{path} cc")
+    assert find_compiler() == CCompiler((str(path), "cc"), "zig")
 
 
 def test_zig_is_the_last_choice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -92,7 +98,8 @@ def test_flags_follow_from_the_target() -> None:
     assert processor_flags(X86) == ["-march=x86-64-v3"]
     wide = Target("c -mcpu=skylake-avx512 -mattr=-avx512dq,+avx512vnni -num-cores=2")
     assert processor_flags(wide) == ["-march=skylake-avx512", "-mavx512vnni", "-mno-avx512dq", "-mprefer-vector-width=512"]
-    assert processor_flags(ARM) == ["-mcpu=neoverse-n1"]
+    assert processor_flags(ARM) == ["-mcpu=neoverse-n1"] and processor_flags(ARM, "zig") == ["-mcpu=neoverse_n1"]
+    assert processor_flags(X86, "zig") == ["-march=x86_64_v3"]
     assert target_flags(X86, GCC) == ["-march=x86-64-v3"]
     assert target_flags(ARM, CLANG) == ["--target=aarch64-linux-gnu", "-mcpu=neoverse-n1"]
     with pytest.raises(BuildError, match="compiles for this machine only, not for c -mcpu=neoverse-n1.* Set CC to Clang, or to zig"):

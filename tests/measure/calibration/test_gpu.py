@@ -14,7 +14,7 @@ import pytest
 
 from tunesmith.codegen.cuda.nvrtc import compile_cuda
 from tunesmith.codegen.device.host import detect_device
-from tunesmith.driver.tune import _target_here
+from tunesmith.driver.tune_target import target_here
 from tunesmith.ir.target.attributes import ATTRIBUTES
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.calibration import gpu as module
@@ -275,8 +275,8 @@ def test_on_opencl(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_tune_uses_measured_rates_unless_given_a_target(monkeypatch: pytest.MonkeyPatch, pretend: Callable[..., Pretended]) -> None:
     pretend()
-    assert _target_here("nvidia/h200").dram_gbs == pytest.approx(4_300.0, rel=0.01)
-    assert _target_here(H200).dram_gbs == H200.dram_gbs
+    assert target_here("nvidia/h200").dram_gbs == pytest.approx(4_300.0, rel=0.01)
+    assert target_here(H200).dram_gbs == H200.dram_gbs
 
 
 def test_measuring_in_a_worker_process(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:

@@ -75,10 +75,11 @@ def compilers() -> dict[str, list[str]]:
     return found
 
 
-def run_program(folder: Path, command: list[str], flags: list[str], arguments: list[str]) -> np.ndarray:
+def run_program(folder: Path, compiler: str, flags: list[str], arguments: list[str]) -> np.ndarray:
     """Compile and link the exported files with the main program, run it, and read its output."""
+    command, name = compilers()[compiler], "zig" if compiler == "ziglang" else compiler
     sources = sorted(str(p) for p in folder.glob("*.c"))
-    words = [*LANGUAGE, "-fno-strict-aliasing", *processor_flags(TARGET), *WARNINGS, *flags, f"-I{folder}"]
+    words = [*LANGUAGE, "-fno-strict-aliasing", *processor_flags(TARGET, name), *WARNINGS, *flags, f"-I{folder}"]
     done = subprocess.run(
         [*command, *words, *sources, str(MAIN), "-o", "main", "-lm"], cwd=folder, capture_output=True, text=True, check=False
     )
@@ -101,7 +102,7 @@ def test_a_c_program_runs_the_model(model: CompiledModel, expected: np.ndarray, 
     assert [p.name for p in paths] == ["net.c", *(["net_parameters.c", "net.h"] if inside else ["net.h", "net.params"])]
     assert all(p.exists() for p in paths)
     flags = [*(["-fopenmp"] if compiler == "gcc" else []), *([] if inside else ["-DBESIDE"])]
-    out = run_program(tmp_path, compilers()[compiler], flags, [] if inside else ["net.params"])
+    out = run_program(tmp_path, compiler, flags, [] if inside else ["net.params"])
     np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-5)
 
 
