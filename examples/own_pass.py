@@ -6,22 +6,18 @@ of two; other divisors are rounded differently, and the option `inexact` allows 
     python examples/own_pass.py
 """
 
-import difflib
 import math
 
 import numpy as np
 
 import tunesmith
 from tunesmith import te
-from tunesmith.codegen.llvm.build import build
-from tunesmith.driver.compile_model import compile_model
-from tunesmith.driver.compiled_cpu import load_cpu
 from tunesmith.graph.ir.builder import GraphBuilder
+from tunesmith.instruments import PassDiff
 from tunesmith.ir.expr import Binary, Const
 from tunesmith.ir.function import IRModule
 from tunesmith.ir.visit import transform, with_body
-from tunesmith.lower.pass_infra import function_pass, pass_context
-from tunesmith.lower.pipelines import CPU
+from tunesmith.passes import CPU, PassContext, function_pass
 
 
 @function_pass(requires="FLAT")
@@ -48,18 +44,6 @@ def divide_by_multiplying(func, target, *, inexact=False):
     return with_body(func, transform(func.body, {Binary: on_binary}))
 
 
-class ShowChanges:
-    """An instrument: `after` is called behind every pass."""
-
-    def __init__(self, wanted):
-        self.wanted = wanted
-
-    def after(self, name, before, after, seconds):
-        if name == self.wanted:
-            lines = difflib.unified_diff(str(before).splitlines(), str(after).splitlines(), "before", name, lineterm="", n=0)
-            print("\n".join(lines) if before is not after else f"{name}: no change")
-
-
 def scaled():
     """B[i] = A[i] / 8 + A[i] / 3."""
     a = te.placeholder((64,), name="A")
@@ -72,18 +56,18 @@ def main():
 
     # Pipelines are values: `insert_after` and `without` make others, and check that each pass finds the stage that it needs.
     exact = CPU.insert_after("legalize_bool_storage", divide_by_multiplying)
-    print(*[p.name for p in exact.passes[-8:]])
+    print(*exact.names[-8:])
 
-    with pass_context(ShowChanges("divide_by_multiplying")):
+    # An instrument is called before and after each pass; this one prints what the pass changes.
+    with PassContext(instruments=[PassDiff("divide_by_multiplying")]):
         exact(func, target)
 
     # The same pass with an option; values of the wrong type and unknown options are refused.
     loose = divide_by_multiplying.with_options(inexact=True)
-    print(f"\n{loose}")
+    print(loose)
     pipeline = CPU.insert_after("legalize_bool_storage", loose)
-    with pass_context(ShowChanges("divide_by_multiplying")):
-        # What `tunesmith.build` does for a CPU, with a pipeline.
-        module = load_cpu(build(func, target, pipeline), (), (), [func])
+    with PassContext(instruments=[PassDiff("divide_by_multiplying")]):
+        module = tunesmith.build(func, target, lowering=pipeline)
 
     a = np.linspace(-1, 1, 64, dtype=np.float32)
     b = np.empty_like(a)
@@ -95,7 +79,7 @@ def main():
     builder = GraphBuilder("main")
     x = builder.input("x", (64,))
     graph = builder.finish(builder.divide(x, builder.constant(np.float32(4))))
-    model = compile_model(IRModule({"main": graph}), target, lowering=pipeline)
+    model = tunesmith.compile(IRModule({"main": graph}), target, lowering=pipeline)
     assert np.array_equal(model(a), a / 4)
     print("model: equal to numpy")
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
+from weakref import WeakValueDictionary
 
 from tunesmith.support import user_code
 from tunesmith.support.errors import UserError
@@ -16,9 +17,11 @@ Option = bool | int | float | str
 """A value of an option."""
 
 _TYPES = (bool, int, float, str)
+LEVELS = (1, 2, 3)
+"""Levels of passes that can be left out: 1 simplifies, 2 reorganises, 3 is run on request only (see `PassContext`)."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Configurable:
     """A named rewrite with options.
 
@@ -27,13 +30,18 @@ class Configurable:
         run: the rewrite.  Its keyword-only parameters are the options.  Each has a default, a bool, int, float or str, and values
             have the type of the default.
         options: values of options; defaults are not listed.
+        level: one of `LEVELS`; a context of a lower level leaves the pass out.
+        needed_by: what does not work without the pass, such as "code generators, which have no blocks"; such a pass is never left out.
+            Empty for an optional pass.
     Raises:
-        UserError: the name is no text, `run` is no function, or an option has no such default.
+        UserError: the name is no text, `run` is no function, an option has no such default, or there is no such level.
     """
 
     name: str
     run: Callable[..., Any]
     options: tuple[tuple[str, Option], ...] = field(default=(), kw_only=True)
+    level: int = field(default=1, kw_only=True)
+    needed_by: str = field(default="", kw_only=True)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not callable(self.run):
@@ -46,6 +54,11 @@ class Configurable:
                     f"whose values have the type of the default, a bool, int, float or str. Give {key} such a default, or bind other "
                     "values in an enclosing function"
                 )
+        if type(self.level) is not int or self.level not in LEVELS:
+            raise UserError(f"the pass {self.name!r} has level={self.level!r:.60}: levels of passes are {', '.join(map(str, LEVELS))}")
+        if not isinstance(self.needed_by, str):
+            raise UserError(f"the pass {self.name!r} has needed_by={self.needed_by!r:.60}: write a text, what does not work without it")
+        _MADE[id(self)] = self
 
     def __str__(self) -> str:
         given = ",".join([f"{k}={text_of(v)}" for k, v in self.options])
@@ -79,10 +92,28 @@ class Configurable:
                 raise UserError(f"the option {key!r} of the pass {self.name!r} is of type {wanted.__name__}, got {value!r:.100}")
         return replace(self, options=tuple(sorted({**dict(self.options), **options}.items())))
 
+    def needed(self, by: str) -> Self:
+        """The pass as one that is never left out, for pipelines in which `by` does not work without it."""
+        return replace(self, needed_by=by)
+
     def with_texts(self, given: Mapping[str, str]) -> Self:
         """The pass with options that are read from text, each as the type of its default.  UserError as `with_options`."""
         known = self.defaults
         return self.with_options(**{k: _read(v, type(known.get(k))) for k, v in given.items()})
+
+
+_MADE: WeakValueDictionary[int, Configurable] = WeakValueDictionary()
+"""The passes of this process by identity: those that a context can name."""
+
+
+def passes_named(name: str) -> list[Configurable]:
+    """The passes of this process that are called `name`: an option of any of them can be set by name."""
+    return [p for p in list(_MADE.values()) if p.name == name]
+
+
+def names_made() -> list[str]:
+    """The names of all passes of this process, sorted."""
+    return sorted({p.name for p in list(_MADE.values())})
 
 
 def name_of(run: Callable[..., Any]) -> str:

@@ -72,10 +72,10 @@ GPU = Pipeline(
     drop_dead_stores,
     lower_blocks,
     guard_zero_padding,
-    simplify,
+    simplify.needed(by="verify_thread_access, which reads indices in simple form"),
     unify_thread_bindings,
     plan_allocations,
-    compact_local_buffers,
+    compact_local_buffers.needed(by="verify_thread_access, as threads own what they use of a buffer"),
     hoist_shared_allocations,
     verify_thread_access,
     simplify,
@@ -93,5 +93,5 @@ GPU = Pipeline(
 )
 """Passes from a concrete scheduled function to kernels (see `lower.kernels`) with flat memory, vectors and barriers."""
 
-PASSES: Mapping[str, Pass] = {p.name: p for p in sorted({*CPU.passes, *CPU_CHECKED.passes, *GPU.passes}, key=lambda p: p.name)}
+PASSES: Mapping[str, Pass] = {p.name: p for p in sorted(GPU + CPU_CHECKED + CPU, key=lambda p: p.name) if isinstance(p, Pass)}
 """All passes by name."""

@@ -18,6 +18,7 @@ from tunesmith.codegen.llvm.build import emit_text
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.target.target import Target
 from tunesmith.lower.hoist_constant_packing import hoist_constant_packing
+from tunesmith.lower.pass_context import PassContext, exactly
 from tunesmith.measure.candidate import BuildRequest, SketchCache
 from tunesmith.measure.records.record import ErrorInfo
 from tunesmith.support.errors import BuildError
@@ -83,9 +84,10 @@ class BuildJob:
             version = self._sketches.program(replace(request, workload=request.version)) if request.version else None
             concretized = time.perf_counter()
             target = self._target(request.target)
-            if version is not None:
-                check_version(version, target)
-            code = compile_function(program if version is None else version, target)
+            with exactly(PassContext.of_changes(json.loads(request.passes or "{}"))):
+                if version is not None:
+                    check_version(version, target)
+                code = compile_function(program if version is None else version, target)
             broken = self._sketches.broken_law(request, program) if request.check_law else ""
         except MemoryError:
             raise

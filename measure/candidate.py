@@ -70,6 +70,7 @@ class BuildRequest:
         version: script text of the function with dynamic sizes of which the workload is one case.  The candidate is compiled for all of
             these sizes.  Empty if there is none.
         sizes: the sizes of the workload, for which that code is timed, in the order of the version's parameters.
+        passes: changes of the lowering passes (`PassContext.changes`), as JSON text; empty if there are none.
     """
 
     workload: str
@@ -79,6 +80,7 @@ class BuildRequest:
     check_law: bool = False
     version: str = ""
     sizes: tuple[int, ...] = ()
+    passes: str = ""
 
 
 @dataclass(frozen=True)
@@ -153,8 +155,8 @@ class MeasureTask:
         """See `correctness`."""
         return tolerance_of(self.func) if self.tolerance is None else self.tolerance
 
-    def request(self, candidate: Candidate, target: str, check_law: bool = False) -> BuildRequest:
-        """The build request of a candidate.
+    def request(self, candidate: Candidate, target: str, check_law: bool = False, passes: str = "") -> BuildRequest:
+        """The build request of a candidate; the arguments are those of `BuildRequest`.
 
         Raises:
             UserError: no sketch has that index.
@@ -165,7 +167,7 @@ class MeasureTask:
                 f"the candidate refers to sketch {index}, but the task {self.name or self.func.name} has {len(self.sketches)} sketch(es)"
             )
         numbers = tuple([int(x) for x in row])
-        return BuildRequest(self.script, self.traces[index], numbers, target, check_law, self.version_script, self.version_sizes)
+        return BuildRequest(self.script, self.traces[index], numbers, target, check_law, self.version_script, self.version_sizes, passes)
 
 
 def _script(func: PrimFunc) -> str:

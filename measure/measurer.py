@@ -18,9 +18,12 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 from tunesmith.codegen.artifact import Code
+from tunesmith.codegen.build import pass_changes
 from tunesmith.ir.analysis.operation_count import operation_count
 from tunesmith.ir.target.target import Target
 from tunesmith.lower.fallback.default_schedule import default_trace
+from tunesmith.lower.instrument import can_skip
+from tunesmith.lower.pass_context import PassContext
 from tunesmith.measure.builder import Builder, BuildResult
 from tunesmith.measure.candidate import BuildRequest, Candidate, MeasureTask
 from tunesmith.measure.evaluator.argument_data import make_inputs
@@ -47,7 +50,8 @@ class Measurer:
     """Measures candidates on one target.
 
     Keeps the best verified time of each task for racing; `note_best` adds results of earlier runs.  Not thread-safe.  The builder and
-    the runner belong to the caller and are not closed.
+    the runner belong to the caller and are not closed.  Candidates are compiled, in worker processes too, with the passes of the
+    `PassContext` in which the measurer is made, and records hold what that context changes; reference programs with the default passes.
 
     Args:
         target: target of the candidates; the runner's device must match it.
@@ -56,7 +60,7 @@ class Measurer:
         policy: measurement policy.
         log: log to which each record is appended; None keeps records in memory only.
     Raises:
-        UserError: the builder or the runner breaks its contract.
+        UserError: the builder or the runner breaks its contract, or an instrument of the current `PassContext` may leave out passes.
     """
 
     def __init__(
@@ -71,6 +75,8 @@ class Measurer:
         self.log = log
         self._target_json = target.to_json()
         self._target_text = json.dumps(target.to_json(facts=True))
+        self._passes = _pass_changes(target)
+        self._passes_text = json.dumps(self._passes) if self._passes else ""
         self._folder = Path(tempfile.mkdtemp(prefix="tunesmith-measure-"))
         # Runs at the first of: close(), garbage collection of the measurer, interpreter exit, SIGTERM.
         self._end = CleanUp(self, remove_folder, self._folder)
@@ -100,7 +106,8 @@ class Measurer:
                 not return one result for each request.
             InternalError: a sketch and its trace give different programs.  Raised after the last record.
         """
-        requests = [task.request(c, self._target_text, (self._requests + i) % self.policy.law_every == 0) for i, c in enumerate(candidates)]
+        every = self.policy.law_every
+        requests = [self._request(task, c, (self._requests + i) % every == 0) for i, c in enumerate(candidates)]
         self._requests += len(requests)
         setup = self._setup(task)
         broken: list[str] = []
@@ -145,7 +152,7 @@ class Measurer:
             RunError, UserError: as `stream`.
         """
         timing = policy or TimingPolicy(limit_s=4.0)
-        built = self._build([task.request(c, self._target_text) for c in candidates])
+        built = self._build([self._request(task, c) for c in candidates])
         setup = self._setup(task)
         requests = [self._run_request(setup, task, b) for b in built if b.artifact is not None]
         ran = iter(_one_each(self.runner.compare(requests, timing), RunResult, len(requests), f"{type(self.runner).__name__}.compare"))
@@ -173,6 +180,9 @@ class Measurer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _request(self, task: MeasureTask, candidate: Candidate, check_law: bool = False) -> BuildRequest:
+        return task.request(candidate, self._target_text, check_law, self._passes_text)
 
     def _build(self, requests: Sequence[BuildRequest]) -> list[BuildResult]:
         """The results of the builder, which may be user code."""
@@ -239,6 +249,7 @@ class Measurer:
             policy={name: None if value == math.inf else value for name, value in (policy or self.policy.to_json()).items()},
             extra={**extra, **facts},
             sizes=task.sizes,
+            passes=self._passes,
         )
         if record.verified or (self.policy.verify == "never" and error is None):
             self.note_best(task, record.seconds)
@@ -292,6 +303,17 @@ class Measurer:
                 "Pass a reference to the task"
             )
         return built.artifact.code()
+
+
+def _pass_changes(target: Target) -> dict[str, object]:
+    """The changes of passes that candidates are compiled with; refuses those that neither workers nor records would know of."""
+    for i in PassContext.current().instruments:
+        if can_skip(i):
+            raise UserError(
+                f"the instrument {i.name} may leave out passes (should_run), which the processes that compile candidates do not call and "
+                "records do not show: name the passes in PassContext(disabled=[...])"
+            )
+    return pass_changes(target)
 
 
 def _trace(trace: Trace, row: tuple[int, ...], failed: bool) -> list[object]:

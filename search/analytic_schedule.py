@@ -21,6 +21,7 @@ from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import walk
 from tunesmith.lower.code_size import UNROLLED, code_size
 from tunesmith.lower.fallback.default_schedule import default_schedule
+from tunesmith.lower.pass_context import unobserved
 from tunesmith.lower.pipelines import CPU, GPU
 from tunesmith.schedule.state import ERROR_GROWTH
 from tunesmith.search.samplers.proposal_generator import Population
@@ -120,7 +121,8 @@ def _on_one_thread(drawn: Drawn, target: Target) -> list[tuple[float, Candidate]
 
 def _lowers(program: PrimFunc, target: Target) -> bool:
     try:
-        (GPU if target.is_gpu else CPU)(program, target)
+        with unobserved():
+            (GPU if target.is_gpu else CPU)(program, target)
     except BuildError:
         return False
     return True
@@ -130,7 +132,8 @@ def _without_spills(programs: Iterable[Scheduled], target: Target) -> Scheduled:
     """The first program that compiles without register spills, which the estimates predict only roughly; else the one that spills least."""
     found: list[tuple[float, Scheduled]] = []
     for program in programs:
-        spilled = build(program.func, target).facts["spill_bytes"]
+        with unobserved():
+            spilled = build(program.func, target).facts["spill_bytes"]
         if not spilled:
             return program
         found.append((spilled, program))

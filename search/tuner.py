@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from tunesmith.codegen.build import pass_changes
 from tunesmith.measure.measurer import Measurer
 from tunesmith.measure.records.database import Database
 from tunesmith.measure.records.record import Record
@@ -95,7 +96,7 @@ class Tuning:
         sampler: proposes candidates.
         measurer: builds, runs and logs them.
         trials: total budget, records of the database included; None for no limit besides the number of steps.
-        database: earlier records; new ones are added to it.
+        database: earlier records; new ones are added to it.  Those that were compiled with other passes are not used.
         batch: candidates per step.
         seed: seed of the search, stored in the records.
         callbacks: called with the progress at construction and after every batch.
@@ -114,7 +115,7 @@ class Tuning:
     ) -> None:
         self.progress = Progress(task, trials)
         self.task, self.sampler, self.measurer = task, sampler, measurer
-        self._database = database if database is not None else Database()
+        self._database = (Database() if database is None else database).compiled_with(pass_changes(task.target))
         self._batch, self._seed, self._callbacks = batch, recorded_seed(seed), tuple(callbacks)
         self._drafted = 0.0
         self._target = task.target.to_json()

@@ -52,7 +52,7 @@ _MOVED = {
     "graph.operator": "graph.ir.operator",
     "graph.pattern": "graph.ir.pattern",
     "graph.rewrite": "graph.ir.rewrite",
-    "graph.pipeline": "graph.passes.pass_infra",
+    "graph.pipeline": "lower.pass_infra",
     "graph.pipelines": "graph.passes.pipelines",
     "graph.apply_records": "graph.tuning.apply_records",
     "graph.tasks": "graph.tuning.tasks",

@@ -23,6 +23,14 @@ PRINTED = {
         "divide_by_multiplying{inexact=true}",
         "model: equal to numpy",
     ],
+    "round_weights.py": [
+        "('fold_scale_axis', 'round_weights', 'convert_layout')",
+        "8 bits: largest error 0.000",
+        "4 bits: largest error 0.00",
+        "relu, computed by fused_conv2d_relu",
+        "# after round_weights, main",
+        "left out: equal to the exact model",
+    ],
     "own_target.py": [
         "'lab/small' is labcpu -mcpu=x86-64-v2 -num-cores=1: 128 bits",
         "this machine: labcpu",

@@ -24,8 +24,8 @@ class Backend:
     Attributes:
         kind: the kind of the targets: `Target.kind`, or `Target.base` for the kinds derived from it that have no backend of their own.
         pipeline: from concrete scheduled functions to what code is generated from.
-        build: `(functions, target, packing) -> Artifact`; `packing` is one of `cpu.functions.PACKING`.  Backends that compile models take
-            another pipeline as a fourth argument.
+        build: `(functions, target, packing) -> Artifact`; `packing` is one of `cpu.functions.PACKING`.  With a fourth parameter `lowering`,
+            a pipeline in place of `pipeline`, users may edit the passes; backends that compile models on hosts have it.
         source: `(functions, target) -> str`, the generated source for people.
         check_runs_here: refuses a target whose code cannot run on this machine, with BuildError.
         detect: the target of this machine, or of its first device, from the kind alone.

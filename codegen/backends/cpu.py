@@ -14,8 +14,8 @@ from tunesmith.lower.pass_infra import Pipeline
 from tunesmith.lower.pipelines import CPU, CPU_CHECKED
 
 
-def _build(functions: Any, target: Target, packing: str, pipeline: Pipeline = CPU) -> Artifact:
-    return build(functions, target, pipeline, packing)
+def _build(functions: Any, target: Target, packing: str, lowering: Pipeline = CPU) -> Artifact:
+    return build(functions, target, lowering, packing)
 
 
 def _build_checked(functions: Any, target: Target) -> Artifact:

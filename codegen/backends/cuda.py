@@ -9,12 +9,13 @@ from tunesmith.codegen.backends.backend import Backend
 from tunesmith.codegen.device.build import build, emit_source
 from tunesmith.codegen.device.host import check_device, detect_device
 from tunesmith.ir.target.target import Target
+from tunesmith.lower.pass_infra import Pipeline
 from tunesmith.lower.pipelines import GPU
 
 
-def build_device(functions: Any, target: Target, packing: str) -> Artifact:
+def build_device(functions: Any, target: Target, packing: str, lowering: Pipeline = GPU) -> Artifact:
     """Build functions of a device, which pack constants in each call."""
-    return build(functions, target)
+    return build(functions, target, lowering)
 
 
 def device_text(functions: Any, target: Target) -> str:

@@ -18,7 +18,6 @@ from tunesmith.datasets.suites import SUITES
 from tunesmith.driver.opt import GRAPH_PASSES, PIPELINES, has_own_file
 from tunesmith.driver.tune_options import Search
 from tunesmith.graph.ir.operator import GRAPH_OPERATORS, GraphOperator
-from tunesmith.graph.passes.pass_infra import ModulePass
 from tunesmith.ir.intrinsics import INTRINSICS
 from tunesmith.ir.script import parser_calls, parser_expr, syntax
 from tunesmith.ir.script.parser_stmt import LOOPS
@@ -26,7 +25,7 @@ from tunesmith.ir.script.printer_expr import SIGNS
 from tunesmith.ir.target.attributes import ALIASES, ATTRIBUTES, KINDS
 from tunesmith.ir.target.cpus import CPUS
 from tunesmith.ir.target.defaults import known_tags
-from tunesmith.lower.pass_infra import Pass
+from tunesmith.lower.pass_infra import ModulePass, Pass, Pipeline
 from tunesmith.lower.pass_options import Configurable, text_of
 from tunesmith.lower.pipelines import PASSES
 from tunesmith.measure.baselines.registry import BASELINES
@@ -107,6 +106,7 @@ def api() -> Lines:
         ("Programs", ("Schedule", "Target", "from_torch", "from_onnx", "with_precision", "quantize", "output_errors")),
         ("Search", ("tune", "Budget", "Search", "bench", "replay", "Database")),
         ("Compile and run", ("compile", "build", "load_module", "Compiled", "CompiledModule", "CompiledDeviceModule", "CompiledModel")),
+        ("Passes", ("PassContext", "Pipeline")),
         ("Threads and errors", ("num_threads", "set_num_threads", "TunesmithError", "UserError")),
     ):
         out += [f"## {title}", ""]
@@ -115,7 +115,15 @@ def api() -> Lines:
                 out += documented(f"{getattr(tunesmith, name).__module__}.{name}")
             else:
                 out += [f"`Schedule` is described with its [primitives]({name.lower()}.md).", ""]
-    out += ["The modules `tunesmith.script` and `tunesmith.te` are described in [script](script.md) and [te](te.md).", "", "## Data", ""]
+    out += ["The modules `tunesmith.script` and `tunesmith.te` are described in [script](script.md) and [te](te.md).", ""]
+    for module in (tunesmith.passes, tunesmith.instruments, tunesmith.debug):
+        words = module.__name__
+        out += [f"## {words} {{ #{words.rpartition('.')[2]} }}", "", first_line(module.__doc__ or ""), ""]
+        for name in module.__all__:
+            found = getattr(module, name)
+            if name not in tunesmith.__all__ and not isinstance(found, Pipeline):
+                out += documented(f"{found.__module__}.{name}")
+    out += ["## Data", ""]
     for path in (
         "measure.records.record.Record",
         "measure.measurer.MeasurePolicy",
@@ -373,12 +381,17 @@ def passes() -> Lines:
 def _pass(p: Pass) -> Lines:
     stages = f"stage {code(p.requires)}" if p.requires == p.provides else f"stages {code(p.requires)} to {code(p.provides)}"
     used = codes([name for name, pipeline in PIPELINES.items() if p.name in [q.name for q in pipeline.passes]])
-    facts = [f"{capital(stages)}; pipelines: {used or 'none'}; {_options(p)}.", ""]
+    facts = [f"{capital(stages)}; pipelines: {used or 'none'}; {_level(p)}; {_options(p)}.", ""]
     return [f"### {p.name} {{ #{p.name} }}", "", *facts, *module_and_object(p.run.__module__, p.name)]
 
 
+def _level(p: Pass | ModulePass) -> str:
+    """Whether the pass may be left out."""
+    return f"never left out, because of {p.needed_by}" if p.needed_by else f"level {p.level}"
+
+
 def _graph_pass(p: ModulePass) -> Lines:
-    out = [f"### {p.name} {{ #{p.name} }}", "", f"{capital(_options(p))}.", ""]
+    out = [f"### {p.name} {{ #{p.name} }}", "", f"{capital(_level(p))}; {_options(p)}.", ""]
     module = p.run.__module__
     if has_own_file(p):
         return out + module_and_object(module, p.name)

@@ -5,13 +5,13 @@ The interpreter is the oracle for tests of executors and passes; it is not optim
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from tunesmith.graph.ir.function import GraphFunc
-from tunesmith.graph.ir.node import Call, CallFunction, Constant, If, Loop, Operand, Region, TensorType, Value
+from tunesmith.graph.ir.node import Binding, Call, CallFunction, Constant, If, Loop, Operand, Region, TensorType, Value
 from tunesmith.graph.ir.operator import GRAPH_OPERATORS
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.expr import Expr
@@ -27,7 +27,17 @@ from tunesmith.support.errors import InternalError, RunError
 Arrays = Mapping[str, np.ndarray] | Sequence[np.ndarray]
 
 
-def run(func: GraphFunc, arrays: Arrays, mod: Mapping[str, Any] | None = None, sizes: Mapping[Var, int] | None = None) -> list[np.ndarray]:
+Watch = Callable[[Binding, Sequence[np.ndarray]], None]
+"""Takes a binding that was computed, and its results, which it must not modify."""
+
+
+def run(
+    func: GraphFunc,
+    arrays: Arrays,
+    mod: Mapping[str, Any] | None = None,
+    sizes: Mapping[Var, int] | None = None,
+    watch: Watch | None = None,
+) -> list[np.ndarray]:
     """Call `func` with these arrays.
 
     Args:
@@ -35,6 +45,7 @@ def run(func: GraphFunc, arrays: Arrays, mod: Mapping[str, Any] | None = None, s
         arrays: arguments in order, or by parameter name; bfloat16 is stored in float32 arrays.
         mod: module of the called functions.
         sizes: values of sizes that are no extent of a parameter by themselves; only a primitive function may have such sizes.
+        watch: called after each binding of `func`, those of its branches and loops included, in the order of execution.
     Returns:
         The results, in new arrays.
     Raises:
@@ -45,7 +56,7 @@ def run(func: GraphFunc, arrays: Arrays, mod: Mapping[str, Any] | None = None, s
     known = dict(sizes or {})
     _check_arguments(func, given, known)
     try:
-        results = _Frame(mod or {}, known, dict(zip(func.params, given, strict=True))).region(func.body)
+        results = _Frame(mod or {}, known, dict(zip(func.params, given, strict=True)), watch).region(func.body)
     except RecursionError:
         raise RunError(f"{func.name}: infinite recursion of its functions, or calls nested too deeply") from None
     return [np.array(r) for r in results]
@@ -109,10 +120,13 @@ class _Frame:
         mod: functions by name.
         sizes: values of the sizes.
         env: arrays of the values computed so far.
+        watch: called after each binding.
     """
 
-    def __init__(self, mod: Mapping[str, Any], sizes: Mapping[Var, int], env: dict[Operand, np.ndarray]) -> None:
-        self.mod, self.sizes, self.env = mod, sizes, env
+    def __init__(
+        self, mod: Mapping[str, Any], sizes: Mapping[Var, int], env: dict[Operand, np.ndarray], watch: Watch | None = None
+    ) -> None:
+        self.mod, self.sizes, self.env, self.watch = mod, sizes, env, watch
 
     def array(self, o: Operand) -> np.ndarray:
         return in_float32(o.data) if isinstance(o, Constant) else self.env[o]
@@ -128,6 +142,8 @@ class _Frame:
                 args = [self.array(a) for a in op.args]
                 made = self.operator(op, args, b.results) if isinstance(op, Call) else self.function(op, args)
             self.env.update(zip(b.results, made, strict=True))
+            if self.watch is not None:
+                self.watch(b, made)
         return [self.array(r) for r in region.results]
 
     def loop(self, op: Loop) -> list[np.ndarray]:

@@ -9,13 +9,16 @@ formed, and its time is possible on the target.  Failures found later, during lo
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from os import PathLike
 from typing import ClassVar
 
+from tunesmith.codegen.build import pass_changes
 from tunesmith.graph.passes.place_functions import placed_like, target_of, unplaced
 from tunesmith.graph.passes.store_rows import COPIES_ROW
 from tunesmith.ir import structural
@@ -105,13 +108,14 @@ class Applied:
 
 @dataclass(frozen=True)
 class ApplyRecords:
-    """A module pass `(mod, target) -> mod` for any position in a `ModulePipeline`; `apply` also returns the coverage.
+    """A module pass `(mod, target) -> mod` for any position in a `Pipeline`; `apply` also returns the coverage.
 
     A record is used only for the workload and the target of its measurement.  Names of functions are kept, and functions other than
     PrimFuncs are unchanged.
 
     Args:
-        database: the records.
+        database: the records, or the path of a log, which is read at each call of the pass.  Only records that were compiled with the
+            passes of the current `PassContext` are used.
         target: target of the compilation; None for the target that the pass is called with.
         strict: reject a module that is not covered completely.
         untuned: schedules functions that are not covered; by default `default_schedule`.
@@ -119,7 +123,7 @@ class ApplyRecords:
             in place of those with larger errors.
     """
 
-    database: Database
+    database: Database | str | PathLike[str]
     target: Target | None = None
     strict: bool = False
     untuned: Untuned = field(default=default_schedule)
@@ -128,8 +132,18 @@ class ApplyRecords:
     name: ClassVar[str] = "apply_records"
 
     def __call__(self, mod: IRModule, target: Target | None = None) -> IRModule:
-        """Schedule every function of the module; raises as `apply` does."""
-        return self.apply(mod, target).mod
+        """Schedule every function of the module; raises as `apply` does.
+
+        The attribute `coverage` of a function holds its coverage: a later application of any records keeps its schedule.
+        """
+        applied = self.apply(mod, target)
+        entries: dict[str, list[dict[str, object]]] = {}
+        for c in applied.coverage:
+            entries.setdefault(c.function, []).append(asdict(c))
+        changed = [name for name in entries if applied.mod[name] is not mod[name]]
+        return (
+            mod.update({name: _with_attr(applied.mod[name], COVERAGE, json.dumps(entries[name])) for name in changed}) if changed else mod
+        )
 
     def apply(self, mod: IRModule, target: Target | None = None) -> Applied:
         """Schedule every function of the module and report the coverage.
@@ -141,6 +155,8 @@ class ApplyRecords:
             UserError: the target is missing, or differs from the target of the pass.
             RecordError: `strict` is set and some functions have no usable record; the message lists all of them.
         """
+        if not isinstance(self.database, Database):
+            return replace(self, database=self.loaded).apply(mod, target)
         target = self._target(target)
         found = {name: self.find(name, func, target) for name, func in mod.items() if isinstance(func, PrimFunc)}
         coverage = tuple([c for _, entries in found.values() for c in entries])
@@ -148,6 +164,11 @@ class ApplyRecords:
         plain = {name: self._plain(mod[name], target) for name, (s, _) in found.items() if s is None}
         functions = {name: placed_like(plain[name].func if s is None else s, mod[name]) for name, (s, _) in found.items()}
         return Applied(mod.update(functions), _with_choices(coverage, plain))
+
+    @property
+    def loaded(self) -> Database:
+        """The database, loaded if it is a log."""
+        return self.database if isinstance(self.database, Database) else Database.from_log(self.database)
 
     def refuse(self, mod: IRModule, applied: Applied, broken: Mapping[str, str], target: Target | None = None) -> Applied:
         """Replace the schedules in the result of `apply` whose programs cannot be compiled.
@@ -185,6 +206,10 @@ class ApplyRecords:
             )
         return given if given is not None else self.target  # type: ignore[return-value]  # one of them is there
 
+    def _records(self, target: Target) -> Database:
+        """The records that were compiled as the current `PassContext` compiles."""
+        return self.loaded.compiled_with(pass_changes(target))
+
     def _check(self, coverage: Sequence[Coverage], target: Target) -> None:
         uncovered = [c for c in coverage if c.status in ("missing", "refused")]
         if self.strict and uncovered:
@@ -208,6 +233,8 @@ class ApplyRecords:
 
         A function with an own target (`graph.passes.place_functions`) has the records of that one.
         """
+        if func.attr(COVERAGE) is not None:
+            return func, _coverage_of(name, func)
         func, target = unplaced(func), target_of(func, target)
         digest = structural.digest(func)
         if func.attr(COPIES_ROW) is not None:
@@ -215,7 +242,7 @@ class ApplyRecords:
             return None, (Coverage(name, digest, "plain", reason=why),)
         if sizes_of(func):
             return self._find_sizes(name, func, digest, target)
-        record = self.database.best(digest, target.to_json(), func)
+        record = self._records(target).best(digest, target.to_json(), func)
         if record is None:
             return None, (Coverage(name, digest, "missing", reason=self._why_missing(digest, target)),)
         try:
@@ -237,7 +264,8 @@ class ApplyRecords:
         try:
             return best, *_scheduled(best, func, to, self.error_growth)
         except ErrorGrowthError as error:
-            for record in self.database.top(digest, target.to_json(), len(self.database)):
+            records = self._records(target)
+            for record in records.top(digest, target.to_json(), len(records)):
                 with suppress(ErrorGrowthError):
                     return record, *_scheduled(record, func, to, self.error_growth)
             raise error
@@ -246,11 +274,11 @@ class ApplyRecords:
         """A function with dynamic shapes with a version for each range of sizes that has a record, and its coverage."""
         versions: list[tuple[SizeRanges, PrimFunc]] = []
         found: list[tuple[SizeRanges, Coverage]] = []
-        for box, workload in self.database.tuned_sizes(digest, target.to_json()):
+        for box, workload in self._records(target).tuned_sizes(digest, target.to_json()):
             at = Coverage(name, digest, "missing", sizes=str(box))
             try:
                 measured = measured_function(func, box)
-                record = self.database.best(workload, target.to_json(), measured)
+                record = self._records(target).best(workload, target.to_json(), measured)
                 if record is None:
                     found.append((box, replace(at, reason=self._why_missing(workload, target))))
                     continue
@@ -273,7 +301,8 @@ class ApplyRecords:
 
     def _why_missing(self, digest: str, target: Target) -> str:
         """The reason for a missing record: no records, records only for other targets, or no valid record."""
-        records = self.database.records(digest, target.to_json())
+        database = self._records(target)
+        records = database.records(digest, target.to_json())
         if records:
             failed = sum(r.error is not None for r in records)
             verified = sum(r.verified for r in records)
@@ -285,12 +314,32 @@ class ApplyRecords:
                 return f"every candidate failed ({failed}), most of them with: {cause}. Remove the cause before you tune it again"
             most = f", most of them with: {cause}" if failed else ""
             return f"none of its {len(records)} records is verified ({failed} failed{most}). Tune it further"
-        others = sorted({target_key(r.target) for r in self.database.records(digest)})
+        others = sorted({target_key(r.target) for r in database.records(digest)})
         if others:
             return f"its records are for other targets: {'; '.join(others)}. Tune it for this one"
-        bad = self.database.report.bad_count
+        changed = database.changes_measured(digest)
+        if changed:
+            how = ", ".join(c or "the default passes" for c in changed)
+            return f"its records were measured with other passes: {how}. Tune it with those of the current PassContext"
+        bad = database.report.bad_count
         damaged = f" ({bad} lines of the log could not be read: `tunesmith log verify` lists them)" if bad else ""
         return f"no record of this workload{damaged}. Tune it"
+
+
+COVERAGE = "coverage"
+"""Attribute of functions that `ApplyRecords` scheduled as a pass: their coverage as JSON text."""
+
+
+def _coverage_of(name: str, func: PrimFunc) -> tuple[Coverage, ...]:
+    """The coverage in the attribute of a scheduled function.  RecordError for other data."""
+    try:
+        return tuple([replace(Coverage(**entry), function=name) for entry in json.loads(str(func.attr(COVERAGE)))])
+    except (ValueError, TypeError) as error:
+        raise RecordError(f"the attribute {COVERAGE} of {name} is not what the pass apply_records wrote: {error}. Remove it") from error
+
+
+def _with_attr(func: PrimFunc, key: str, value: str) -> PrimFunc:
+    return func.with_(attrs=tuple(sorted({**dict(func.attrs), key: value}.items())))
 
 
 def example_sizes(func: PrimFunc) -> str:

@@ -22,7 +22,7 @@ from tunesmith.support.arguments import as_count
 from tunesmith.support.errors import BuildError
 
 
-@function_pass(requires="FLAT")
+@function_pass(requires="FLAT", level=2)
 def bound_unrolling(func: PrimFunc, target: Target, *, cpu_budget: int = UNROLLED, gpu_budget: int = DEVICE_UNROLLED) -> PrimFunc:
     """Keep the outermost loops of a nest whose unrolling would exceed the budget.
 

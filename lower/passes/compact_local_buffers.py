@@ -19,7 +19,7 @@ Linear = list[tuple[int, int, Poly]]
 """Terms of an index: (coefficient, highest value of the variable, term)."""
 
 
-@function_pass(requires="OPAQUE")
+@function_pass(requires="OPAQUE", level=2)
 def compact_local_buffers(func: PrimFunc, target: Target) -> PrimFunc:
     """Compact all allocations of scope local."""
 

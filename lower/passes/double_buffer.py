@@ -24,7 +24,7 @@ from tunesmith.lower.renew_binders import renew_binders
 KEY = "double_buffer"
 
 
-@function_pass(requires="OPAQUE")
+@function_pass(requires="OPAQUE", level=2)
 def double_buffer(func: PrimFunc, target: Target) -> PrimFunc:
     """Double-buffer the tiles of annotated loops whose body has the required form.
 

@@ -39,7 +39,7 @@ MAX_FORWARDED = 16
 """Limit on the values that one loop keeps: more would not fit the registers of a processor."""
 
 
-@function_pass(requires="FLAT")
+@function_pass(requires="FLAT", level=2)
 def forward_stores(func: PrimFunc, target: Target, *, most: int = MAX_FORWARDED) -> PrimFunc:
     """Forward stores of an iteration to the loads of the next one.
 

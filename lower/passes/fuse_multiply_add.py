@@ -19,7 +19,7 @@ from tunesmith.lower.pass_infra import function_pass
 from tunesmith.support import dtype as dt
 
 
-@function_pass(requires="FLAT")
+@function_pass(requires="FLAT", level=2)
 def fuse_multiply_add(func: PrimFunc, target: Target) -> PrimFunc:
     """Contract accumulated products of float32 and float64."""
 

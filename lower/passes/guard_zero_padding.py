@@ -18,7 +18,7 @@ from tunesmith.lower.pass_infra import function_pass
 from tunesmith.lower.passes.lower_blocks import guarded
 
 
-@function_pass(requires="OPAQUE")
+@function_pass(requires="OPAQUE", level=2)
 def guard_zero_padding(func: PrimFunc, target: Target) -> PrimFunc:
     """Guard sums of products instead of adding zeros."""
 

@@ -14,7 +14,7 @@ from tunesmith.lower.kernels import map_kernels
 from tunesmith.lower.pass_infra import function_pass
 
 
-@function_pass(requires="OPAQUE")
+@function_pass(requires="OPAQUE", needed_by="kernels, whose shared memory is allocated once")
 def hoist_shared_allocations(func: PrimFunc, target: Target) -> PrimFunc:
     """Move allocations of shared memory with constant shapes out of all loops except block loops."""
     return map_kernels(func, _kernel)

@@ -25,7 +25,7 @@ MAX_LINES = 8
 """Limit on the cache lines per prefetch site: an operand that needs more per iteration is used once, and no prefetch helps it."""
 
 
-@function_pass(requires="SCHEDULED")
+@function_pass(requires="SCHEDULED", level=2)
 def inject_prefetch(func: PrimFunc, target: Target) -> PrimFunc:
     """Add prefetches to loops with the annotations `prefetch_operand` (a buffer) and `prefetch_ahead` (iterations, 0 for none).
 

@@ -21,7 +21,7 @@ from tunesmith.ir.visit import substitute, transform, walk, with_body
 from tunesmith.lower.pass_infra import function_pass
 
 
-@function_pass(requires="OPAQUE")
+@function_pass(requires="OPAQUE", needed_by="code generators, which have no virtual threads")
 def inject_virtual_threads(func: PrimFunc, target: Target) -> PrimFunc:
     """Move loops of virtual threads inwards."""
 

@@ -89,7 +89,7 @@ class Part:
     has_barrier: bool
 
 
-@function_pass(requires="FLAT")
+@function_pass(requires="FLAT", needed_by="kernels whose threads share memory")
 def insert_barriers(func: PrimFunc, target: Target) -> PrimFunc:
     """Insert barriers into each kernel.
 

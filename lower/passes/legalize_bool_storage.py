@@ -14,7 +14,7 @@ from tunesmith.ir.visit import transform
 from tunesmith.lower.pass_infra import function_pass
 
 
-@function_pass(requires="FLAT")
+@function_pass(requires="FLAT", needed_by="code generators, whose memory has no bools")
 def legalize_bool_storage(func: PrimFunc, target: Target) -> PrimFunc:
     """Turn buffers of bools into buffers of bytes: loads compare with 0, stores convert.  Callers see bools, as in DLPack.
 

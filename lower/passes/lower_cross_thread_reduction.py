@@ -23,7 +23,7 @@ from tunesmith.support import dtype as dt
 from tunesmith.support.errors import BuildError
 
 
-@function_pass(requires="SCHEDULED")
+@function_pass(requires="SCHEDULED", needed_by="code generators, which have no reductions over threads")
 def lower_cross_thread_reduction(func: PrimFunc, target: Target) -> PrimFunc:
     """Lower reductions over threads, as described in the module docstring (source: TVM's LowerCrossThreadReduction).
 

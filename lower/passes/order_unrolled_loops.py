@@ -41,7 +41,7 @@ MOST_LOOPS = 5
 """Loops of a nest whose orders are compared; longer nests stay."""
 
 
-@function_pass(requires="SCHEDULED")
+@function_pass(requires="SCHEDULED", level=2)
 def order_unrolled_loops(func: PrimFunc, target: Target) -> PrimFunc:
     """Order the perfect nests of unrolled loops around one vectorized loop and one block; `func` itself when all stay."""
     if not target.is_cpu:

@@ -64,7 +64,7 @@ class ZeroElements:
     inner: frozenset[Var]
 
 
-@function_pass(requires="OPAQUE")
+@function_pass(requires="OPAQUE", level=2)
 def pad_shared_tiles(func: PrimFunc, target: Target) -> PrimFunc:
     """Zero-pad tiles and drop guards."""
     return map_kernels(func, lambda k: _Kernel(k).run())

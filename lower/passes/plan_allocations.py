@@ -37,7 +37,7 @@ MAX_TILE = 1 << 16
 keeps its dimension."""
 
 
-@function_pass(requires="OPAQUE")
+@function_pass(requires="OPAQUE", needed_by="parallel loops and kernels, whose threads have buffers of their own")
 def plan_allocations(func: PrimFunc, target: Target) -> PrimFunc:
     """Turn allocations of the function into `Allocate` statements with compacted shapes (source: TVM's CompactBufferAllocation).
 

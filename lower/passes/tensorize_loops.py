@@ -21,7 +21,7 @@ from tunesmith.lower.pass_infra import function_pass
 from tunesmith.support.errors import BuildError
 
 
-@function_pass(requires="FLAT")
+@function_pass(requires="FLAT", needed_by="code generators, which have no tensorized loops")
 def tensorize_loops(func: PrimFunc, target: Target) -> PrimFunc:
     """Replace marked nests.
 

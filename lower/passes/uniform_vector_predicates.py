@@ -17,7 +17,7 @@ from tunesmith.ir.visit import transform, with_body
 from tunesmith.lower.pass_infra import function_pass
 
 
-@function_pass(requires="OPAQUE")
+@function_pass(requires="OPAQUE", level=2)
 def uniform_vector_predicates(func: PrimFunc, target: Target) -> PrimFunc:
     """Remove the lane from uniform guards of vectorized loops."""
 

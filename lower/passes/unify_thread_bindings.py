@@ -21,7 +21,7 @@ from tunesmith.lower.pass_infra import function_pass
 from tunesmith.support.errors import BuildError
 
 
-@function_pass(requires="OPAQUE")
+@function_pass(requires="OPAQUE", needed_by="kernels, which have one loop for each thread axis")
 def unify_thread_bindings(func: PrimFunc, target: Target) -> PrimFunc:
     """Unify the thread loops of each kernel.
 

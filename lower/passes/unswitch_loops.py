@@ -26,7 +26,7 @@ MAX_HOISTED = 3
 """Limit on the conditions moved out of a loop nest: each doubles the nest."""
 
 
-@function_pass(requires="OPAQUE")
+@function_pass(requires="OPAQUE", level=2)
 def unswitch_loops(func: PrimFunc, target: Target, *, most: int = MAX_HOISTED) -> PrimFunc:
     """Unswitch unrolled, vectorized and tensorized loops.
 

@@ -38,7 +38,7 @@ class NotVectorizable(Exception):
     """Raised for a statement without a vector form, whose loop becomes scalar."""
 
 
-@function_pass(requires="FLAT")
+@function_pass(requires="FLAT", needed_by="code generators, which have no vectorized loops")
 def vectorize_loops(func: PrimFunc, target: Target) -> PrimFunc:
     """Vectorize the loops marked `vectorized`."""
     s = Simplifier(symbol_ranges(func))

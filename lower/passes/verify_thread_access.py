@@ -32,7 +32,7 @@ SAMPLED = 2
 """Number of enumerated blocks and threads, from the first: if any conflict, adjacent ones do."""
 
 
-@function_pass(requires="OPAQUE")
+@function_pass(requires="OPAQUE", needed_by="insert_barriers, which cannot mend the races that it refuses")
 def verify_thread_access(func: PrimFunc, target: Target) -> PrimFunc:
     """Check the memory accesses of a GPU function.
 

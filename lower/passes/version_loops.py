@@ -51,7 +51,7 @@ class Guard:
     in_lanes: bool
 
 
-@function_pass(requires="OPAQUE")
+@function_pass(requires="OPAQUE", level=2)
 def version_loops(func: PrimFunc, target: Target, *, most: int = MAX_VERSIONS, rests: int = MAX_RESTS) -> PrimFunc:
     """Version register tiles by their guards.
 

@@ -1,11 +1,12 @@
 """Index records in memory: the best candidate of a workload on a target, and the candidates measured so far.
 
-All queries are keyed by workload *and* target: records are never used for another target.  `status` defines which measurement of a
-candidate counts and which candidate is best.
+All queries are keyed by workload *and* target: records are never used for another target.  Records that were compiled with changed passes
+are in databases of their own (`compiled_with`).  `status` defines which measurement of a candidate counts and which candidate is best.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,6 +18,7 @@ from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.script.parser import parse
 from tunesmith.ir.target.target import Target
 from tunesmith.lower.size_ranges import SizeRanges
+from tunesmith.measure.records.fields import canonical
 from tunesmith.measure.records.log import LogReport, PathLike, load, status_rank
 from tunesmith.measure.records.record import CandidateKey, Record, WorkloadLine, target_key
 from tunesmith.measure.records.status import Status, leader_of, status_of
@@ -95,6 +97,10 @@ class Database:
         self._workloads: dict[str, WorkloadLine] = {}
         self._sizes: dict[tuple[str, str, SizeRanges, str], None] = {}
         """(function, target, box, workload) of the records for sizes of dynamic shapes, in the order of the last records."""
+        self._passes = ""
+        """Canonical text of the changes of passes that all records of this database were compiled with."""
+        self._others: dict[str, Database] = {"": self}
+        """The databases of all changes of passes by their canonical text; shared by these databases."""
         self._count = 0
         for given in (records, workloads):
             if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
@@ -122,7 +128,8 @@ class Database:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles are new databases of the same records and programs: a lock can be neither shared nor pickled."""
-        return type(self), (self.records(), list(self.workloads().values())), {"report": self.report}
+        records = [r for database in self.views() for r in database.records()]
+        return _restored, (records, list(self.workloads().values()), self._passes, self.report)
 
     def __len__(self) -> int:
         """Number of distinct measurements, including failed ones."""
@@ -130,6 +137,8 @@ class Database:
 
     def add(self, record: Record) -> bool:
         """Add a record.  Returns False if the measurement is already present; a copy of higher status rank still replaces it."""
+        if self._key(record.passes) != self._passes:
+            return self.compiled_with(record.passes).add(record)
         key = (record.workload, target_key(record.target))
         with self._lock:
             is_new = self._tasks.setdefault(key, _Task()).add(record)
@@ -139,6 +148,41 @@ class Database:
                 self._sizes[tuned] = None
             self._count += is_new
             return is_new
+
+    def compiled_with(self, changes: Mapping[str, object]) -> Database:
+        """The records that were compiled with these changes of passes (`Record.passes`), as a database with the same programs.
+
+        Records that are added to one of these databases belong to all copies that this method returns.  Without changes it has the records
+        of the default passes, which are those that a new database shows.
+        """
+        key = self._key(changes)
+        with self._lock:
+            if key not in self._others:
+                other = Database()
+                other._lock, other._workloads, other._others, other._passes = self._lock, self._workloads, self._others, key
+                self._others[key] = other
+            found = self._others[key]
+            found.report = self.report
+            return found
+
+    @property
+    def changes(self) -> str:
+        """Canonical text of the changes of passes that all records of this database were compiled with; empty for none."""
+        return self._passes
+
+    def views(self) -> list[Database]:
+        """This database, and those of all other changes of passes."""
+        with self._lock:
+            return [self, *[other for other in self._others.values() if other is not self]]
+
+    def changes_measured(self, workload: str) -> list[str]:
+        """Canonical texts of the changes of passes with which other databases have records of a workload."""
+        with self._lock:
+            return [key for key, other in self._others.items() if other is not self and other.records(workload)]
+
+    @staticmethod
+    def _key(changes: Mapping[str, object]) -> str:
+        return canonical("passes", changes) if changes else ""
 
     def add_workload(self, line: WorkloadLine) -> None:
         """Add a program.  The first definition of a digest is kept."""
@@ -241,6 +285,13 @@ class Database:
         """Workload digest and target of all tasks with records, in order of arrival."""
         with self._lock:
             return [(digest, next(iter(task.records.values())).target) for (digest, _), task in self._tasks.items()]
+
+
+def _restored(records: list[Record], workloads: list[WorkloadLine], passes: str, report: LogReport) -> Database:
+    """A copy of a database."""
+    made = Database(records, workloads).compiled_with(json.loads(passes or "{}"))
+    made.report = report
+    return made
 
 
 def _program_of(line: WorkloadLine) -> PrimFunc | None:

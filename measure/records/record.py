@@ -73,6 +73,8 @@ class Record:
         extra: additional plain JSON of the caller (hardware counters, network, tags).
         unknown: fields of the line that this version does not define, preserved unchanged.
         sizes: the sizes that the record is for, if it belongs to a function with dynamic shapes.
+        passes: changes of the lowering passes that compiled it (`lower.pass_context.PassContext.changes`); empty if there were none.
+            A record is never used where others are in force.
     """
 
     workload: str
@@ -92,6 +94,7 @@ class Record:
     extra: Mapping[str, object] = field(default_factory=dict)
     unknown: Mapping[str, object] = field(default_factory=dict)
     sizes: TunedSizes | None = None
+    passes: Mapping[str, object] = field(default_factory=dict)
     _identity: tuple[str, str] = field(default=("", ""), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -123,7 +126,7 @@ class Record:
 
     @property
     def schedule(self) -> str:
-        """Digest of the measured schedule: workload, sketch, row, and the trace with its decisions.
+        """Digest of the measured schedule: workload, sketch, row, the trace with its decisions, and changes of passes if there are any.
 
         It is stored in the line.  A line whose fields have another digest was changed after it was written, and is rejected.  Lines of
         earlier versions have no digest and are not checked.
@@ -134,6 +137,8 @@ class Record:
 
     def _set_schedule(self, trace: str) -> None:
         text = f"{self.workload} {canonical('sketch', self.sketch)} {self.row} {trace}"
+        if self.passes:
+            text += f" {canonical('passes', self.passes)}"
         object.__setattr__(self, "_identity", ("", _digest(text)))
 
     @property
@@ -162,6 +167,7 @@ class Record:
             "policy": self.policy,
             "extra": self.extra,
             **({} if self.sizes is None else {"sizes": self.sizes.to_json()}),
+            **({"passes": self.passes} if self.passes else {}),
         }
         complete = _with_unknown(line, self.unknown)
         complete["schedule"] = Record.from_json(complete).schedule  # computed from the fields as they will be read
@@ -182,7 +188,7 @@ class Record:
         """
         fields = LineFields("record", line, pool)
         written = fields.rest.pop("schedule", None)
-        sizes = _sizes(fields)
+        sizes, passes = _sizes(fields), _passes(fields)
         record = cls(
             workload=fields.digest("workload"),
             target=fields.shared("target"),
@@ -201,6 +207,7 @@ class Record:
             extra=fields.mapping("extra"),
             unknown=fields.rest,  # evaluated last, after all known fields were removed
             sizes=sizes,
+            passes=passes,
         )
         if record.error is None and not record.samples:
             fields.refuse("samples", "at least one sample, as `error` is null", [])
@@ -300,6 +307,26 @@ def _sizes(fields: LineFields) -> TunedSizes | None:
         if not fine or not 1 <= ends[0] <= ends[1] <= LARGEST_SIZE or not 0 < len(name) <= MAX_NAME:
             fields.refuse("sizes", expected, value)
     return TunedSizes(digest, SizeRanges.of({name: (low, high) for name, (low, high) in ranges.items()}))
+
+
+def _passes(fields: LineFields) -> dict[str, object]:
+    """The field `passes`, which only lines of records compiled with changed passes have."""
+    value = fields.rest.pop("passes", None)
+    if value is None:
+        return {}
+    expected = '{"without": [pass, ...], "options": {pass: {option: value}}}, of which one is there'
+    if not isinstance(value, dict) or not value or not value.keys() <= {"without", "options"}:
+        fields.refuse("passes", expected, value)
+    without, options = value.get("without", []), value.get("options", {})
+    if not isinstance(without, list) or not isinstance(options, dict) or len(without) + len(options) > MAX_SIZES:
+        fields.refuse("passes", expected, value)
+    for name in (*without, *options):
+        if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME:
+            fields.refuse("passes", expected, name)
+    for given in options.values():
+        if not isinstance(given, dict) or any(isinstance(v, (dict, list)) or v is None for v in given.values()):
+            fields.refuse("passes", expected, given)
+    return value
 
 
 def _with_unknown(line: dict[str, object], unknown: Mapping[str, object]) -> dict[str, object]:

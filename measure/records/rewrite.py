@@ -159,11 +159,12 @@ def _best_lines(path: Path, keep: int) -> tuple[list[_Line], PruneReport]:
             report.duplicates += known is not None
             if known is None or status_rank(entry) > known[0]:
                 records[entry.identity] = (status_rank(entry), line)
-    best = [r for workload, target in database.tasks() for r in database.evidence(workload, target, keep)]
+    tasks = [(view, *task) for view in database.views() for task in view.tasks()]
+    best = [r for view, workload, target in tasks for r in view.evidence(workload, target, keep)]
     present = {r.workload for r in best}
     lines += [records[r.identity][1] for r in best] + [line for digest, line in programs.items() if digest in present]
     report.records, report.workloads = len(records), len(programs)
-    empty = sorted({*programs, *(workload for workload, _ in database.tasks())} - present)
+    empty = sorted({*programs, *(workload for _, workload, _ in tasks)} - present)
     return sorted(lines, key=lambda line: line.number), PruneReport(report, len(best), len(records) - len(best), tuple(empty))
 
 

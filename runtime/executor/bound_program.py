@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from tunesmith.runtime.arrays import empty, nbytes, placed, storage_dtype, tensor, writable
+from tunesmith.runtime.arrays import empty, nbytes, placed, storage_dtype, tensor, typed, writable
 from tunesmith.runtime.device.array import DeviceArray
 from tunesmith.runtime.device.device import DeviceLost
 from tunesmith.runtime.device.module import DeviceCallable
@@ -192,33 +192,45 @@ class BoundProgram:
         Calls on a device are timed by its events.  Copies of inputs and outputs to and from devices are no steps.  Errors as in `run`.
         """
         taken: list[list[float]] = [[] for _ in self._steps]
-        try:
-            for _ in range(repeats):
-                for copy in self._before:
-                    copy()
-                at = 0
-                while at >= 0:
-                    for n, call in zip(self._segments[at].steps, self._calls[at], strict=True):
-                        taken[n].append(self._seconds(n, call))
-                    at = self._next(at)
-        except DeviceLost:
-            raise
-        except Exception as error:
-            raise RunError(f"a call of the program failed: {error}") from error
+        for _ in range(repeats):
+            self._run_all(self._before)
+            for n, call in self._in_order():
+                taken[n].append(self._seconds(n, call))
         return taken
+
+    def trace(self) -> list[tuple[int, tuple[np.ndarray, ...]]]:
+        """Run the program once; the number of each step that ran, in order, with copies of its results.  Errors as in `run`."""
+        found = []
+        self._run_all(self._before)
+        for n, call in self._in_order():
+            _checked(call)
+            results = [(self._arrays[t], self._slots[t].dtype) for t in self._steps[n].step.results]
+            found.append((n, tuple([typed(a.numpy() if isinstance(a, DeviceArray) else a.copy(), d) for a, d in results])))
+        return found
+
+    def _run_all(self, copies: Sequence[Callable[[], None]]) -> None:
+        for copy in copies:
+            _checked(copy)
 
     def _seconds(self, n: int, call: Callable[[], object]) -> float:
         function = self._steps[n].function
         if isinstance(function, DeviceCallable):
-            return self._devices[function.signature.device.kind].seconds(call)
+            return self._devices[function.signature.device.kind].seconds(partial(_checked, call))
         start = time.perf_counter_ns()
-        call()
+        _checked(call)
         return (time.perf_counter_ns() - start) * 1e-9
 
     @property
     def functions(self) -> list[str]:
         """Name of the function of each step."""
         return [s.step.function for s in self._steps]
+
+    def _in_order(self) -> Iterator[tuple[int, Callable[[], object]]]:
+        """The steps of a run in order: each is run before the next is asked for."""
+        at = 0
+        while at >= 0:
+            yield from zip(self._segments[at].steps, self._calls[at], strict=True)
+            at = self._next(at)
 
     def _next(self, at: int) -> int:
         segment = self._segments[at]
@@ -303,6 +315,15 @@ def checked_step(step: Step, slots: Sequence[TensorSlot], what: str) -> Step:
         if len(step.operands) != 1 or len(step.results) != 1 or step.sizes or pair[0] != pair[1]:
             raise RunError(f"{what} of the program is a copy between tensors that differ")
     return step
+
+
+def _checked(call: Callable[[], object]) -> None:
+    try:
+        call()
+    except DeviceLost:
+        raise
+    except Exception as error:  # functions raise exceptions of any type
+        raise RunError(f"a call of the program failed: {error}") from error
 
 
 def _unbound() -> object:

@@ -189,6 +189,19 @@ class Executor(ABC):
         rows = zip(program.functions, taken, strict=True)
         return Profile([ProfileRow(i, f, median(t) * 1e6 if t else 0.0, len(t)) for i, (f, t) in enumerate(rows)])
 
+    def trace(self, *arrays: object) -> list[tuple[int, str, tuple[np.ndarray, ...]]]:
+        """Run once and keep all intermediate results: number, function and results of each call that ran, in order.
+
+        Args:
+            arrays: the inputs, in order.
+        Raises:
+            RunError: as in a call.
+        """
+        with self._lock:
+            self._set(arrays)
+            program, _ = self._bind_inputs()
+            return [(n, program.functions[n], results) for n, results in program.trace()]
+
     @property
     def functions(self) -> tuple[str, ...]:
         """Names of the functions that the program may call, sorted."""

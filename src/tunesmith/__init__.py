@@ -4,7 +4,7 @@ from importlib import import_module as _import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tunesmith import script, te
+    from tunesmith import debug, instruments, passes, script, te
     from tunesmith.driver.bench.bench import bench
     from tunesmith.driver.compile import build, compile
     from tunesmith.driver.compile_model import CompiledModel
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from tunesmith.graph.importers.torch.importer import from_torch
     from tunesmith.graph.passes.to_mixed_precision import with_precision
     from tunesmith.ir.target.target import Target
+    from tunesmith.lower.pass_context import PassContext
+    from tunesmith.lower.pass_infra import Pipeline
     from tunesmith.measure.records.database import Database
     from tunesmith.runtime.compiled import Compiled
     from tunesmith.runtime.module import load_module
@@ -32,6 +34,8 @@ __all__ = [
     "CompiledModel",
     "CompiledModule",
     "Database",
+    "PassContext",
+    "Pipeline",
     "Schedule",
     "Search",
     "Target",
@@ -40,11 +44,14 @@ __all__ = [
     "bench",
     "build",
     "compile",
+    "debug",
     "from_onnx",
     "from_torch",
+    "instruments",
     "load_module",
     "num_threads",
     "output_errors",
+    "passes",
     "quantize",
     "replay",
     "script",
@@ -64,6 +71,8 @@ _MODULES = {
     "Compiled": "tunesmith.runtime.compiled",
     "CompiledModule": "tunesmith.driver.compiled",
     "Database": "tunesmith.measure.records.database",
+    "PassContext": "tunesmith.lower.pass_context",
+    "Pipeline": "tunesmith.lower.pass_infra",
     "Schedule": "tunesmith.schedule.schedule",
     "Target": "tunesmith.ir.target.target",
     "TunesmithError": "tunesmith.support.errors",
@@ -85,8 +94,11 @@ _MODULES = {
 """The module of each exported name, imported at the first use of the name."""
 
 
+_SUBMODULES = ("debug", "instruments", "passes", "script", "te")
+
+
 def __getattr__(name: str) -> object:
-    if name in ("script", "te"):
+    if name in _SUBMODULES:
         return _import_module(f"tunesmith.{name}")
     if name not in _MODULES:
         raise AttributeError(f"module 'tunesmith' has no attribute {name!r}")

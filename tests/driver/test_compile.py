@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import subprocess
@@ -9,12 +10,15 @@ import sys
 from functools import partial
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
 
 import tunesmith
 from tunesmith import te
+from tunesmith.codegen import build as codegen_build
+from tunesmith.codegen.backends.backend import backend_of
 from tunesmith.driver.compile_records import UnusedLogWarning
 from tunesmith.graph.ir.builder import GraphBuilder
 from tunesmith.ir.function import IRModule, PrimFunc
@@ -23,9 +27,11 @@ from tunesmith.ir.script.syntax import T
 from tunesmith.ir.stmt import For
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import walk
+from tunesmith.lower.instrument import Instrument, InstrumentError
 from tunesmith.measure.records.database import Database
 from tunesmith.measure.records.log import RecordLog
 from tunesmith.ops.workload import workload
+from tunesmith.passes import CPU, GRAPH, PassContext, function_pass, module_pass
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.support.errors import BuildError, RecordError, RunError, ScriptError, UserError
 
@@ -317,3 +323,99 @@ def test_a_module_of_several_functions_wants_a_name() -> None:
         with pytest.raises(UserError, match="<module of gelu, relu .* has several functions"):
             call(x, x.copy())
     assert lib.time(x, x.copy(), name="gelu", repeats=1).median > 0
+
+
+# ---- pipelines and contexts ----------------------------------------------------------------------------------------------------
+
+
+def graph() -> IRModule:
+    b = GraphBuilder("main")
+    x = b.input("x", (4, 8))
+    return IRModule({"main": b.finish(b.softmax(b.relu(x)))})
+
+
+def test_lowering_and_pipeline_are_values() -> None:
+    seen: list[str] = []
+
+    @function_pass(requires="FLAT")
+    def look(func: PrimFunc, target: Target) -> PrimFunc:
+        seen.append(func.name)
+        return func
+
+    @module_pass
+    def look_at_graph(mod: IRModule) -> IRModule:
+        seen.append("graph")
+        return mod
+
+    lowering = CPU.insert_after("flatten_buffers", look)
+    x = np.linspace(-1, 1, 32, dtype=np.float32).reshape(4, 8)
+    y = np.empty_like(x)
+    tunesmith.build(workload("relu(shape=4x8)").func, TARGET, lowering=lowering)(x, y)
+    assert np.array_equal(y, np.maximum(x, 0)) and seen == ["relu"]
+    tunesmith.compile("relu(shape=4x8)", TARGET, lowering=lowering)(x, y)
+    assert seen == ["relu"] * 2
+    seen.clear()
+    model = tunesmith.compile(graph(), TARGET, pipeline=GRAPH.without("fuse_operators") + look_at_graph, lowering=lowering)
+    assert seen == ["graph", "op_relu", "op_softmax"]
+    np.testing.assert_allclose(model(x), tunesmith.compile(graph(), TARGET)(x), rtol=1e-6)
+
+
+def test_a_context_steers_graph_and_lowering_passes() -> None:
+    names: list[str] = []
+
+    class Names(Instrument):
+        def after(self, name: str, before: object, after: object, seconds: float) -> None:
+            names.append(name)
+
+    with PassContext(level=1, options={"fuse_operators": {"most": 1}}, required=["fuse_operators"], instruments=[Names()]):
+        model = tunesmith.compile(graph(), TARGET)
+    assert [c.function for c in model.coverage] == ["op_relu", "op_softmax"]
+    assert {"fuse_operators", "simplify", "apply_records"} < set(names) and not {"convert_layout", "version_loops"} & set(names)
+    # Candidates of the analytic model are lowered on trial, which instruments do not see.
+    assert names.count("lower_blocks") == 2
+
+
+def test_wrong_pipelines_are_refused() -> None:
+    wrong: Any = [CPU.passes[0]]
+    with pytest.raises(UserError, match=r"lowering=\[.*: give a tunesmith.Pipeline, such as tunesmith.passes.GRAPH \+ my_pass"):
+        tunesmith.build(workload("relu(shape=8)").func, TARGET, lowering=wrong)
+    with pytest.raises(UserError, match="pipeline='graph': give a tunesmith.Pipeline"):
+        tunesmith.compile(graph(), TARGET, pipeline="graph")  # type: ignore[call-overload]
+    with pytest.raises(UserError, match="pipeline= is for models; this module has no graph function `main`"):
+        tunesmith.compile("relu(shape=8)", TARGET, pipeline=GRAPH)
+    for make in (tunesmith.compile, tunesmith.build):
+        with pytest.raises(UserError, match="bounds_check=True has passes of its own: without it, lowering= replaces the passes"):
+            make(workload("relu(shape=8)").func, TARGET, bounds_check=True, lowering=CPU)
+
+
+def test_a_backend_without_other_passes_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    func = workload("relu(shape=8)").func
+    other = dataclasses.replace(backend_of(TARGET), build=lambda functions, target, packing: None)  # type: ignore[arg-type,return-value]
+    monkeypatch.setattr(codegen_build, "backend_of", lambda target: other)
+    with pytest.raises(
+        BuildError, match="the backend of llvm takes no other passes: leave out lowering=, and steer its own by a PassContext"
+    ):
+        codegen_build.build([func], TARGET, lowering=CPU)
+    with pytest.raises(BuildError, match="bounds_check=True has passes of its own"):
+        codegen_build.build([func], TARGET, bounds_check=True, lowering=CPU)
+
+
+def test_an_error_of_an_instrument_does_not_replace_records(hand: ModuleType) -> None:
+    class Fails(Instrument):
+        def after(self, name: str, before: object, after: object, seconds: float) -> None:
+            if name == "flatten_buffers":
+                raise ValueError("no")
+
+    with pytest.raises(InstrumentError, match="the instrument Fails failed in after of the pass 'flatten_buffers': ValueError: no"):
+        with PassContext(instruments=[Fails()]):
+            tunesmith.compile(hand.matmul(), hand.TARGET, Database([hand.record_of(hand.matmul())]))
+
+
+def test_records_of_other_passes_are_not_used(hand: ModuleType) -> None:
+    with PassContext(disabled=["version_loops"]):
+        changes = PassContext.current().changes(CPU)
+    database = Database([hand.record_of(hand.matmul(), passes=changes)])
+    found = tunesmith.compile(hand.matmul(), hand.TARGET, database).coverage[0]
+    assert found.status == "missing" and 'measured with other passes: {"without":["version_loops"]}' in found.reason
+    with PassContext(disabled=["version_loops"]):
+        assert tunesmith.compile(hand.matmul(), hand.TARGET, database).coverage[0].status == "used"

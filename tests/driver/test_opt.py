@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from tunesmith.cli.main import main
-from tunesmith.driver.opt import GRAPH_PASSES, Optimized, find_passes, opt, purpose
+from tunesmith.driver.opt import GRAPH_PASSES, Optimized, find_passes, opt, purpose, steered
 from tunesmith.driver.workloads import find_subject
 from tunesmith.graph.ir.builder import GraphBuilder
 from tunesmith.graph.passes.pipelines import GRAPH as GRAPH_PIPELINE
@@ -109,7 +109,7 @@ def test_programs_of_other_types_are_refused(program: object) -> None:
 
 @pytest.mark.parametrize("passes", [None, 3, b"simplify", [None], ["simplify", 3], {"simplify": 1}])
 def test_passes_of_other_types_are_refused(passes: object) -> None:
-    with pytest.raises(UserError, match="is not a pass: use ModulePass"):
+    with pytest.raises(UserError, match="is not a pass: make one of a function with"):
         find_passes(passes)  # type: ignore[arg-type]
 
 
@@ -222,3 +222,55 @@ def test_functions_of_one_name_in_a_text_are_refused(tmp_path: Path) -> None:
     (tmp_path / "wrong.py").write_text(SCRIPT + wrong)
     with pytest.raises(UserError, match=rf"wrong.py:{len((SCRIPT + wrong).splitlines())}:"):
         opt(tmp_path / "wrong.py", "simplify", TARGET)
+
+
+# ---- steering ---------------------------------------------------------------------------------------------------------------
+
+
+def test_the_context_steers_passes(script: Path) -> None:
+    with steered(disable=["simplify"], options=["version_loops.most=1"], level=2):
+        found = opt(script, "cpu", TARGET)
+    names = [s.name for s in found.steps]
+    assert "simplify" not in names and "version_loops{most=1}" in names
+    with steered(level=0):
+        assert [s.name for s in opt(script, "cpu", TARGET).steps] == [p.name for p in CPU if p.needed_by]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"options": ["most=1"]}, "--option 'most=1': write PASS.OPTION=VALUE, such as version_loops.most=8"),
+        ({"options": ["version_loops.most"]}, "write PASS.OPTION=VALUE"),
+        ({"options": ["version_loops.mst=1"]}, "has no option 'mst'; it has most, rests. Did you mean 'most'"),
+        ({"options": ["version_loops.most=x"]}, "the option 'most' of the pass 'version_loops' is of type int, got 'x'"),
+        ({"options": ["nonsense.most=1"]}, "there is no pass 'nonsense'"),
+        ({"disable": ["simplfy"]}, "there is no pass 'simplfy'. Did you mean 'simplify'"),
+        ({"disable": ["flatten_buffers"]}, "the pass 'flatten_buffers' cannot be disabled"),
+    ],
+)
+def test_wrong_steering(given: dict[str, list[str]], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        steered(**given)  # type: ignore[arg-type]
+
+
+def test_the_flags_of_the_command(script: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "stages"
+    flags = ["--time", "--verify", "--dump", str(folder), "--disable", "simplify", "--option", "version_loops.most=1", "--level", "2"]
+    result = CliRunner().invoke(main, ["opt", str(script), "-p", "cpu", "--target", str(TARGET), *flags])
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("@T.prim_func") and result.stderr.startswith("pass ") and "simplify" not in result.stderr
+    assert (folder / "stages.txt").exists() and "lower_blocks, scaled: 0" in (folder / "stages.txt").read_text()
+    again = CliRunner().invoke(main, ["opt", str(script), "-p", "cpu", "--dump", str(folder)])
+    assert again.exit_code == 2 and "has files already" in again.output
+    listed = run("--list")
+    assert "needed" in next(line for line in listed.splitlines() if "flatten_buffers" in line)
+
+
+def test_passes_of_files_have_options_by_name(script: Path, tmp_path: Path) -> None:
+    file = tmp_path / "own.py"
+    file.write_text(
+        "from tunesmith.passes import function_pass\n\n"
+        "@function_pass(requires='SCHEDULED')\ndef marked(func, target, *, note='x'):\n    return func.with_(attrs=(('note', note),))\n"
+    )
+    assert "other" in run(str(script), "-p", f"{file}:marked", "--option", "marked.note=other", "--target", str(TARGET))
+    assert "note" not in run(str(script), "-p", f"simplify,{file}:marked", "--disable", "marked", "--target", str(TARGET))

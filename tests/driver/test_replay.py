@@ -15,6 +15,7 @@ from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.script.parser import parse
 from tunesmith.ir.script.printer import script
 from tunesmith.ir.target.target import Target
+from tunesmith.lower.pass_context import PassContext
 from tunesmith.measure.records.database import Database
 from tunesmith.measure.records.log import RecordLog
 from tunesmith.measure.records.record import WorkloadLine
@@ -130,3 +131,22 @@ def test_several_logs(hand: ModuleType, tmp_path: Path) -> None:
             hand.MATMUL, hand.TARGET, two
         ).artifact.data
         assert tunesmith.replay(logs).rows[0].recorded == 1e-5
+
+
+def test_records_of_changed_passes_are_compiled_with_them(hand: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[object] = []
+    build = REPLAY.build
+
+    def noted(func: Any, target: Target, **keywords: Any) -> Any:
+        seen.append(sorted(PassContext.current().disabled))
+        return build(func, target, **keywords)
+
+    monkeypatch.setattr(REPLAY, "build", noted)
+    func = hand.matmul()
+    changed = [hand.record_of(func, passes={"without": [name]}) for name in ("version_loops", "gone_since")]
+    log = hand.write_log(tmp_path / "log.jsonl", hand.record_of(func), *changed)
+    with PassContext(disabled=["simplify"]):
+        report = tunesmith.replay(log, verify=True)
+    assert seen == [[], ["version_loops"]] and [r.ok for r in report.rows] == [True, True, False]
+    assert report.rows[1].target.endswith(', with changed passes {"without":["version_loops"]}')
+    assert "there is no pass 'gone_since'" in report.rows[2].note

@@ -12,6 +12,7 @@ from rich.console import Group
 
 from tunesmith import te
 from tunesmith.display.tables import as_text, code, microseconds, plain_table, printable, rate, sparkline
+from tunesmith.driver.log_tools import stats
 from tunesmith.driver.show import show_log, show_workload
 from tunesmith.driver.workloads import find_subject
 from tunesmith.measure.records.log import RecordLog
@@ -123,3 +124,13 @@ def test_text_with_programs_is_python(hand: ModuleType, tmp_path: Path) -> None:
 def test_long_lines_of_programs_are_not_wrapped() -> None:
     line = "x = " + " + ".join(["1"] * 200)
     assert as_text(Group(code(line), plain_table("t", ["a"], [["1"]]))).splitlines()[0] == line
+
+
+def test_records_of_changed_passes_are_shown_apart(hand: ModuleType, tmp_path: Path) -> None:
+    func, changes = hand.matmul(), {"without": ["simplify"]}
+    log = hand.write_log(tmp_path / "log.jsonl", hand.record_of(func, seconds=4e-5), hand.record_of(func, seconds=1e-5, passes=changes))
+    plain, changed = show_log(log).data
+    assert plain["best_us"] == pytest.approx(40) and changed["best_us"] == pytest.approx(10)
+    assert changed["target"] == plain["target"] + ', with changed passes {"without":["simplify"]}'
+    first, second = stats([log]).data["tasks"]
+    assert second["passes"] == changes and "passes" not in first and first["records"] == second["records"] == 1

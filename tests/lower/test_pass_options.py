@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from tunesmith.graph.passes.pass_infra import ModulePass, module_pass
-from tunesmith.lower.pass_infra import Pass, function_pass
+from tunesmith.lower.pass_infra import ModulePass, Pass, function_pass, module_pass
 from tunesmith.lower.pass_options import Configurable, parse_pass
 from tunesmith.support.errors import UserError
 

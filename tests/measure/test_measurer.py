@@ -16,6 +16,9 @@ from tunesmith.codegen.llvm.compile import compile_object
 from tunesmith.codegen.llvm.host import llvm_options
 from tunesmith.codegen.llvm.host_entry import emit_entry
 from tunesmith.ir.target.target import Target
+from tunesmith.lower.instrument import Instrument
+from tunesmith.lower.pass_context import PassContext
+from tunesmith.lower.pipelines import CPU
 from tunesmith.measure.builder import Builder, BuildResult, InProcessBuilder
 from tunesmith.measure.candidate import BuildRequest, Candidate, MeasureTask
 from tunesmith.measure.local_builder import LocalBuilder
@@ -312,3 +315,39 @@ def test_search_survives_every_fault(long_add_task: MeasureTask, tmp_path: Path)
     best_record = Database.from_log(log.path).best(long_add_task.digest, TARGET.to_json())
     assert best_record is not None and best_record.error is None and best_record.seconds == best
     assert len(log.load().records) == len(candidates)
+
+
+# ---- passes that a context changes -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make_builder", [InProcessBuilder, lambda: LocalBuilder(1)])
+def test_a_pass_context_reaches_the_builders_and_the_records(
+    add_task: MeasureTask, make_builder: Callable[[], Builder], tmp_path: Path
+) -> None:
+    log = RecordLog(tmp_path / "log.jsonl")
+    lines: dict[str, list[object]] = {}
+    with make_builder() as builder:
+        for name, context in (("default", PassContext()), ("changed", PassContext(level=0))):
+            with context, measurer(ScriptedRunner([1.0]), builder, log=log) as m:
+                (record,) = m.measure(add_task, [(0, [20])])
+            assert record.error is None
+            lines[name] = [record.passes, record.extra["ir_lines"]]
+    assert lines["default"][0] == {} and lines["changed"][0] == PassContext(level=0).changes(CPU)
+    assert lines["default"][1] != lines["changed"][1]  # without unrolling and versions, the code is another one
+    database = Database.from_log(log.path)
+    assert len(database) == len(database.compiled_with(PassContext(level=0).changes(CPU))) == 1
+
+
+def test_passes_of_graphs_do_not_change_records(add_task: MeasureTask) -> None:
+    with PassContext(disabled=["convert_layout", "fuse_operators"]), measurer(ScriptedRunner([1.0])) as m:
+        (record,) = m.measure(add_task, [(0, [4])])
+    assert record.passes == {}
+
+
+def test_an_instrument_that_leaves_out_passes_is_refused() -> None:
+    class Skip(Instrument):
+        def should_run(self, name: str, ir: Any) -> bool:
+            return False
+
+    with PassContext(instruments=[Skip()]), pytest.raises(UserError, match=r"the instrument Skip may leave out passes .*disabled=\["):
+        measurer()

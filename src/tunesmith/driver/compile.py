@@ -26,6 +26,7 @@ from tunesmith.ir.analysis.out_of_bounds import check_out_of_bounds
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.remarks import checked
 from tunesmith.ir.target.target import Target
+from tunesmith.lower.pass_infra import Pipeline
 from tunesmith.lower.pipelines import CPU_CHECKED
 from tunesmith.measure.records.database import Database
 from tunesmith.ops.gather import reported_indices
@@ -50,6 +51,7 @@ def compile(
     *,
     bounds_check: bool = False,
     error_growth: float = ERROR_GROWTH,
+    lowering: Pipeline | None = None,
 ) -> CompiledModule: ...
 
 
@@ -66,6 +68,8 @@ def compile(
     precision: Precision | None = None,
     error_growth: float = ERROR_GROWTH,
     place: Mapping[str, str | Target] | None = None,
+    pipeline: Pipeline | None = None,
+    lowering: Pipeline | None = None,
 ) -> CompiledProgram: ...
 
 
@@ -81,6 +85,8 @@ def compile(
     precision: Precision | None = None,
     error_growth: float = ERROR_GROWTH,
     place: Mapping[str, str | Target] | None = None,
+    pipeline: Pipeline | None = None,
+    lowering: Pipeline | None = None,
 ) -> CompiledProgram:
     """Compile functions, or a model, with the best schedules in a log.
 
@@ -109,6 +115,10 @@ def compile(
             with fewer products and larger errors (Winograd, Strassen); slower records are used in place of theirs.
         place: for a model: targets of functions by patterns of their names, `{"fused_softmax*": "llvm"}`; tensors are copied where host
             and device meet.  Functions that a device does not support run on the host, as the coverage says.
+        pipeline: for a model: passes to functions without schedules, in place of `tunesmith.passes.GRAPH`.  A pass that schedules, such as
+            `ApplyRecords`, may be part of it.
+        lowering: passes from scheduled functions to the input of code generation, in place of those of the target
+            (`tunesmith.passes.CPU`, `GPU`).  Records are measured with those of the target.  `PassContext` steers both.
     Returns:
         A CompiledModel for a model, a CompiledModule for functions; both have the calls of `Compiled` and the results of the lookup.
     Raises:
@@ -119,6 +129,7 @@ def compile(
     """
     target = as_target(target)
     check_kind(target)
+    _check_pipelines(pipeline, lowering, bounds_check)
     growth = as_factor("error_growth", error_growth, "it is a factor of the errors of direct sums, at least 1")
     chosen = partial(untuned_choice, error_growth=growth)
     module = _module(mod)
@@ -146,22 +157,19 @@ def compile(
             error_growth=growth,
             place=placed,
         )
+        if pipeline is not None:
+            make = partial(make, pipeline=pipeline)
+        if lowering is not None:
+            make = partial(make, lowering=lowering)
         if not bounds_check:
             return make(untuned=chosen)
         if backend_of(target).device or placed:
             raise BuildError("bounds_check=True: checks are generated for CPUs only. Compile the model for this machine, without place=")
         with reported_indices():
             return make(lowering=CPU_CHECKED, untuned=_unscheduled)
-    if executor is not None or offload or name is not None or place:
-        given = (
-            f"place={place!r}"
-            if place
-            else f"executor={executor!r}"
-            if executor is not None
-            else f"offload={offload!r}"
-            if offload
-            else f"name={name!r}"
-        )
+    if executor is not None or offload or name is not None or place or pipeline is not None:
+        options = {"place": place, "executor": executor, "offload": offload, "name": name}
+        given = next((f"{key}={value!r}" for key, value in options.items() if value), "pipeline=")
         raise UserError(f"{given} is for models; this module has no graph function `main`")
     found = _remarks(module)
     if not isinstance(mod, Schedule):
@@ -169,26 +177,33 @@ def compile(
     if strict and records is None:
         raise UserError("strict=True refuses functions without a record, and no records were given: pass records=")
     if isinstance(mod, Schedule) or (bounds_check and records is None):
-        return _load(_artifact(module, target, bounds_check), target, (), found, module)
+        return _load(_artifact(module, target, bounds_check, lowering), target, (), found, module)
     _functions(module)
     untuned = _unscheduled if bounds_check else chosen
     artifact, applied = compile_records(
         ApplyRecords(Database() if records is None else open_records(records), target, strict, untuned, growth),
         module,
         target,
-        lambda m: _artifact(m, target, bounds_check),
-        lambda f: build_any([f], target, packing="both", bounds_check=bounds_check),
+        lambda m: _artifact(m, target, bounds_check, lowering),
+        lambda f: build_any([f], target, packing="both", bounds_check=bounds_check, lowering=lowering),
     )
     return _load(artifact, target, () if records is None else applied.coverage, found, module)
 
 
-def build(func: PrimFunc | IRModule | Schedule, target: str | Target | None = None, *, bounds_check: bool = False) -> CompiledModule:
+def build(
+    func: PrimFunc | IRModule | Schedule,
+    target: str | Target | None = None,
+    *,
+    bounds_check: bool = False,
+    lowering: Pipeline | None = None,
+) -> CompiledModule:
     """Compile programs exactly as they are, for example schedules written by hand.
 
     Args:
         func: a function, a module or a Schedule.
         target: target of the code; by default that of the `with target:` around, else this machine.
         bounds_check: check every index at run time: see `compile`.
+        lowering: passes in place of those of the target: see `compile`.
     Raises:
         BuildError: a function cannot be compiled for the target.
         ScriptError: an index is certainly out of bounds.
@@ -199,11 +214,12 @@ def build(func: PrimFunc | IRModule | Schedule, target: str | Target | None = No
         raise UserError(f"build takes a PrimFunc, an IRModule or a Schedule, not a {type(func).__name__}. compile takes more")
     target = as_target(target)
     check_kind(target)
+    _check_pipelines(None, lowering, bounds_check)
     module = _module(func)
     found = _remarks(module)
     if not isinstance(func, Schedule):
         _check_marks(module)
-    return _load(_artifact(module, target, bounds_check), target, (), found, module)
+    return _load(_artifact(module, target, bounds_check, lowering), target, (), found, module)
 
 
 def as_target(target: str | Target | None) -> Target:
@@ -234,6 +250,15 @@ def open_records(records: Records) -> Database:
     return records if isinstance(records, Database) else Database.from_log(records)
 
 
+def _check_pipelines(pipeline: object, lowering: object, bounds_check: bool) -> None:
+    """Raise UserError for what is no pipeline, and for passes that bounds_check=True replaces."""
+    for key, given in (("pipeline", pipeline), ("lowering", lowering)):
+        if given is not None and not isinstance(given, Pipeline):
+            raise UserError(f"{key}={given!r:.200}: give a tunesmith.Pipeline, such as tunesmith.passes.GRAPH + my_pass")
+    if bounds_check and lowering is not None:
+        raise UserError("bounds_check=True has passes of its own: without it, lowering= replaces the passes")
+
+
 def _unscheduled(func: PrimFunc, target: Target) -> PrimFunc:
     """The function itself: code with index checks is serial, and a schedule's register tiles may have dynamic extents there."""
     return func
@@ -260,11 +285,11 @@ def _load(artifact: Artifact, target: Target, coverage: tuple[Coverage, ...], fo
     return module
 
 
-def _artifact(module: IRModule, target: Target, bounds_check: bool) -> Artifact:
+def _artifact(module: IRModule, target: Target, bounds_check: bool, lowering: Pipeline | None = None) -> Artifact:
     functions = _functions(module)
     for f in functions:
         check_out_of_bounds(f)
-    return build_any(functions, target, packing="both", bounds_check=bounds_check)
+    return build_any(functions, target, packing="both", bounds_check=bounds_check, lowering=lowering)
 
 
 def _functions(module: IRModule) -> list[PrimFunc]:

@@ -25,7 +25,6 @@ from tunesmith.graph.passes.dead_code import dead_code
 from tunesmith.graph.passes.inline_functions import inline_functions
 from tunesmith.graph.passes.insert_transfers import insert_transfers
 from tunesmith.graph.passes.pack_constants import pack_constants
-from tunesmith.graph.passes.pass_infra import ModulePipeline
 from tunesmith.graph.passes.pipelines import GRAPH, offloading
 from tunesmith.graph.passes.place_functions import place_functions, target_of, with_devices
 from tunesmith.graph.tuning.apply_records import ApplyRecords, Coverage, Untuned
@@ -173,7 +172,7 @@ def compile_model(
     records: Database | None = None,
     strict: bool = False,
     executor: str | None = None,
-    pipeline: ModulePipeline = GRAPH,
+    pipeline: Pipeline = GRAPH,
     untuned: Untuned = untuned_choice,
     offload: Sequence[Codegen] = (),
     lowering: Pipeline | None = None,

@@ -13,6 +13,8 @@ from typing import TypeVar
 from tunesmith.graph.tuning.apply_records import Applied, ApplyRecords
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.target.target import Target
+from tunesmith.lower.instrument import InstrumentError, observed
+from tunesmith.lower.pass_context import PassContext, unobserved
 from tunesmith.measure.records.database import Database
 from tunesmith.search.analytic_schedule import untuned_choice
 from tunesmith.support.caller import stacklevel
@@ -46,12 +48,14 @@ def compile_records(
         RecordError: the pass is strict, and a function has no usable record.
         BuildError: the module cannot be compiled, even without records.
     """
-    applied = passes.apply(mod, target)
+    applied = _applied(passes, mod, target)
     if passes.strict or not any(c.status == "used" for c in applied.coverage):
-        _remark(passes.database)
-    _remark_unused(passes.database, applied, target)
+        _remark(passes.loaded)
+    _remark_unused(passes.loaded, applied, target)
     try:
         return build(applied.mod), applied
+    except InstrumentError:
+        raise
     except Exception as error:  # a trace of a log can produce any program, so lowering can raise anything
         replaceable = {"used"}
         if getattr(passes.untuned, "func", passes.untuned) is untuned_choice and isinstance(error, BuildError):
@@ -68,10 +72,23 @@ def compile_records(
     return build(applied.mod), applied
 
 
+def _applied(passes: ApplyRecords, mod: IRModule, target: Target) -> Applied:
+    """The result of the pass, which the instruments of the current `PassContext` observe."""
+    found: list[Applied] = []
+
+    def run() -> IRModule:
+        found.append(passes.apply(mod, target))
+        return found[0].mod
+
+    observed(PassContext.current().instruments, passes.name, mod, run, optional=False)
+    return found[0]
+
+
 def _fault(func: PrimFunc, alone: Callable[[PrimFunc], object]) -> str:
     """Why a function cannot be built; empty if it can."""
     try:
-        alone(func)
+        with unobserved():
+            alone(func)
     except Exception as error:
         return str(error).splitlines()[0] if str(error) else type(error).__name__
     return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -195,7 +196,7 @@ def stats(logs: Sequence[PathLike]) -> Stats:
     """
     database = Database.from_log(logs)
     workloads = database.workloads()
-    tasks = [_task_stats(database, workloads.get(digest), digest, target) for digest, target in database.tasks()]
+    tasks = [_task_stats(view, workloads.get(digest), digest, target) for view in database.views() for digest, target in view.tasks()]
     manifests = [path for log in logs if (path := manifest_path(log)).exists()]
     runs = [{k: run.get(k) for k in ("run", "started", "ended", "outcome", "seed")} for path in manifests for run in read_manifest(path)]
     report = database.report
@@ -296,6 +297,7 @@ def _task_stats(database: Database, line: WorkloadLine | None, digest: str, targ
         "workload": digest if line is None else line.name,
         "digest": digest,
         "target": dict(target),
+        **({"passes": json.loads(database.changes)} if database.changes else {}),
         "trials": len(curve),
         "records": len(records),
         "noisy": sum(not r.clean for r in records),

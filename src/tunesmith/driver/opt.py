@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import sys
 import time
@@ -16,15 +15,16 @@ from rich.console import Group, RenderableType
 
 from tunesmith.display.tables import code, plain_table
 from tunesmith.driver.compile import as_target
+from tunesmith.driver.instruments.program_text import program_diff, program_text
 from tunesmith.driver.script_file import parse_module
 from tunesmith.driver.workloads import find_module
 from tunesmith.graph.ir.function import GraphFunc
-from tunesmith.graph.passes.pass_infra import ModulePass, ModulePipeline, NamedPass
-from tunesmith.graph.passes.pipelines import GRAPH
+from tunesmith.graph.passes.pipelines import GRAPH, GRAPH_PASSES
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.target.target import Target
-from tunesmith.lower.pass_infra import Pass, Pipeline
-from tunesmith.lower.pass_options import parse_pass, text_of
+from tunesmith.lower.pass_context import PassContext
+from tunesmith.lower.pass_infra import AnyPass, ModulePass, Pass, Pipeline
+from tunesmith.lower.pass_options import Option, parse_pass, passes_named, text_of
 from tunesmith.lower.pipelines import CPU, CPU_CHECKED, GPU, PASSES
 from tunesmith.lower.renamed_passes import did_you_mean_pass
 from tunesmith.lower.stages import STAGES, stage_of
@@ -33,13 +33,12 @@ from tunesmith.support.errors import UserError
 from tunesmith.support.load_from_file import load_from_file, names_a_file
 from tunesmith.support.user_code import shown
 
-PIPELINES: dict[str, Pipeline | ModulePipeline] = {"cpu": CPU, "cpu_checked": CPU_CHECKED, "gpu": GPU, "graph": GRAPH}
+PIPELINES: dict[str, Pipeline] = {"cpu": CPU, "cpu_checked": CPU_CHECKED, "gpu": GPU, "graph": GRAPH}
 """Names that stand for all passes of a pipeline."""
-GRAPH_PASSES = {p.name: p for p in GRAPH.passes}
 _BY_NAME: dict[str, Pass | ModulePass] = {**PASSES, **GRAPH_PASSES}
 
 Program = str | PathLike[str] | PrimFunc | GraphFunc | IRModule | Schedule
-AnyPass = str | Pass | ModulePass | Pipeline | ModulePipeline | NamedPass
+Passes = str | AnyPass | Sequence[str | AnyPass]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +64,7 @@ class Step:
 
     def diff(self) -> str:
         """What changed, as a unified diff."""
-        lines = difflib.unified_diff(self.before.splitlines(), self.after.splitlines(), "before", self.name, lineterm="", n=2)
-        return "\n".join(lines)
+        return program_diff(self.before, self.after, self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +82,7 @@ class Optimized:
     @property
     def script(self) -> str:
         """The program behind the last pass."""
-        return _script(self.module)
+        return program_text(self.module)
 
     def __str__(self) -> str:
         return self.script
@@ -107,8 +105,10 @@ class Optimized:
         return {"script": self.script, "steps": steps}
 
 
-def opt(program: Program, passes: AnyPass | Sequence[AnyPass], target: str | Target | None = None) -> Optimized:
+def opt(program: Program, passes: Passes, target: str | Target | None = None) -> Optimized:
     """Run passes on a program.
+
+    Passes that the current `PassContext` leaves out are no steps, and its options and instruments are in force.
 
     Args:
         program: a function, module or schedule; a file of script text, which is read and not executed; `-` for script text from
@@ -125,37 +125,61 @@ def opt(program: Program, passes: AnyPass | Sequence[AnyPass], target: str | Tar
     machine = as_target(target)
     mod = _module(program)
     steps: list[Step] = []
-    before = _script(mod)
+    before = program_text(mod)
     for p in find_passes(passes):
+        if not PassContext.current().runs(p):
+            continue
         start = time.perf_counter()
         if isinstance(p, Pass):
             for f in mod.values():
                 if isinstance(f, PrimFunc):
                     _check_stage(f, p)
-        mod = ModulePipeline(p)(mod, machine)
+        mod = Pipeline(p)(mod, machine)
         seconds = time.perf_counter() - start
-        after = _script(mod)
-        steps.append(Step(str(p), before, after, seconds))
+        after = program_text(mod)
+        steps.append(Step(str(PassContext.current().configured(p)), before, after, seconds))
         before = after
     return Optimized(mod, tuple(steps))
 
 
-def find_passes(passes: AnyPass | Sequence[AnyPass]) -> list[Pass | ModulePass]:
+def find_passes(passes: Passes) -> list[Pass | ModulePass]:
     """The passes that a text names, or that a list has.  UserError if there is no such pass or option."""
     if isinstance(passes, str):
-        entries: Sequence[AnyPass] = re.findall(r"(?:[^,{]|\{[^}]*\}?)+", passes)  # split at commas outside of braces
+        entries: Sequence[str | AnyPass] = re.findall(r"(?:[^,{]|\{[^}]*\}?)+", passes)  # split at commas outside of braces
     else:
         entries = passes if isinstance(passes, (list, tuple)) else [passes]  # type: ignore[list-item]
-    out = [p for entry in entries for p in (_named(entry) if isinstance(entry, str) else _passes_of(entry))]
+    out = [p for entry in entries for p in (_named(entry) if isinstance(entry, str) else Pipeline(entry).passes)]
     if not out:
         raise UserError(f"no pass was given. {_known()}")
     return out
 
 
+def steered(level: int | None = None, disable: Sequence[str] = (), options: Sequence[str] = ()) -> PassContext:
+    """The context of texts of a command line.
+
+    Args:
+        level: see `PassContext`.
+        disable: names of passes that are left out.
+        options: as `PASS.OPTION=VALUE`.
+    Raises:
+        UserError: an option has another form, or as `PassContext`.
+    """
+    found: dict[str, dict[str, Option]] = {}
+    for text in options:
+        key, equals, value = text.partition("=")
+        name, dot, option = key.strip().rpartition(".")
+        if not equals or not dot:
+            raise UserError(f"--option {text[:200]!r}: write PASS.OPTION=VALUE, such as version_loops.most=8")
+        known = passes_named(name)
+        given = dict(known[0].with_texts({option: value.strip()}).options) if known else {}
+        found.setdefault(name, {})[option] = given.get(option, value)
+    return PassContext(level=level, disabled=disable, options=found)
+
+
 def _named(text: str) -> Sequence[Pass | ModulePass]:
     name, options = parse_pass(text)
     found = _passes_of_file(name) if names_a_file(name) else PIPELINES.get(name)
-    if isinstance(found, (Pipeline, ModulePipeline)):
+    if isinstance(found, Pipeline):
         if options:
             raise UserError(
                 f"{text.strip()!r}: {name} is a pipeline, which has no options. Give them to its passes: list these in place of {name}"
@@ -171,21 +195,15 @@ def _named(text: str) -> Sequence[Pass | ModulePass]:
     return [_BY_NAME[name].with_texts(options)]
 
 
-def _passes_of_file(name: str) -> Pass | ModulePass | Pipeline | ModulePipeline:
+def _passes_of_file(name: str) -> Pass | ModulePass | Pipeline:
     """The pass or pipeline that `path.py:name` names."""
     found = load_from_file(name)
-    if not isinstance(found, (Pass, ModulePass, Pipeline, ModulePipeline)):
+    if not isinstance(found, (Pass, ModulePass, Pipeline)):
         raise UserError(
             f"{name} is {shown(found)}, not a pass: make a pass of a function with @function_pass(requires=STAGE) of "
-            "tunesmith.lower.pass_infra, or with @module_pass of tunesmith.graph.passes.pass_infra"
+            "tunesmith, or with @module_pass"
         )
     return found
-
-
-def _passes_of(given: Pass | ModulePass | Pipeline | ModulePipeline | NamedPass) -> Sequence[Pass | ModulePass]:
-    if isinstance(given, Pass):
-        return [given]
-    return given.passes if isinstance(given, (Pipeline, ModulePipeline)) else ModulePipeline(given).passes
 
 
 def _known() -> str:
@@ -193,12 +211,13 @@ def _known() -> str:
 
 
 def pass_list() -> RenderableType:
-    """A table of all passes: stages, options, purpose."""
+    """A table of all passes: stages, levels, options, purpose; passes that are needed are never left out."""
     rows = []
     for p in _BY_NAME.values():
         options = ", ".join([f"{k}={text_of(v)}" for k, v in p.defaults.items()])
-        rows.append([p.name, _stages(p), options or "-", purpose(p)])
-    return plain_table("passes", ["pass", "stage", "options", "purpose"], rows, left=["pass", "stage", "options", "purpose"])
+        rows.append([p.name, _stages(p), "needed" if p.needed_by else str(p.level), options or "-", purpose(p)])
+    columns = ["pass", "stage", "level", "options", "purpose"]
+    return plain_table("passes", columns, rows, left=columns)
 
 
 def _stages(p: Pass | ModulePass) -> str:
@@ -244,8 +263,3 @@ def _check_stage(func: PrimFunc, p: Pass) -> None:
             f"the pass {p.name} needs a program in stage {p.requires}, and {func.name} is in stage {stage}: "
             f"run {' or '.join(earlier)} first"
         )
-
-
-def _script(mod: IRModule) -> str:
-    functions = list(mod.values())
-    return str(functions[0]) if len(functions) == 1 and isinstance(functions[0], (PrimFunc, GraphFunc)) else str(mod)

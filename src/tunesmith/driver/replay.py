@@ -23,6 +23,7 @@ from tunesmith.ir import structural
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.verify import verify as verify_program
+from tunesmith.lower.pass_context import PassContext, exactly
 from tunesmith.measure.candidate import parse_function
 from tunesmith.measure.evaluator.argument_data import make_inputs
 from tunesmith.measure.evaluator.correctness import check_reference, save_reference, tolerance_of
@@ -125,6 +126,8 @@ class ReplayReport:
 def replay(log: Records, *, verify: bool = False, time: bool = False) -> ReplayReport:
     """Apply the best record of every workload and target of a log.  Bad lines are reported and left out.
 
+    Programs are compiled with the passes that their records were measured with, whatever the current `PassContext`.
+
     Args:
         log: the log of records.
         verify: run each program once and compare its output with the operator's numpy reference, or with the unscheduled program for
@@ -135,16 +138,22 @@ def replay(log: Records, *, verify: bool = False, time: bool = False) -> ReplayR
     """
     database = open_records(log)
     rows: list[ReplayRow] = []
-    by_target: dict[str, list[tuple[int, Subject, PrimFunc]]] = {}
+    by_target: dict[tuple[str, str], list[tuple[int, Subject, PrimFunc]]] = {}
     targets: dict[str, Target] = {}
-    for digest, data in database.tasks():
-        subject, row, program = _applied(database, digest, data)
+    for view, digest, data in [(v, *task) for v in database.views() for task in v.tasks()]:
+        subject, row, program = _applied(view, digest, data)
         if program is not None and subject is not None and (verify or time):
             targets[row.target] = Target(data)
-            by_target.setdefault(row.target, []).append((len(rows), subject, program))
-        rows.append(row)
-    for key, work in by_target.items():
-        for index, row in zip([i for i, _, _ in work], _run(targets[key], [rows[i] for i, _, _ in work], work, time), strict=True):
+            by_target.setdefault((row.target, view.changes), []).append((len(rows), subject, program))
+        rows.append(replace(row, target=f"{row.target}, with changed passes {view.changes}") if view.changes else row)
+    for (target, changes), work in by_target.items():
+        before = [rows[i] for i, _, _ in work]
+        try:
+            with exactly(PassContext.of_changes(json.loads(changes or "{}"))):
+                done = _run(targets[target], before, work, time)
+        except UserError as error:  # there is no such pass any more
+            done = [replace(row, ok=False, note=str(error)) for row in before]
+        for (index, _, _), row in zip(work, done, strict=True):
             rows[index] = row
     return ReplayReport(tuple(rows), time, database.report)
 

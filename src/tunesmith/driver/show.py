@@ -71,7 +71,7 @@ def show_log(log: Records, *, script: bool = False, trace: bool = False) -> Show
         RecordError: the log cannot be read.
     """
     database = open_records(log)
-    data = [_log_entry(database, digest, target, script, trace) for digest, target in database.tasks()]
+    data = [_log_entry(view, digest, target, script, trace) for view in database.views() for digest, target in view.tasks()]
     cells = [
         [
             e["workload"],
@@ -211,7 +211,7 @@ def _log_entry(database: Database, digest: str, target: Mapping[str, object], sc
     entry: dict[str, Any] = {
         "workload": name,
         "digest": digest,
-        "target": _target_text(target),
+        "target": _target_text(target) + (f", with changed passes {database.changes}" if database.changes else ""),
         "records": len(records),
         "trials": len({r.candidate for r in records}),
         "errors": errors,

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from os import PathLike
 
+from tunesmith.codegen.build import pass_changes
 from tunesmith.costmodel.models.registry import find_model, make_model
 from tunesmith.display.model_check import ModelCheck
 from tunesmith.display.progress import ProgressView
@@ -123,7 +124,7 @@ def tune(
     groups = [{x.name: _group(x) for x in found}[task.name] for task in tasks]
     scheduler.check([_state(task, group) for task, group in zip(tasks, groups, strict=True)])
     journal = None if log is None else RecordLog(log)
-    database = Database() if journal is None else _loaded(journal)
+    database = (Database() if journal is None else _loaded(journal)).compiled_with(pass_changes(target))
     once = [asked_once(batch, each)] if batch is not None and each is not None and batch >= each else []
     before = copy.copy(database) if models else database
     notes = [*once, *equal, *warnings]

@@ -131,7 +131,7 @@ class BackendConformance:
         for w, scheduled in example_functions(backend, target):
             func, before = scheduled, script(scheduled)
             for p, stage in zip(pipeline.passes, pipeline.stages, strict=True):
-                func = p(func, target)
+                func = Pipeline(p)(func, target)
                 try:
                     check_stage(func, stage, p.name)
                     verify(func)

@@ -3,10 +3,9 @@
 from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.ir.node import Call, all_bindings
 from tunesmith.graph.ir.rewrite import Rewriter
-from tunesmith.graph.passes.pass_infra import module_pass
 from tunesmith.ir.stmt import For
 from tunesmith.ir.visit import transform, walk, with_body
-from tunesmith.lower.pass_infra import function_pass
+from tunesmith.lower.pass_infra import function_pass, module_pass
 
 
 class Recognise(Rewriter):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -11,12 +12,14 @@ import pytest
 
 from tunesmith.codegen.llvm.build import build
 from tunesmith.graph.passes.dead_code import dead_code
-from tunesmith.graph.passes.pass_infra import ModulePipeline, module_pass
 from tunesmith.graph.tuning.apply_records import ApplyRecords, apply_record
 from tunesmith.ir import structural
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.target.target import Target
 from tunesmith.lower.fallback.default_schedule import default_schedule
+from tunesmith.lower.instrument import Instrument
+from tunesmith.lower.pass_context import PassContext
+from tunesmith.lower.pass_infra import Pipeline, module_pass
 from tunesmith.lower.passes.lower_blocks import lower_blocks
 from tunesmith.measure.records.database import Database
 from tunesmith.measure.records.record import ErrorInfo
@@ -207,14 +210,42 @@ def test_records_with_impossible_times_are_not_used(hand: ModuleType) -> None:
     assert (found.status, found.record) == ("used", right.identity)
 
 
+class Names(Instrument):
+    def __init__(self, found: list[str]) -> None:
+        self.found = found
+
+    def after(self, name: str, before: object, after: object, seconds: float) -> None:
+        self.found.append(name)
+
+
+def test_the_coverage_of_a_scheduled_function_is_checked(hand: ModuleType) -> None:
+    made = ApplyRecords(Database([hand.record_of(hand.matmul())]), hand.TARGET)(IRModule([hand.matmul()]))
+    kept = ApplyRecords(Database(), hand.TARGET).apply(made)
+    assert kept.mod["matmul"] is made["matmul"] and kept.coverage[0].status == "used" and kept.coverage[0].seconds == 1e-5
+    for text in ("no JSON", "3", '[{"other": 1}]'):
+        broken = IRModule([hand.matmul().with_(attrs=(("coverage", text),))])
+        with pytest.raises(RecordError, match="the attribute coverage of matmul is not what the pass apply_records wrote"):
+            ApplyRecords(Database(), hand.TARGET).apply(broken)
+
+
+def test_a_log_is_read_when_the_pass_runs(hand: ModuleType, tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    passes = ApplyRecords(log, hand.TARGET)
+    with pytest.raises(RecordError, match="log.jsonl"):
+        passes(IRModule([hand.matmul()]))
+    hand.write_log(log, hand.record_of(hand.matmul()))
+    assert passes.apply(IRModule([hand.matmul()])).coverage[0].status == "used"
+
+
 def test_apply_records_in_a_pipeline(hand: ModuleType) -> None:
     func = hand.matmul()
     database, mod = Database([hand.record_of(func)]), IRModule([func])
     named: list[str] = []
     for p in (ApplyRecords(database), ApplyRecords(database, hand.TARGET)):
-        pipeline = ModulePipeline(module_pass(dead_code)).insert_after("dead_code", p, lower_blocks)
+        pipeline = Pipeline(module_pass(dead_code)).insert_after("dead_code", p, lower_blocks)
         assert pipeline.names == ("dead_code", "apply_records", lower_blocks.name)
-        out = pipeline(mod, hand.TARGET, lambda name, before, after, seconds: named.append(name))
+        with PassContext(instruments=[Names(named)]):
+            out = pipeline(mod, hand.TARGET)
         scheduled = ApplyRecords(database, hand.TARGET)(mod)
         assert structural.equal(out["matmul"], lower_blocks(scheduled["matmul"], hand.TARGET))
         assert structural.equal(p(mod, hand.TARGET)["matmul"], scheduled["matmul"])
@@ -224,6 +255,6 @@ def test_apply_records_in_a_pipeline(hand: ModuleType) -> None:
         ApplyRecords(database)(mod)
     other = Target("llvm -mcpu=x86-64-v3 -num-cores=7")
     with pytest.raises(UserError, match="was created for .* and is called for .*num-cores=7"):
-        ModulePipeline(ApplyRecords(database, hand.TARGET))(mod, other)
+        Pipeline(ApplyRecords(database, hand.TARGET))(mod, other)
     with pytest.raises(UserError, match="returned NoneType for matmul"):
         ApplyRecords(Database(), untuned=lambda f, t: None)(mod, other)  # type: ignore[arg-type,return-value]

@@ -253,3 +253,22 @@ def test_copies_and_pickles_are_independent_databases(make_record: Make, tmp_pat
         assert made.records() == database.records() and made.report.bad_count == 1
         made.add(_timed(make_record, 2, 1e-3))
         assert (_best_row(made), _best_row(database), len(database)) == (2, 1, 1)
+
+
+def test_records_of_changed_passes_are_kept_apart(make_record: Make) -> None:
+    changes = {"without": ["simplify"], "options": {"version_loops": {"most": 2}}}
+    database = Database([_timed(make_record, 1, 3.0), _timed(make_record, 2, 1.0, passes=changes)])
+    other = database.compiled_with(dict(reversed(changes.items())))
+    assert _best_row(database) == 1 and _best_row(other) == 2 and len(database) == len(other) == 1
+    assert other.compiled_with(changes) is other and other.compiled_with({}) is database is database.compiled_with({})
+    assert other.add(_timed(make_record, 3, 0.5)) and _best_row(database) == 3 and _best_row(other) == 2
+    assert database.add(_timed(make_record, 4, 0.1, passes=changes)) and _best_row(other) == 4
+    assert _best_row(database.compiled_with({"without": ["simplify"]})) is None
+    line = WorkloadLine("w0", "name", "text")
+    database.add_workload(line)
+    assert other.workloads() == {"w0": line}
+    assert len(database.changes_measured("w0")) == 1 and other.changes_measured("w0") == [""] and not database.changes_measured("w1")
+    for copied in (copy.copy(other), pickle.loads(pickle.dumps(other))):
+        assert _best_row(copied) == 4 and _best_row(copied.compiled_with({})) == 3 and copied.compiled_with({}) is not database
+    assert database.views() == [database, other, database.compiled_with({"without": ["simplify"]})] and other.views()[0] is other
+    assert not database.changes and '"without":["simplify"]' in other.changes

@@ -155,7 +155,9 @@ def test_invalid_lines_are_rejected(make_record: Make, name: str, value: object,
     assert len(str(caught.value)) < 1000
 
 
-@pytest.mark.parametrize("name", sorted(f.name for f in dataclasses.fields(Record) if f.name not in ("unknown", "sizes", "_identity")))
+@pytest.mark.parametrize(
+    "name", sorted(f.name for f in dataclasses.fields(Record) if f.name not in ("unknown", "sizes", "passes", "_identity"))
+)
 def test_missing_fields_are_named(make_record: Make, name: str) -> None:
     line = make_record().to_json()
     del line[name]
@@ -276,3 +278,30 @@ def test_timestamps_after_the_year_9999_are_rejected(make_record: Make) -> None:
         with pytest.raises(RecordError, match="`timestamp`: expected seconds since 1970, before the year 10000"):
             Record.from_json({**make_record().to_json(), "timestamp": late})
     assert make_record(timestamp=1000).to_json()["timestamp"] == 1000.0
+
+
+CHANGES = {"without": ["simplify"], "options": {"version_loops": {"most": 2}}}
+
+
+def test_changes_of_passes_are_a_field_of_their_own(make_record: Make) -> None:
+    plain, changed = make_record(), make_record(passes=CHANGES)
+    assert "passes" not in plain.to_json() and Record.from_json(plain.to_json()).passes == {}
+    line = changed.to_json()
+    assert line["passes"] == CHANGES and Record.from_json(json.loads(json.dumps(line))) == changed
+    assert changed.schedule != plain.schedule and changed.identity != plain.identity
+    with pytest.raises(RecordError, match="field `schedule`: expected .* which were changed after the line was written"):
+        Record.from_json({k: v for k, v in line.items() if k != "passes"})
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(3, {}, [], {"other": []}, {"without": "simplify"}, {"without": [3]}, {"without": [""]}, {"options": []}, {"options": {"p": 3}}),
+        *({"options": {"p": {"o": [1]}}}, {"options": {"p": {"o": None}}}, {"without": ["p"] * 100}),
+    ],
+)
+def test_wrong_changes_of_passes_are_refused(make_record: Make, value: object) -> None:
+    line = {**make_record().to_json(), "passes": value}
+    line.pop("schedule")
+    with pytest.raises(RecordError, match="field `passes`: expected "):
+        Record.from_json(line)

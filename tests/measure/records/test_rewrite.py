@@ -198,3 +198,12 @@ def test_prune_in_place_loses_no_line_of_a_concurrent_writer(measured: Path, mak
     contents = load([measured])
     assert {r.seed for r in contents.records if r.row[-1:] == (1,)} == set(range(20))
     assert contents.report.bad_count == 1  # the line of a newer version
+
+
+def test_records_of_changed_passes_are_pruned_on_their_own(make_record: Make, tmp_path: Path) -> None:
+    log = RecordLog(tmp_path / "log.jsonl")
+    changes = {"without": ["simplify"]}
+    log.append(*[make_record(row=(k,), samples=(float(k),), passes=p) for k in (1, 2, 3) for p in ({}, changes)])
+    prune(log.path, tmp_path / "small.jsonl", 1)
+    left = Database.from_log(tmp_path / "small.jsonl")
+    assert [[r.row for r in view.records()] for view in left.views()] == [[(1,)], [(1,)]]

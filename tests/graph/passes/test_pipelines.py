@@ -1,4 +1,4 @@
-"""Test module pipelines: order, callbacks, edits, TIR passes among module passes, and the pipeline of the compiler."""
+"""Test pipelines of module passes: order, instruments, edits, TIR passes among module passes, and the pipeline of the compiler."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from tunesmith.graph.ir.node import CallFunction, all_bindings
 from tunesmith.graph.ir.operator import GRAPH_OPERATORS
 from tunesmith.graph.passes.dead_code import dead_code
 from tunesmith.graph.passes.legalise import legalise
-from tunesmith.graph.passes.pass_infra import ModulePass, ModulePipeline, module_pass
 from tunesmith.graph.passes.pipelines import GRAPH
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.stmt import Block
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import walk
-from tunesmith.lower.pass_infra import Pass, Pipeline
+from tunesmith.lower.instrument import Instrument
+from tunesmith.lower.pass_context import PassContext
+from tunesmith.lower.pass_infra import ModulePass, Pass, Pipeline, module_pass
 from tunesmith.lower.passes.lower_blocks import lower_blocks
 from tunesmith.lower.passes.simplify import simplify
 from tunesmith.ops.workload import workload
@@ -33,7 +34,7 @@ def module() -> IRModule:
     return IRModule({"main": b.finish(b.relu(b.matmul(x, b.constant(np.ones((4, 4), np.float32)))))})
 
 
-def test_passes_run_in_order_with_callbacks() -> None:
+def test_passes_run_in_order_under_instruments() -> None:
     seen: list[tuple[str, bool, bool]] = []
     given: list[Target] = []
 
@@ -41,25 +42,27 @@ def test_passes_run_in_order_with_callbacks() -> None:
         given.append(target)
         return mod
 
-    pipeline = ModulePipeline(module_pass(dead_code), ModulePass("note", note), module_pass(legalise))
+    pipeline = Pipeline(module_pass(dead_code), ModulePass("note", note), module_pass(legalise))
     assert pipeline.names == ("dead_code", "note", "legalise")
     mods = [module()]
 
-    def watch(name: str, before: IRModule, after: IRModule, seconds: float) -> None:
-        seen.append((name, before is mods[-1], after is before))
-        assert seconds >= 0
-        mods.append(after)
+    class Watch(Instrument):
+        def after(self, name: str, before: IRModule, after: IRModule, seconds: float) -> None:
+            seen.append((name, before is mods[-1], after is before))
+            assert seconds >= 0
+            mods.append(after)
 
-    done = pipeline(mods[0], TARGET, watch)
+    with PassContext(instruments=[Watch()]):
+        done = pipeline(mods[0], TARGET)
     assert seen == [("dead_code", True, False), ("note", True, True), ("legalise", True, False)] and done is mods[-1]
     assert given == [TARGET]
     assert "exp" in str(mods[0]["main"]) and list(done) == ["main", "op_matmul", "op_relu"]
 
 
 def test_passes_of_functions_are_applied_to_each_of_them() -> None:
-    for p, name in ((lower_blocks, lower_blocks.name), (Pipeline(simplify, lower_blocks), "lower")):
-        pipeline = ModulePipeline(module_pass(legalise), p)
-        assert pipeline.names == ("legalise", name)
+    for p, names in ((lower_blocks, ("lower_blocks",)), (Pipeline(simplify, lower_blocks), ("simplify", "lower_blocks"))):
+        pipeline = Pipeline(module_pass(legalise), p)
+        assert pipeline.names == ("legalise", *names)
         done = pipeline(module(), TARGET)
         assert len(done) == 4
         assert not any(isinstance(n, Block) for f in done.values() if isinstance(f, PrimFunc) for n in walk(f.body))
@@ -89,10 +92,10 @@ def test_passes_with_wrong_results_are_reported() -> None:
     for made, text in ((None, "None"), (3, "a int"), (workload("relu(shape=4)").func, "a PrimFunc")):
         broken = ModulePass("mine", lambda mod, target, made=made: made)  # type: ignore[misc]
         with pytest.raises(UserError, match=f"the pass 'mine' returned {text}: a module pass must return the new IRModule"):
-            ModulePipeline(module_pass(dead_code), broken, module_pass(dead_code))(module(), TARGET)
+            Pipeline(module_pass(dead_code), broken, module_pass(dead_code))(module(), TARGET)
     functions = IRModule([workload("relu(shape=4)").func])
     forgetful = Pass("lower.mine", lambda func, target: None, "SCHEDULED", "SCHEDULED")  # type: ignore[arg-type,return-value]
-    for pipeline in (ModulePipeline(forgetful), ModulePipeline(Pipeline(forgetful))):
+    for pipeline in (Pipeline(forgetful), Pipeline(Pipeline(forgetful))):
         with pytest.raises(UserError, match=r"the pass 'lower.mine' returned None for relu: .*PrimFunc"):
             pipeline(functions, TARGET)
     with pytest.raises(UserError, match=r"the pass 'lower.mine' returned None for relu"):
@@ -101,5 +104,5 @@ def test_passes_with_wrong_results_are_reported() -> None:
 
 def test_invalid_passes_are_rejected() -> None:
     for wrong in (None, 3, lambda mod: mod):
-        with pytest.raises(UserError, match=r"is not a pass: use ModulePass\(name, run\)"):
-            ModulePipeline(wrong)  # type: ignore[arg-type]
+        with pytest.raises(UserError, match="is not a pass: make one of a function with module_pass or function_pass"):
+            Pipeline(wrong)  # type: ignore[arg-type]

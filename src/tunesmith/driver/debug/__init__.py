@@ -1,0 +1,1 @@
+"""Keep and compare the intermediate results of models."""

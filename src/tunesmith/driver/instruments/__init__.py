@@ -1,0 +1,1 @@
+"""Instruments that dump, time, compare, verify and print programs between passes."""

@@ -1,0 +1,1 @@
+"""Passes that need the drivers."""
