@@ -117,12 +117,10 @@ def api() -> Lines:
                 out += [f"`Schedule` is described with its [primitives]({name.lower()}.md).", ""]
     out += ["The modules `tunesmith.script` and `tunesmith.te` are described in [script](script.md) and [te](te.md).", ""]
     for module in (tunesmith.passes, tunesmith.instruments, tunesmith.debug):
-        words = module.__name__
-        out += [f"## {words} {{ #{words.rpartition('.')[2]} }}", "", first_line(module.__doc__ or ""), ""]
+        out += [f"## {module.__name__} {{ #{module.__name__.rpartition('.')[2]} }}", "", first_line(module.__doc__ or ""), ""]
         for name in module.__all__:
-            found = getattr(module, name)
-            if name not in tunesmith.__all__ and not isinstance(found, Pipeline):
-                out += documented(f"{found.__module__}.{name}")
+            if name not in tunesmith.__all__ and not isinstance(getattr(module, name), Pipeline):
+                out += documented(f"{getattr(module, name).__module__}.{name}")
     out += ["## Data", ""]
     for path in (
         "measure.records.record.Record",
@@ -140,9 +138,7 @@ def command_line() -> Lines:
     """All commands, with usage and options."""
     out = ["# Command line", "", "`tunesmith COMMAND --help` prints the same text.", ""]
     out += table(["command", "purpose"], [[f"[`{path}`](#{_anchor(path)})", first_line(c.help or "")] for path, c in commands(main)])
-    for path, command in commands(main):
-        out += _command(path, command)
-    return out
+    return [*out, *[line for path, command in commands(main) for line in _command(path, command)]]
 
 
 def commands(group: click.Group, path: str = "tunesmith") -> list[tuple[str, click.Command]]:

@@ -161,7 +161,6 @@ def test_a_module_exports_times_and_is_called(hand: ModuleType, tmp_path: Path) 
     [
         (3, None, UserError, "a workload is a text"),
         ("matmul(m=1)", None, UserError, "parameter n is missing"),
-        ("relu(shape=8)", "c", BuildError, "kind cuda, llvm, opencl, not c"),
         (IRModule(), None, BuildError, "nothing to compile"),
         ("nowhere.py:f", None, UserError, "there is no file nowhere.py"),
     ],

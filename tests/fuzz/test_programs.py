@@ -217,3 +217,10 @@ def test_an_interrupted_campaign_resumes(tmp_path: Path) -> None:
     assert "programs 3" in table(campaign.totals)
     written = journal.read_text(encoding="utf-8").splitlines()
     assert json.loads(written[-1])["seed"] == 6 and len(written) == 4
+
+
+@pytest.mark.parametrize("seed", [69, 124])
+def test_rules_take_intermediates_of_dynamic_sizes(seed: int) -> None:
+    """A rule asked for values that a loop carries, without the ranges of the sizes."""
+    trial = worker.trial_of(seed, 2)
+    assert trial is not None and len(trial.steps) == 1

@@ -54,6 +54,10 @@ class TestC(BackendConformance):
     def target(self) -> Target:
         return Target("c -mcpu=x86-64-v3 -num-cores=2")
 
+    @pytest.fixture
+    def elsewhere(self) -> Target:
+        return Target(str(ARM).replace("llvm", "c", 1))
+
 
 class TestOpenCL(BackendConformance):
     @pytest.fixture

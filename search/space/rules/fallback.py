@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterable
 from itertools import takewhile
 
 from tunesmith.ir.analysis.dependence import loop_accesses
+from tunesmith.ir.analysis.size_ranges import symbol_ranges
 from tunesmith.ir.analysis.work import worth_serial
 from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.specialize import sizes_of
 from tunesmith.ir.stmt import Block, For, Stmt
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import blocks_under
@@ -69,7 +71,7 @@ def _carries_values(s: Schedule, loop: For, target: Target) -> bool:
     if type(inner) is Block:
         return False
     body = lower_blocks(s.func, target).body
-    known = Simplifier()
+    known = Simplifier(symbol_ranges(s.func))
     for f in s.loops_of(blocks_under(loop)[0].name):
         known.ranges[f.var] = (0, known.bounds(f.extent)[1] - 1)
         if f is loop:
@@ -77,4 +79,4 @@ def _carries_values(s: Schedule, loop: For, target: Target) -> bool:
     lowered = s.find_loop(body, loop.var)
     inside, everywhere = (Counter(a.buffer for a in loop_accesses(n)) for n in (loop, s.func.body))
     own = [b for b in s.func.allocs if b in inside and inside[b] == everywhere[b]]
-    return lowered is not None and any(carries_values(lowered, b, known, {}) for b in own)
+    return lowered is not None and any(carries_values(lowered, b, known, {}, frozenset(sizes_of(s.func))) for b in own)

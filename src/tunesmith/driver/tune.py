@@ -25,8 +25,7 @@ from tunesmith.display.tensorboard import TensorBoardScalars
 from tunesmith.driver.check_model import can_check, check_model
 from tunesmith.driver.compile import as_target
 from tunesmith.driver.size_buckets import Sizes, parse_sizes
-from tunesmith.driver.tune_options import EARLIER, Budget, Search, as_budget, as_search, default_batch
-from tunesmith.driver.tune_target import target_here, target_remote
+from tunesmith.driver.tune_options import EARLIER, Budget, Search, as_budget, as_search, default_batch, target_here, target_remote
 from tunesmith.driver.workloads import Subject, WorkloadLike, find_subjects
 from tunesmith.graph.passes.to_mixed_precision import Precision, with_precision
 from tunesmith.ir import structural

@@ -1,4 +1,4 @@
-"""Group the options of a search: its budget, and its method."""
+"""Group the options of a search, its budget and its method, and decide its target."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
+from tunesmith.codegen.backends.backend import backend_of, check_kind
+from tunesmith.codegen.build import check_runs_here
+from tunesmith.driver.compile import as_target
+from tunesmith.ir.target.target import Target
 from tunesmith.schedule.state import ERROR_GROWTH
 from tunesmith.search.samplers.sampler import Sampler
 from tunesmith.search.space.rules_table import Rule
@@ -120,3 +124,21 @@ def grouped(**options: Any) -> dict[str, Any]:
         if given:
             out[name] = kind(**given)
     return out
+
+
+def target_here(target: str | Target | None) -> Target:
+    """The target of runners on this machine, calibrated unless it is an object, given or current.  BuildError if it does not run here."""
+    found = as_target(target)
+    check_kind(found)
+    check_runs_here(found)
+    if isinstance(target, Target) or (target is None and Target.current() is not None):
+        return found
+    calibrated: Target = backend_of(found).part("calibrated")(found)
+    return calibrated
+
+
+def target_remote(target: str | Target | None) -> Target:
+    """The target of remote runners, which reject other targets; only this machine can be calibrated here."""
+    named, here = (Target.current() or Target.detect()) if target is None else Target(target), Target.detect()
+    is_here = named.is_cpu and (named.mcpu, named.num_cores) == (here.mcpu, here.num_cores)
+    return target_here(target) if is_here else named

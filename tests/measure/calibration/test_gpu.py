@@ -14,7 +14,7 @@ import pytest
 
 from tunesmith.codegen.cuda.nvrtc import compile_cuda
 from tunesmith.codegen.device.host import detect_device
-from tunesmith.driver.tune_target import target_here
+from tunesmith.driver.tune_options import target_here
 from tunesmith.ir.target.attributes import ATTRIBUTES
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.calibration import gpu as module
