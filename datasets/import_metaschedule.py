@@ -47,7 +47,7 @@ def load(paths: PathLike | Sequence[PathLike], limit: int | None = None) -> Fore
     report = LogReport()
     files = files_of(paths, f"*{RECORDS}")
     for path in files:
-        if not path.name.endswith(RECORDS) or not _workloads_of(path).is_file():
+        if not path.name.endswith(RECORDS) or not workloads_of(path).is_file():
             raise RecordError(
                 f"cannot read {path}: a database consists of its records in *{RECORDS} and its workloads in *{WORKLOADS} in the same folder"
             )
@@ -102,7 +102,7 @@ def _steps(instructions: list[Any], decisions: list[Any]) -> list[list[Any]]:
 
 
 def _read(path: Path, report: LogReport) -> Iterator[tuple[int, ForeignRecord]]:
-    hashes = _hashes(_workloads_of(path), report)
+    hashes = _hashes(workloads_of(path), report)
     for number, line in good_lines(path, report):
         try:
             yield number, parse(line, hashes)
@@ -125,5 +125,6 @@ def _hashes(path: Path, report: LogReport) -> list[str | None]:
     return out
 
 
-def _workloads_of(records: Path) -> Path:
+def workloads_of(records: Path) -> Path:
+    """The workload file of a record file."""
     return records.with_name(records.name.removesuffix(RECORDS) + WORKLOADS)

@@ -17,7 +17,7 @@ from tunesmith.ir.expr import Select
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.indirect_index import IndirectIndex
 from tunesmith.ir.poly import Param, Poly, Var
-from tunesmith.ir.stmt import Allocate, BindIndex, Block, BufferStore, For, If
+from tunesmith.ir.stmt import Allocate, BindIndex, Block, BufferStore, For, If, While
 from tunesmith.ir.visit import walk_objects
 from tunesmith.support.caller import stacklevel
 from tunesmith.support.errors import ScriptError
@@ -113,7 +113,7 @@ def remarks(func: PrimFunc) -> list[Remark]:
     for block in [n for n in walk_objects(func.body) if type(n) is Block and not n.predicate]:
         inside = list(walk_objects(block.body))
         stores = [n for n in inside if type(n) is BufferStore]
-        if not stores or any(type(n) in (If, Block, BindIndex) for n in inside):
+        if not stores or any(type(n) in (If, While, Block, BindIndex) for n in inside):
             continue
         axes = [i for i, bound in zip(block.iters, block.bindings, strict=True) if i.extent.const != 1 and bound.const is None]
         reduced = [i.var for i in axes if i.kind == "R"]

@@ -100,6 +100,14 @@ class If(Stmt):
 
 
 @node
+class While(Stmt):
+    """while cond: body.  It contains no blocks and no bound loops; that it ends is not checked."""
+
+    cond: Expr
+    body: Stmt
+
+
+@node
 class Seq(Stmt):
     """Statements in sequence."""
 

@@ -21,7 +21,7 @@ from tunesmith.ir.intrinsics import INTRINSICS, PREFETCHES
 from tunesmith.ir.node import Node
 from tunesmith.ir.poly import Param, Poly, Var
 from tunesmith.ir.remarks import refuse_uninitialised
-from tunesmith.ir.stmt import FOR_KINDS, Allocate, BindIndex, Block, BufferStore, Evaluate, For, If, Iter, Seq
+from tunesmith.ir.stmt import FOR_KINDS, Allocate, BindIndex, Block, BufferStore, Evaluate, For, If, Iter, Seq, While
 from tunesmith.ir.visit import walk_objects
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import ScriptError
@@ -237,6 +237,15 @@ class _Verifier:
         self.stmt(s.then)
         if s.orelse is not None:
             self.stmt(s.orelse)
+
+    def _while(self, s: While) -> None:
+        if self.value(s.cond) != "bool":
+            raise self.fail(f"the condition of a While must be a bool, got {s.cond.dtype}")
+        for n in walk_objects(s.body):
+            if isinstance(n, Block) or (isinstance(n, For) and n.kind == "thread"):
+                found = f"the block {n.name}" if isinstance(n, Block) else f"the loop {n.var}, which is bound to {n.thread}"
+                raise self.fail(f"a While contains {found}: put the While inside")
+        self.stmt(s.body)
 
     def _allocate(self, s: Allocate) -> None:
         self.buffer(s.buffer)
@@ -456,6 +465,7 @@ class _Verifier:
         Block: _block,
         Seq: _seq,
         If: _if,
+        While: _while,
         Allocate: _allocate,
         Evaluate: _evaluate,
         BindIndex: _bind_index,

@@ -17,7 +17,7 @@ from tunesmith.ir.arith.simplify import simplify as simplify_poly
 from tunesmith.ir.expr import Binary, Broadcast, Const, Expr, IsNegative, Not, Select
 from tunesmith.ir.indirect_index import IndirectIndex
 from tunesmith.ir.poly import ZERO, Op, Poly, Var, minimum, poly
-from tunesmith.ir.stmt import TENSORIZED, Allocate, BindIndex, Block, BufferStore, For, If, Seq, Stmt, seq
+from tunesmith.ir.stmt import TENSORIZED, Allocate, BindIndex, Block, BufferStore, For, If, Seq, Stmt, While, seq
 from tunesmith.ir.visit import substitute, transform
 from tunesmith.support import dtype as dt
 
@@ -37,6 +37,7 @@ class Simplifier:
             For: lambda n, _: self.loop(n),
             Block: self._block,
             If: self._if,
+            While: self._while,
             IsNegative: self._is_negative,
             Select: self._select,
             Binary: self._binary,
@@ -164,6 +165,13 @@ class Simplifier:
         if then is None:
             return None if orelse is None else If(negate(cond), orelse)
         return n if cond is n.cond and then is n.then and orelse is n.orelse else If(cond, then, orelse)
+
+    def _while(self, n: While, recurse: Any) -> Stmt | None:
+        cond = recurse(n.cond)
+        if type(cond) is Const and not cond.value:
+            return None
+        body = recurse(n.body) or seq([])
+        return n if cond is n.cond and body is n.body else While(cond, body)
 
     def _is_negative(self, n: IsNegative, recurse: Any) -> Expr:
         e = self.index(n.index) if n.lanes > 1 else self._with_negative_arguments(self._condition(n.index))

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from tunesmith.ir.analysis.access_regions import accesses, plain_iter, writes
 from tunesmith.ir.analysis.dependence import LoopAccess, loop_accesses, shared_iterations
 from tunesmith.ir.analysis.reduction_update import reassociable_update, reduction_update
+from tunesmith.ir.arith.simplify import simplify
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.poly import Var
-from tunesmith.ir.stmt import Block, For
+from tunesmith.ir.poly import Op, Var
+from tunesmith.ir.stmt import Allocate, Block, For
 from tunesmith.ir.visit import blocks_under, walk
 from tunesmith.schedule.domain import digits_of
 from tunesmith.schedule.order import is_settled
@@ -24,7 +26,14 @@ from tunesmith.support.errors import ScheduleError
 
 
 def check_independent(
-    s: ScheduleState, loop: For, label: str, *, within_blocks: bool = False, private: bool = True, same_values: bool = True
+    s: ScheduleState,
+    loop: For,
+    label: str,
+    *,
+    within_blocks: bool = False,
+    private: bool = True,
+    same_values: bool = True,
+    simplified: bool = False,
 ) -> None:
     """Refuse a loop whose iterations conflict.
 
@@ -35,11 +44,13 @@ def check_independent(
         within_blocks: compare only instances of the same block, because barriers order different blocks.
         same_values: iterations may write one element if all of them write the same value.
         private: an intermediate buffer that is used only inside the loop is private to an iteration.
+        simplified: simplify indices by the ranges of loops first; those that primitives make are simple already.
     """
     if loop.extent.const == 1:
         return
-    found = loop_accesses(loop)
-    written = list(dict.fromkeys(a.buffer for a in found if a.is_write))
+    found = [_simplified(a) for a in loop_accesses(loop)] if simplified else loop_accesses(loop)
+    inner = {n.buffer for n in walk(loop.body) if type(n) is Allocate}  # each iteration has its own
+    written = [b for b in dict.fromkeys(a.buffer for a in found if a.is_write) if b not in inner]
     own = [b for b in written if private and b in s.func.allocs]
     if own:
         everywhere = Counter(a.buffer for a in loop_accesses(s.func.body))
@@ -71,7 +82,16 @@ def check_marked_loops(func: PrimFunc) -> None:
             raise s.refuse("data-parallel", f"block {reduced[0].name} reduces over loop {f.var.name}", f)
         if f.kind == "vectorized" and _is_folded(f, reduced):
             continue
-        check_independent(s, f, "independent", private=f.kind == "parallel", same_values=f.kind != "parallel")
+        if f.kind != "parallel" or not is_independent(s, f, same_values=False):  # digits of a fused loop are found as they are
+            check_independent(s, f, "independent", private=f.kind == "parallel", same_values=f.kind != "parallel", simplified=True)
+
+
+def _simplified(a: LoopAccess) -> LoopAccess:
+    """The access with indices simplified by the ranges of its loops, as far as these are numbers."""
+    known = {v: (0, last) for v, n in a.ranges.items() if (last := n.const) is not None and last >= 0}
+    if not any(type(x) is Op for p in a.indices if p is not None for m, _ in p.terms for x in m):
+        return a
+    return replace(a, indices=tuple([simplify(p, known) if p is not None and p.vars <= known.keys() else p for p in a.indices]))
 
 
 def _is_folded(loop: For, reduced: Sequence[Block]) -> bool:
@@ -84,10 +104,10 @@ def _is_folded(loop: For, reduced: Sequence[Block]) -> bool:
     return reduction_update(n) is not None
 
 
-def is_independent(s: ScheduleState, loop: For, private: bool = True) -> bool:
-    """Whether `parallel` would accept the loop, for rules that test before they schedule; `private` is that of `check_independent`."""
+def is_independent(s: ScheduleState, loop: For, private: bool = True, same_values: bool = True) -> bool:
+    """Whether `parallel` would accept the loop, for rules that test before they schedule; the rest is that of `check_independent`."""
     try:
-        check_independent(s, loop, "independent", private=private)
+        check_independent(s, loop, "independent", private=private, same_values=same_values)
     except ScheduleError:
         return False
     return True

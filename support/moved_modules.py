@@ -12,7 +12,7 @@ _MOVED = {
     "replay": "driver.replay",
     "doctor": "driver.doctor",
     "bench": "driver.bench.bench",
-    "log_tools": "driver.log_tools",
+    "log_tools": "driver.logs.log_tools",
     "report": "display.report",
     "cli": "cli.main",
     "arena": "experiments.arena.run",

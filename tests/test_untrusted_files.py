@@ -13,7 +13,7 @@ import pytest
 import tunesmith
 from tunesmith.costmodel.features.store_features import SCHEMA_VERSION
 from tunesmith.costmodel.models.registry import find_model, load_model
-from tunesmith.driver.log_tools import verify
+from tunesmith.driver.logs.log_tools import verify
 from tunesmith.driver.show import show_log
 from tunesmith.ir.script.printer import script
 from tunesmith.measure.records.log import RecordLog

@@ -20,7 +20,7 @@ from tunesmith.ir.expr import Call, IsNegative
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.gpu import BLOCK_AXES, SHARED_SCOPES, THREAD_AXES
 from tunesmith.ir.intrinsics import PREFETCHES
-from tunesmith.ir.stmt import Allocate, BindIndex, BufferStore, Evaluate, For, If, Seq, Stmt
+from tunesmith.ir.stmt import Allocate, BindIndex, BufferStore, Evaluate, For, If, Seq, Stmt, While
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import walk_objects
 from tunesmith.lower.kernels import kernels
@@ -200,6 +200,8 @@ class _Kernel(CExpr):
             self._for(n)
         elif isinstance(n, If):
             self._if(n)
+        elif isinstance(n, While):
+            self._while(n)
         elif isinstance(n, Allocate):
             self._allocate(n)
         elif isinstance(n, Evaluate):
@@ -232,6 +234,15 @@ class _Kernel(CExpr):
         self._inside(f"if ({cond}) {{", n.then)
         if n.orelse is not None:
             self._inside("} else {", n.orelse)
+        self.line("}")
+
+    def _while(self, n: While) -> None:
+        self.line("for (;;) {")
+        self.indent += 1
+        cond = self.condition(n.cond.index) if type(n.cond) is IsNegative else self.scalar(n.cond)
+        self.line(f"if (!({cond})) break;")
+        self.statement(n.body)
+        self.indent -= 1
         self.line("}")
 
     def _allocate(self, n: Allocate) -> None:

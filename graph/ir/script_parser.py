@@ -34,6 +34,7 @@ from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.expr import Const, Expr
 from tunesmith.ir.poly import Poly, Var, poly
 from tunesmith.ir.script import parser as script_parser
+from tunesmith.ir.script.buffer_view import BufferView
 from tunesmith.ir.script.diagnostics import Source, shorten
 from tunesmith.ir.script.naming import MAX_NAME, identifier
 from tunesmith.ir.script.parser_calls import CallParser
@@ -95,7 +96,7 @@ class _GraphParser(CallParser):
         else:
             self.values[name] = value
 
-    def lookup(self, e: ast.Name, kind: str = "name") -> Poly | Buffer | int | float | str:
+    def lookup(self, e: ast.Name, kind: str = "name") -> Expr | Buffer | BufferView | int | float | str:
         """A size; a tensor is not allowed in an index expression."""
         if e.id in self.values:
             self.fail(e, f"`{e.id}` is a tensor; only sizes and numbers are allowed here")

@@ -11,7 +11,7 @@ from tunesmith.ir.expr import IsNegative, Select
 from tunesmith.ir.indirect_index import IndirectIndex
 from tunesmith.ir.node import Node
 from tunesmith.ir.poly import Poly, Var
-from tunesmith.ir.stmt import BindIndex, BufferStore, For, If
+from tunesmith.ir.stmt import BindIndex, BufferStore, For, If, While
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +74,9 @@ def guarded_accesses(root: Node, buffer: Buffer, outer: Mapping[Var, Poly] | Non
             visit(n.then, loops, ranges, (*guards, n.cond.index) if scalar else guards, exact and scalar)
             if n.orelse is not None:
                 visit(n.orelse, loops, ranges, guards, False)
+        elif kind is While:
+            visit(n.cond, loops, ranges, guards, exact)
+            visit(n.body, loops, ranges, guards, False)
         else:
             inner = exact and kind is not Select
             n.each_child(lambda k: visit(k, loops, ranges, guards, inner))

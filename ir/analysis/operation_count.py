@@ -20,7 +20,7 @@ from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.indirect_index import IndirectIndex
 from tunesmith.ir.intrinsics import intrinsic
 from tunesmith.ir.poly import Poly, Var, poly, substitute
-from tunesmith.ir.stmt import Allocate, BindIndex, Block, BufferStore, Evaluate, For, If, Seq, Stmt
+from tunesmith.ir.stmt import Allocate, BindIndex, Block, BufferStore, Evaluate, For, If, Seq, Stmt, While
 
 MOST = 1 << 16
 """Maximum number of iterations that are counted one by one."""
@@ -32,7 +32,8 @@ Domain = tuple[tuple[Var, Poly], ...]
 def operation_count(func: PrimFunc) -> int | None:
     """The arithmetic operations of one call of a function that is not lowered; None if they depend on a dynamic size.
 
-    Both sides of a selection or a conditional statement are counted.  The result is also None if extents that depend on other loops, and
+    Both sides of a selection or a conditional statement are counted, and one iteration of a while loop.
+    The result is also None if extents that depend on other loops, and
     are not linear in their variables or negative for some of them, have more than `MOST` iterations around them.
     """
     return _of_statement(func.body, (), {}, False)
@@ -56,6 +57,8 @@ def _of_statement(s: Stmt | None, domain: Domain, bound: Mapping[Var, Poly], in_
     if isinstance(s, If):
         both = [_of_statement(part, domain, bound, in_block) for part in (s.then, s.orelse)]
         return _sum([_times(_of_expression(s.cond), domain), *both])
+    if isinstance(s, While):
+        return _sum([_times(_of_expression(s.cond), domain), _of_statement(s.body, domain, bound, in_block)])
     if isinstance(s, Allocate | BindIndex):
         return _of_statement(s.body, domain, bound, in_block)
     return _sum([_of_statement(part, domain, bound, in_block) for part in s.stmts]) if isinstance(s, Seq) else 0

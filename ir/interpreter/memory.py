@@ -17,6 +17,25 @@ Indices = tuple[int, ...]
 Lanes = tuple[tuple[Any, ...], np.ndarray]
 """(numpy index of the active lanes, mask of the active lanes)."""
 
+INFIX = {
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "div": "/",
+    "bitand": "&",
+    "bitor": "|",
+    "bitxor": "^",
+    "and": "&",
+    "or": "|",
+    "lt": "<",
+    "le": "<=",
+    "gt": ">",
+    "ge": ">=",
+    "eq": "==",
+    "ne": "!=",
+}
+"""Operators of numpy by operation; those of other operations are functions of `runtime`."""
+
 
 class InterpretError(RunError):
     """The interpreted program has undefined behaviour, or the arguments are wrong."""

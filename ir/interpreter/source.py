@@ -13,33 +13,16 @@ from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, IsNega
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.gpu import PRIVATE_SCOPES, SHARED_SCOPES
 from tunesmith.ir.indirect_index import IndirectIndex
-from tunesmith.ir.interpreter.memory import InterpretError, ProgramPoint, poisoned, round_bfloat16, runtime
+from tunesmith.ir.interpreter.memory import INFIX, InterpretError, ProgramPoint, poisoned, round_bfloat16, runtime
 from tunesmith.ir.intrinsics import intrinsic
 from tunesmith.ir.poly import Atom, Op, Param, Poly, Var, evaluate
-from tunesmith.ir.stmt import Allocate, BindIndex, Block, BufferStore, Evaluate, For, If, Seq, Stmt
+from tunesmith.ir.stmt import Allocate, BindIndex, Block, BufferStore, Evaluate, For, If, Seq, Stmt, While
 from tunesmith.ir.visit import walk
 from tunesmith.support import dtype as dt
 
 _MAX_LOOPS = 12
 """Python compiles at most 20 nested loops; deeper loops are outlined to separate functions."""
 _MAX_INDENT = 60
-_INFIX = {
-    "add": "+",
-    "sub": "-",
-    "mul": "*",
-    "div": "/",
-    "bitand": "&",
-    "bitor": "|",
-    "bitxor": "^",
-    "and": "&",
-    "or": "|",
-    "lt": "<",
-    "le": "<=",
-    "gt": ">",
-    "ge": ">=",
-    "eq": "==",
-    "ne": "!=",
-}
 _OWN = (*PRIVATE_SCOPES, *SHARED_SCOPES)
 _PRIVATE = {"parallel": _OWN, "blockIdx": _OWN, "vthread": ("register", TILE_SCOPE, "local"), "vectorized": ()}
 """Storage scopes private to each iteration of a loop, by loop kind."""
@@ -284,6 +267,15 @@ class Compiler:
             self.stmt(s.orelse)
             self.indent -= 1
 
+    def _while(self, s: While) -> None:
+        self.line("while True:")
+        self.indent += 1
+        self.loops += 1
+        self.line(f"if not ({self.condition(s.cond)}): break")
+        self.stmt(s.body)
+        self.indent -= 1
+        self.loops -= 1
+
     def _allocate(self, s: Allocate) -> None:
         b, mark = s.buffer, len(self.locals)
         self.dims[b] = []
@@ -382,7 +374,7 @@ class Compiler:
 
     def _binary(self, e: Binary, active: str | None) -> str:
         a, b = self.value(e.a, active), self.value(e.b, active)
-        infix = _INFIX.get(e.op)
+        infix = INFIX.get(e.op)
         return self.rounded(e.dtype, f"{a} {infix} {b}" if infix else f"binary_{e.op}({a}, {b})")
 
     def _not(self, e: Not, active: str | None) -> str:
@@ -474,6 +466,7 @@ class Compiler:
         Block: _block,
         Seq: _seq,
         If: _if,
+        While: _while,
         Allocate: _allocate,
         Evaluate: _evaluate,
         BindIndex: _bind_index,

@@ -23,7 +23,7 @@ from tunesmith.ir.intrinsics import intrinsic
 from tunesmith.ir.node import Node
 from tunesmith.ir.poly import ZERO, Var, evaluate
 from tunesmith.ir.poly import substitute as substitute_poly
-from tunesmith.ir.stmt import Allocate, BindIndex, Block, BufferStore, Evaluate, For, If, Stmt
+from tunesmith.ir.stmt import Allocate, BindIndex, Block, BufferStore, Evaluate, For, If, Stmt, While
 from tunesmith.ir.visit import walk_objects
 from tunesmith.support import dtype as dt
 
@@ -213,6 +213,22 @@ class ThreadCompiler(ThreadValues):
             self.indent, self.mask = indent, mask
         del self.locals[mark:]
 
+    def _while(self, s: While) -> None:
+        """Repeat the body for the threads whose condition holds, until it holds for none."""
+        indent, mark, mask = self.indent, len(self.locals), self.mask
+        self.mask = self.local("running")
+        self.varying.add(self.mask)
+        self.line(f"{self.mask} = {self.zero} == 0{f' & {mask}' if mask else ''}")
+        self.line("while True:")
+        self.indent += 1
+        self.loops += 1
+        self.line(f"{self.mask} = {self.mask} & ({self.condition(s.cond)})")
+        self.line(f"if not {self.mask}.any(): break")
+        self.stmt(s.body)
+        self.loops -= 1
+        self.indent, self.mask = indent, mask
+        del self.locals[mark:]
+
     def _allocate(self, s: Allocate) -> None:
         b, mark = s.buffer, len(self.locals)
         if all(v in self.values for e in b.shape for v in e.vars):
@@ -311,6 +327,7 @@ class ThreadCompiler(ThreadValues):
         For: _for,
         Block: _block,
         If: _if,
+        While: _while,
         Allocate: _allocate,
         Evaluate: _evaluate,
         BindIndex: _bind_index,

@@ -41,11 +41,19 @@ def _window(line: str, start: int, end: int) -> tuple[str, int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The parsed text and its origin."""
+    """The parsed text and its origin.
+
+    Attributes:
+        lines: its lines.
+        file: the name of the text in messages.
+        first_line: the number of its first line in the file.
+        tvm: whether it is TVM's: integers of an index may be data, and indices take the integer type that they are combined with.
+    """
 
     lines: tuple[str, ...]
     file: str = "<script>"
     first_line: int = 1
+    tvm: bool = False
 
     @staticmethod
     def of(text: str, file: str = "<script>", first_line: int = 1) -> Source:

@@ -10,6 +10,7 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Mapping
+from dataclasses import replace
 from types import FunctionType
 from typing import Any, Protocol
 
@@ -37,6 +38,9 @@ class FunctionReader(Protocol):
     """
 
     def __call__(self, source: Source, budget: Budget, d: ast.FunctionDef, constants: Mapping[str, Any]) -> Any: ...
+
+
+_SYNTAX = "Correct this line; a script of TVM is printed by mod.script()."
 
 
 DIALECTS: Registry[FunctionReader] = Registry(
@@ -114,11 +118,11 @@ def _read(text: str, file: str, first_line: int) -> tuple[Source, ast.Module]:
     source = Source.of(text, file, first_line)
     try:
         tree = ast.parse(text)
-        return source, translated(tree) if is_tvm_script(text) else tree
+        return (replace(source, tvm=True), translated(tree)) if is_tvm_script(text) else (source, tree)
     except SyntaxError as e:
         line, column = min(e.lineno or 1, len(source.lines)), max((e.offset or 1) - 1, 0)
         end = (e.end_offset or 0) - 1 if e.end_lineno == e.lineno else -1
-        raise source.error_at(line, column, max(end, column + 1), f"Python syntax: {shorten(e.msg or '', 200)}") from None
+        raise source.error_at(line, column, max(end, column + 1), f"Python syntax: {shorten(e.msg or '', 200)}", _SYNTAX) from None
     except (RecursionError, MemoryError):
         raise _too_deep(source) from None
     except ValueError as e:  # null bytes, lone surrogates
@@ -147,7 +151,7 @@ def _program(source: Source, budget: Budget, d: ast.stmt, constants: Mapping[str
             d, f"unsupported at the top of a script: {statement_word(d)}", "A script is a @T.prim_func function or a @T.ir_module class."
         )
     if d.bases or d.keywords or [ast.unparse(x) for x in d.decorator_list] != ["T.ir_module"]:
-        raise source.error(d, "a module is a class without bases under the decorator @T.ir_module")
+        raise source.error(d, "a module is a class without bases under the decorator @T.ir_module", "Or @I.ir_module.")
     functions: dict[str, Any] = {}
     for i, s in enumerate(d.body):
         if isinstance(s, ast.Pass) or (i == 0 and _is_docstring(s)):
@@ -156,7 +160,7 @@ def _program(source: Source, budget: Budget, d: ast.stmt, constants: Mapping[str
             raise source.error(s, f"unsupported in a module: {statement_word(s)}", "A module holds @T.prim_func functions.")
         f = _function(source, budget, s, constants)
         if f.name in functions:
-            raise source.error(s, f"the module has two functions named {shorten(f.name)!r}")
+            raise source.error(s, f"the module has two functions named {shorten(f.name)!r}", "Rename one.")
         functions[f.name] = f
     return IRModule(functions)
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from tunesmith.ir.poly import Poly, Var, poly
+from tunesmith.ir.buffer import Buffer
+from tunesmith.ir.expr import Expr
+from tunesmith.ir.poly import Poly, Var, poly, substitute
+from tunesmith.ir.script.buffer_view import BufferView
 from tunesmith.ir.script.diagnostics import shorten
 from tunesmith.ir.script.parser_expr import OPERATORS
+from tunesmith.ir.script.parser_local import Loop
 from tunesmith.ir.script.parser_stmt import StmtParser
 from tunesmith.ir.stmt import Annotations, Block, Iter, Stmt
 
@@ -21,7 +25,7 @@ _AXES = {"spatial": "S", "S": "S", "reduce": "R", "R": "R", "scan": "S", "opaque
 class Axis:
     """A T.axis line: the name in the text means `iter.var + start`, where `start` is the first value of a shifted loop."""
 
-    at: ast.AST
+    at: ast.AST | None
     name: str
     iter: Iter
     binding: Poly
@@ -34,11 +38,19 @@ class BlockParser(StmtParser):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._lines: dict[str, int] = {}
+        self._axes: dict[str, tuple[Loop, str]] = {}
+        """The iteration variables of enclosing blocks, with their kinds."""
+        self._captures: list[dict[str, Axis]] = []
+        """For each enclosing block, the axes for variables around it that its text uses, as TVM allows."""
+        self._outside: list[frozenset[str]] = []
+        """For each enclosing block, the variables that are bound around it."""
 
     def block(self, s: ast.With, call: ast.Call) -> Stmt:
         """Parse `with T.block(name):` and its body."""
         at = self.arguments(call, ("name",), 1)["name"]
         name = self.text(at, "the name of a block")
+        while self.source.tvm and name in self._lines:  # TVM's functions may have several blocks of one name
+            name = f"{name}_{len(self._lines)}"
         if name in self._lines:
             what = f"the block name {shorten(name)!r} is taken by the block in line {self._lines[name]}"
             self.fail(at, what, "Names of blocks are unique in a function.")
@@ -52,12 +64,47 @@ class BlockParser(StmtParser):
         around = self.hidden, self.locals
         self.hidden, self.locals = {**self.hidden, **dict.fromkeys(self.locals, name)}, set()
         for a in axes:
-            self.declare(a.at, a.name, poly(a.iter.var) + a.start)
+            self.declare(a.at or s, a.name, poly(a.iter.var) + a.start)
             self.locals.add(a.name)
+            self._axes[a.name] = (Loop(a.iter.var, a.iter.extent, a.start), a.iter.kind)
+        self._captures.append({})
+        self._outside.append(frozenset(self.hidden))
         annotations, init, body = self._content(s.body[n:], s)
-        self.release([a.name for a in axes])
+        # Its init depends on its own axes only, so that outer ones are spatial for it.
+        axes += [a if init is None else replace(a, iter=a.iter.with_(kind="S")) for a in self._captures.pop().values()]
+        self._outside.pop()
+        self.release([a.name for a in axes if a.at is not None])
         self.hidden, self.locals = around
         return Block(name, tuple([a.iter for a in axes]), tuple([a.binding for a in axes]), tuple(predicate), init, body, annotations)
+
+    def lookup(self, e: ast.Name, kind: str = "name") -> Expr | Buffer | BufferView | int | float | str:
+        """The value of a name; in TVM's text, a block may use variables around it, which become axes of the block."""
+        found = self.scope.get(e.id)
+        if self.source.tvm and e.id in self.hidden and isinstance(found, Poly):
+            return self.visible(found)
+        return super().lookup(e, kind)
+
+    def visible(self, p: Poly) -> Poly:
+        """An index of variables around the current block, in terms of its axes."""
+        values: dict[Var, Poly] = {}
+        for name in self.hidden:
+            if (name in self.loops or name in self._axes) and (v := self._outer(name)[0].var) in p.vars:
+                values[v] = poly(self._captured(name, len(self._captures) - 1).iter.var)
+        return substitute(p, values) if values else p
+
+    def _outer(self, name: str) -> tuple[Loop, str]:
+        """A loop, or an iteration variable of a block, and its kind."""
+        return (self.loops[name], "S") if name in self.loops else self._axes[name]
+
+    def _captured(self, name: str, level: int) -> Axis:
+        """The axis for a variable outside of the enclosing block of a level, which is bound through the blocks between."""
+        found = self._captures[level].get(name)
+        if found is None:
+            loop, kind = self._outer(name)
+            through = level > 0 and name in self._outside[level - 1]
+            binding = poly(self._captured(name, level - 1).iter.var) if through else poly(loop.var)
+            found = self._captures[level][name] = Axis(None, name, Iter(Var(name), loop.extent, kind), binding, poly(0))
+        return found
 
     def _content(self, stmts: Sequence[ast.stmt], at: ast.AST) -> tuple[Annotations, Stmt | None, Stmt]:
         """Parse the statements after the T.axis and T.where lines."""
@@ -121,6 +168,8 @@ class BlockParser(StmtParser):
             if not isinstance(b, ast.Name) or not isinstance(self.lookup(b), Poly) or b.id not in self.loops:
                 self.fail(b, "T.axis.remap takes loop variables only", "Write T.axis.spatial(extent, expression) for an expression.")
             loop = self.loops[b.id]
+            if loop.step != 1:
+                self.fail(b, f"the loop {b.id} has the step {loop.step}", "Write T.axis.spatial(extent, expression).")
             out.append(Axis(b, n, Iter(Var(n), loop.extent, kind), poly(loop.var), loop.start))
         return out
 

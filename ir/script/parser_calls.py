@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tunesmith.ir import poly as ip
-from tunesmith.ir.buffer import BufferLoad, load
+from tunesmith.ir.buffer import Buffer, BufferLoad, load
 from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, IsNegative, Ramp, cast
 from tunesmith.ir.indirect_index import IndirectIndex, IndirectVar
 from tunesmith.ir.intrinsics import INTRINSICS
@@ -16,7 +16,7 @@ from tunesmith.ir.script.diagnostics import shorten
 from tunesmith.ir.script.naming import MAX_NAME
 from tunesmith.ir.script.parser_expr import ExprParser, Parsed
 from tunesmith.ir.script.printer_expr import FOLDED, call_dtype
-from tunesmith.ir.script.tvm_functions import FUNCTIONS, REFUSED, RENAMED
+from tunesmith.ir.script.tvm_functions import FUNCTIONS, RENAMED, refusal
 from tunesmith.support import dtype as dt
 from tunesmith.support.nearest_name import nearest_name
 
@@ -41,13 +41,15 @@ class CallParser(ExprParser):
             return self._intrinsic(e, name)
         if name in dt.SCALARS:
             return self._scalar(e, name)
-        if name in REFUSED:
-            self.fail(e.func, f"T.{name} is not supported", f"{REFUSED[name][0].upper()}{REFUSED[name][1:]}.")
+        if (why := refusal(name)) is not None:
+            self.fail(e.func, f"T.{shorten(name)} is not supported", f"{why[0].upper()}{why[1:]}.")
         near = nearest_name(name, [*_CALLS, *INTRINSICS])
         self.fail(e.func, f"T.{shorten(name)} is not a value function of the script", f"Did you mean T.{near}?" if near else "")
 
     def _vload(self, e: ast.Call, target: ast.Name) -> Expr:
         b = self.buffer(target, "read")
+        if not isinstance(b, Buffer):
+            self.fail(target, "a view has no vload", f"Write {b.buffer.name}.vload(...).")
         a = self.arguments(e, ("indices", "lanes", "stride", "mask"), 1)
         plain = self.make(e, load, b, *[self.index(i) for i in self.items(a["indices"], "the indices")])
         lanes = self.integer(a["lanes"], "lanes") if "lanes" in a else 1
@@ -70,6 +72,8 @@ class CallParser(ExprParser):
         if isinstance(a, ast.Constant) and a.value in ("inf", "-inf", "nan") and dt.is_float(name):
             return Const(float(a.value), name)
         v = self.expr(a)
+        if self.source.tvm and isinstance(v, Poly) and name in ("int32", dt.INDEX):
+            return v
         return cast(name, v) if isinstance(v, Expr) else self.literal(a, v, name)
 
     def _const(self, e: ast.Call) -> Expr:
@@ -108,7 +112,10 @@ class CallParser(ExprParser):
         first, second = a["dtype"], a["value"]
         if isinstance(second, ast.Constant) and isinstance(second.value, str):  # TVM accepts both orders
             first, second = second, first
-        return Cast(self.dtype(first), self.value(second))
+        dtype, value = self.dtype(first), self.value(second)
+        if self.source.tvm and isinstance(value, Poly) and dtype in ("int32", dt.INDEX):
+            return value
+        return Cast(dtype, value)
 
     def _select(self, e: ast.Call) -> Expr:
         a = self.arguments(e, ("cond", "a", "b"), 3)

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from tunesmith.ir.buffer import Buffer, load
-from tunesmith.ir.expr import COMPARISONS, Binary, Const, Expr, Not, binary, compare, const, select
+from tunesmith.ir.buffer import Buffer, BufferLoad
+from tunesmith.ir.expr import COMPARISONS, Binary, Cast, Const, Expr, Not, binary, cast, compare, const, select
+from tunesmith.ir.indirect_index import IndirectIndex, IndirectVar
 from tunesmith.ir.poly import Op, Poly, poly
+from tunesmith.ir.script.buffer_view import BufferView, held
 from tunesmith.ir.script.diagnostics import shorten
 from tunesmith.ir.script.parser_scope import ScopeParser
 from tunesmith.ir.script.printer_expr import SIGNS
@@ -23,7 +27,8 @@ Parsed = Expr | int | float
 MAX_TERMS = 256
 MAX_DEGREE = 32
 MAX_CHAIN = 200
-"""Limits for hostile text from logs: terms of an index expression, factors of a term, operands of `a + b + ...`."""
+MAX_LANES = 4096
+"""Limits for hostile text from logs: terms of an index expression, factors of a term, operands of `a + b + ...`, lanes of a vector."""
 
 OPERATORS: dict[type, str] = {
     ast.Add: "add",
@@ -91,12 +96,9 @@ class ExprParser(ScopeParser):
     def index(self, e: ast.expr) -> Poly:
         """Parse an index expression."""
         v = self.expr(e)
-        if isinstance(v, Poly):
-            return v
-        if isinstance(v, int) and not isinstance(v, bool):
-            return poly(v)
-        if isinstance(v, Const) and v.dtype == dt.INDEX:
-            return poly(int(v.value))
+        found = _as_index(v)
+        if found is not None:
+            return found
         got = f"a value of type {v.dtype}" if isinstance(v, Expr) else f"the {type(v).__name__} {v}"
         is_integer = isinstance(v, Expr) and dt.is_int(v.dtype) and dt.lanes(v.dtype) == 1
         shown = ast.unparse(e)
@@ -110,10 +112,12 @@ class ExprParser(ScopeParser):
     def typed(self, at: ast.expr, v: Parsed, dtype: str | None = None) -> Expr:
         """`v` as an expression."""
         if isinstance(v, Expr):
-            return v
+            return Cast(dtype, v) if self.source.tvm and isinstance(v, Poly) and _is_narrow(dtype) else v  # type: ignore[arg-type]
         if dtype is None:
             if isinstance(v, bool):
                 return Const(v, "bool")
+            if self.source.tvm:
+                return self.literal(at, v, "float32" if isinstance(v, float) else "int32")
             self.fail(at, f"the number {v} has no dtype here", f"Write T.float32({v}), T.int32({v}), ..., or T.index({v}) for an index.")
         return self.literal(at, v, dtype)
 
@@ -178,7 +182,9 @@ class ExprParser(ScopeParser):
 
     def _name(self, e: ast.Name) -> Parsed:
         v = self.lookup(e)
-        if isinstance(v, Buffer):
+        if isinstance(v, BufferView) and not v.shape:
+            return self.element(e, v, []).load()
+        if isinstance(v, (Buffer, BufferView)):
             self.fail(
                 e, f"`{e.id}` is a buffer; its elements are values", f"Index it: {e.id}[{', '.join(['...'] * len(v.shape)) or '()'}]."
             )
@@ -190,6 +196,8 @@ class ExprParser(ScopeParser):
         """`a op b`."""
         if not isinstance(a, Expr) and not isinstance(b, Expr):
             return self._fold(at, op, a, b)
+        if self.source.tvm:
+            a, b = _of_one_type(a, b), _of_one_type(b, a)
         if isinstance(a, Poly) or isinstance(b, Poly):
             self.spend(at, op, (a, b))
         if op in _BITWISE and any(isinstance(x, float) or (isinstance(x, Expr) and dt.is_float(x.dtype)) for x in (a, b)):
@@ -197,6 +205,8 @@ class ExprParser(ScopeParser):
         # Literals are checked here, where the position is known.
         x = a if isinstance(a, Expr) else self.literal(at, a, self._like(b))  # type: ignore[arg-type]
         y = b if isinstance(b, Expr) else self.literal(at, b, self._like(a))  # type: ignore[arg-type]
+        if (lanes := dt.lanes(x.dtype)) != dt.lanes(y.dtype):
+            self.fail(at, f"the operands have {lanes} and {dt.lanes(y.dtype)} lanes", "Write T.Broadcast(value, lanes) for a scalar.")
         return self.make(at, compare if op in COMPARISONS else binary, op, x, y)
 
     def _like(self, v: Parsed) -> str:
@@ -289,31 +299,122 @@ class ExprParser(ScopeParser):
         c, x, y = self.condition(test), self.expr(a), self.expr(b)
         if not isinstance(x, Expr) and not isinstance(y, Expr):
             x = self.typed(a, x)
+        if self.source.tvm:
+            x, y = _of_one_type(x, y), _of_one_type(y, x)
         return self.make(at, select, c, self._other(a, x, y), self._other(b, y, x))
 
     def _other(self, at: ast.expr, v: Parsed, like: Parsed) -> Expr:
         return v if isinstance(v, Expr) else self.literal(at, v, self._like(like))
 
-    def buffer(self, e: ast.expr, use: str) -> Buffer:
-        """The buffer named by `e`; `use` is a participle for messages."""
+    def buffer(self, e: ast.expr, use: str) -> Buffer | BufferView:
+        """The buffer or view named by `e`; `use` is a participle for messages."""
         if not isinstance(e, ast.Name):
             self.fail(e, f"only a buffer can be {use}, by its name")
         b = self.lookup(e, "buffer")
-        if not isinstance(b, Buffer):
+        if not isinstance(b, (Buffer, BufferView)):
             self.fail(e, f"`{shorten(e.id)}` is not a buffer and cannot be {use}")
         return b
 
-    def subscript(self, e: ast.Subscript) -> list[Poly]:
-        """The indices between the brackets."""
-        return [self.index(x) for x in (e.slice.elts if isinstance(e.slice, ast.Tuple) else [e.slice])]
+    def subscript(self, e: ast.Subscript, b: Buffer | BufferView) -> Element:
+        """The element, or the vector, of a buffer or a view that `b[...]` names."""
+        found: list[Parsed] = []
+        lanes, stride = 1, None
+        items = e.slice.elts if isinstance(e.slice, ast.Tuple) else [e.slice]
+        for n, x in enumerate(items):
+            if self.source.tvm and isinstance(x, ast.Slice) and n == len(items) - 1:
+                first, lanes, stride = self._slice(x)
+                found.append(first)
+            elif self.source.tvm:
+                v = self.expr(x)
+                is_data = isinstance(v, Expr) and dt.is_int(v.dtype) and dt.lanes(v.dtype) == 1 and _as_index(v) is None
+                found.append(v if is_data else self.index(x))
+            else:
+                found.append(self.index(x))
+        return self.element(e, b, found, lanes, stride)
+
+    def _slice(self, x: ast.Slice) -> tuple[Poly, int, Poly]:
+        """First index, lanes and stride of `first:end:stride`, TVM's notation for a vector."""
+        if x.lower is None or x.upper is None:
+            self.fail(x, "a vector of a buffer has a first and a last index", "Write A[i:i + 4].")
+        first, stride = self.index(x.lower), 1 if x.step is None else self.integer(x.step, "the stride of a vector")
+        count = (self.index(x.upper) - first).const
+        if count is None or count < 1 or -(-count // stride) > MAX_LANES:
+            self.fail(x, f"a vector of a buffer has a constant number of lanes, at most {MAX_LANES}", "Write A[i:i + 4].")
+        return first, -(-count // stride), poly(stride)
+
+    def element(self, e: ast.expr, b: Buffer | BufferView, indices: list[Parsed], lanes: int = 1, stride: Poly | None = None) -> Element:
+        """The element of a buffer or a view at some indices; those that are data are bound to variables."""
+        if len(indices) != len(b.shape):
+            self.fail(
+                e, f"buffer {held(b).name} has {len(b.shape)} dimensions and was indexed with {len(indices)}", "Write an index for each."
+            )
+        buffer = held(b)
+        if isinstance(b, BufferView):
+            indices = [self.visible(x) if isinstance(x, Poly) else x for x in b.place(indices, partial(self.combine, e))]
+        bound: list[tuple[IndirectVar, Poly, Expr]] = []
+        out: list[Poly] = []
+        for v, extent in zip(indices, buffer.shape, strict=True):
+            index = _as_index(v)
+            if index is None:
+                bound.append((IndirectVar("at"), extent, cast(dt.INDEX, v)))  # type: ignore[arg-type]
+                index = poly(bound[-1][0])
+            out.append(index)
+        return Element(buffer, tuple(out), lanes, stride, tuple(bound))
+
+    def visible(self, p: Poly) -> Poly:
+        """An index of a view, which may use variables around the current block; implemented in parser_block.py."""
+        raise NotImplementedError
 
     def _load(self, e: ast.Subscript) -> Parsed:
-        b = self.buffer(e.value, "read")
-        return self.make(e, load, b, *self.subscript(e))
+        return self.subscript(e, self.buffer(e.value, "read")).load()
 
     def call(self, e: ast.Call) -> Parsed:
         """Parse a call; implemented in parser_calls.py."""
         raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """An element of a buffer, or a vector of `lanes` elements.
+
+    Attributes:
+        bound: the variables of indices that are data, with their extents and values.
+    """
+
+    buffer: Buffer
+    indices: tuple[Poly, ...]
+    lanes: int
+    stride: Poly | None
+    bound: tuple[tuple[IndirectVar, Poly, Expr], ...]
+
+    def load(self) -> Expr:
+        """The value."""
+        out: Expr = BufferLoad(self.buffer, self.indices, self.lanes, self.stride)
+        for var, extent, value in reversed(self.bound):
+            out = IndirectIndex(var, extent, value, out)
+        return out
+
+
+def _as_index(v: Parsed) -> Poly | None:
+    """A value that is index arithmetic; None for data."""
+    if isinstance(v, Poly):
+        return v
+    if isinstance(v, int) and not isinstance(v, bool):
+        return poly(v)
+    return poly(int(v.value)) if isinstance(v, Const) and v.dtype == dt.INDEX else None
+
+
+def _is_narrow(dtype: str | None) -> bool:
+    return dtype is not None and dt.is_int(dtype) and dtype != dt.INDEX
+
+
+def _of_one_type(v: Parsed, other: Parsed) -> Parsed:
+    """An index in the integer type of the other operand, and a literal that the other operand, an index, takes in."""
+    if not isinstance(v, Expr) or not isinstance(other, Expr):
+        return v
+    if isinstance(v, Poly) and type(other) is not Const and _is_narrow(other.dtype) and dt.lanes(other.dtype) == 1:
+        return Cast(other.dtype, v)
+    return poly(int(v.value)) if isinstance(other, Poly) and isinstance(v, Const) and _is_narrow(v.dtype) else v
 
 
 _EXPR: Mapping[type, Callable[[ExprParser, Any], Parsed]] = {

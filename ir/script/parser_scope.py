@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, NoReturn, TypeVar
 
 from tunesmith.ir.buffer import Buffer
-from tunesmith.ir.poly import Poly
+from tunesmith.ir.expr import Expr
+from tunesmith.ir.script.buffer_view import BufferView
 from tunesmith.ir.script.diagnostics import Source, SourceError, shorten
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import ScriptError
@@ -18,6 +19,10 @@ R = TypeVar("R")
 
 MAX_DEPTH = 120
 """Maximum nesting of expressions, statements and loops."""
+
+
+TVM_REMEDY = "docs/from-tvm.md has what scripts of TVM may contain, and what to write instead."
+"""The remedy of errors that have no other, in scripts of TVM."""
 
 
 class Budget:
@@ -33,7 +38,7 @@ class ScopeParser:
     """Parser state: the names in scope.
 
     Attributes:
-        scope: index variables (as polynomials: a shifted loop is `i + 4`) and buffers by name.
+        scope: index variables (as polynomials: a shifted loop is `i + 4`), let-bound values, buffers and views by name.
         hidden: names bound outside the current block, which it must not use, with the name of the block.
     """
 
@@ -41,7 +46,7 @@ class ScopeParser:
         self.source = source
         self.budget = budget
         self.alias = alias
-        self.scope: dict[str, Poly | Buffer] = {}
+        self.scope: dict[str, Expr | Buffer | BufferView] = {}
         self.hidden: dict[str, str] = {}
         self._constants = constants
         self._depth = 0
@@ -49,8 +54,11 @@ class ScopeParser:
     # ---- errors ----------------------------------------------------------------------------------------------------
 
     def fail(self, at: ast.AST, what: str, hint: str = "") -> NoReturn:
-        """Raise the ScriptError `what` at the position of `at`."""
-        raise self.source.error(at, what, hint)
+        """Raise the ScriptError `what` at the position of `at`; `hint` is the remedy."""
+        raise self.source.error(at, what, hint or self._remedy())
+
+    def _remedy(self) -> str:
+        return TVM_REMEDY if self.source.tvm else ""
 
     def make(self, at: ast.AST, f: Callable[..., R], *args: Any) -> R:
         """`f(*args)`; errors of IR constructors are raised at the position of `at`."""
@@ -59,7 +67,7 @@ class ScopeParser:
         except SourceError:
             raise
         except ScriptError as e:
-            raise self.source.error(at, str(e)) from None
+            raise self.source.error(at, str(e), self._remedy()) from None
 
     def enter(self, at: ast.AST, levels: int = 1) -> None:
         """Enter `levels` nesting levels; the caller must `leave` as many."""
@@ -73,7 +81,7 @@ class ScopeParser:
 
     # ---- names -----------------------------------------------------------------------------------------------------
 
-    def lookup(self, e: ast.Name, kind: str = "name") -> Poly | Buffer | int | float | str:
+    def lookup(self, e: ast.Name, kind: str = "name") -> Expr | Buffer | BufferView | int | float | str:
         """The value of a name."""
         name = e.id
         if name in self.hidden:

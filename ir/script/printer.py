@@ -15,7 +15,7 @@ from tunesmith.ir.poly import Param, Poly, Var
 from tunesmith.ir.script.diagnostics import CLOSE, OPEN, underlined
 from tunesmith.ir.script.naming import MAX_NAME, free_names, identifier
 from tunesmith.ir.script.printer_expr import ExprPrinter
-from tunesmith.ir.stmt import TENSORIZED, Allocate, Annotations, BindIndex, Block, BufferStore, Evaluate, For, If, Iter, Seq, Stmt
+from tunesmith.ir.stmt import TENSORIZED, Allocate, Annotations, BindIndex, Block, BufferStore, Evaluate, For, If, Iter, Seq, Stmt, While
 from tunesmith.support.errors import ScriptError
 
 if TYPE_CHECKING:
@@ -283,6 +283,10 @@ class Printer(ExprPrinter):
             self._line(depth, "else:")
             self._body(s.orelse, depth + 1)
 
+    def _while(self, s: While, depth: int, last: bool) -> None:
+        self._line(depth, f"while {self.value(s.cond)}:", s)
+        self._body(s.body, depth + 1)
+
     def _allocate(self, s: Allocate, depth: int, last: bool) -> None:
         call = f"T.allocate({self._buffer(s.buffer)})"
         name = self.names.bind(s.buffer)
@@ -309,6 +313,7 @@ _STMT: dict[type, Callable[[Printer, Any, int, bool], None]] = {
     Block: Printer._block,
     BufferStore: Printer._store,
     If: Printer._if,
+    While: Printer._while,
     Seq: Printer._seq,
     Allocate: Printer._allocate,
     Evaluate: Printer._evaluate,

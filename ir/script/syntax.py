@@ -223,7 +223,6 @@ _ELSEWHERE = {
     "match_buffer": _PARAMETER,
     "decl_buffer": "write T.alloc_buffer",
     "Select": "write T.select",
-    "let": "write the expression where it is used",
     **REFUSED,
 }
 """Names of TVMScript that are not supported, and their replacements."""

@@ -59,6 +59,11 @@ OPTIONS: Mapping[str, Callable[[ExprParser, ast.expr, Buffer], None]] = {
 }
 
 
+def is_data_alignment(e: ast.expr) -> bool:
+    """Whether `align=` is TVM's alignment of the data, a number; here it is a list of alignments of dimensions."""
+    return isinstance(e, ast.Constant) and type(e.value) is int
+
+
 def without_options(call: ast.Call) -> tuple[ast.Call, dict[str, ast.expr]]:
     """The declaration without the options of TVM, and these; None is their default."""
     options = {k.arg: k.value for k in call.keywords if k.arg in OPTIONS}

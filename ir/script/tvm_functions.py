@@ -12,6 +12,7 @@ import numpy as np
 from tunesmith.ir.expr import Const, Expr, Not, cast
 from tunesmith.ir.expression_size import check_size
 from tunesmith.ir.poly import Op, Poly
+from tunesmith.ir.script.diagnostics import shorten
 from tunesmith.ir.script.parser_expr import ExprParser, Parsed
 from tunesmith.support import dtype as dt
 from tunesmith.support.registry import FUNCTION, Registry
@@ -63,10 +64,47 @@ REFUSED: Mapping[str, str] = {
     "exp10": f"{_VALUE}: T.pow(T.float32(10.0), x)",
     "log10": f"{_VALUE}: T.log(x) * 0.4342944819032518",
     **dict.fromkeys(("clz", "popcount"), _BITS),
-    **dict.fromkeys(("call_extern", "call_packed", "call_intrin", "call_llvm_pure_intrin", "call_llvm_intrin"), _LIBRARY),
-    "Let": "write the expression where it is used",
+    **dict.fromkeys(("call_packed", "call_cpacked", "call_packed_lowered", "call_intrin", "Call"), _LIBRARY),
+    **dict.fromkeys(("Shuffle", "vectorlow", "vectorhigh", "vectorcombine"), "write the elements one by one"),
+    "tvm_thread_allreduce": "it is a reduction of threads after lowering: print the program before LowerThreadAllreduce, with a bound loop",
+    "Assert": "calls check their arguments already: delete it",
 }
 """Names of TVM that have no equivalent, with the reason and the replacement."""
+_LOWERED = (
+    "tvm_",
+    "ptx_",
+    "mma_",
+    "simdgroup_",
+    "cuda_",
+    "call_",
+    "mem_",
+    "async_",
+    "tma_",
+    "start_profile",
+    "end_profile",
+    "dma_",
+    "anylist_",
+)
+"""How names of instructions of TVM's lowered programs begin."""
+
+_C_NAMES = (
+    "exp exp2 log log2 tanh erf sin cos sqrt floor ceil trunc copysign fma pow fmod acos acosh asin asinh atan atanh cosh sinh tan atan2 "
+    "hypot expm1 log1p rint nearbyint fabs"
+).split()
+EXTERNAL: Mapping[str, str] = {f"{name}{suffix}": RENAMED.get(name, name) for name in _C_NAMES for suffix in ("", "f")}
+"""Functions of the C library that a call of an external function means -> the function of `T`."""
+
+
+def refusal(name: str) -> str | None:
+    """The reason why a name of TVM has no equivalent, with the replacement; None for other names."""
+    if name not in REFUSED and name.startswith(_LOWERED):
+        return "it belongs to TVM's lowered programs: print the program before it is lowered"
+    return REFUSED.get(name)
+
+
+def is_refused(name: str) -> bool:
+    """Whether a call of the name, as a statement, is one that the parser of calls explains."""
+    return refusal(name) is not None or name in ("call_extern", "call_pure_extern")
 
 
 def _operands(p: ExprParser, e: ast.Call) -> tuple[Parsed, Parsed]:
@@ -174,6 +212,44 @@ def _formula(name: str, p: ExprParser, e: ast.Call) -> Parsed:
     return made
 
 
+def _extern(p: ExprParser, e: ast.Call) -> Parsed:
+    """`T.call_extern(dtype, name, ...)` of a function of the C library."""
+    if len(e.args) < 2 or e.keywords:
+        p.fail(e, f"{ast.unparse(e.func)} takes a dtype, a name and arguments")
+    dtype, name = p.dtype(e.args[0]), p.text(e.args[1], "the name of an external function")
+    known = EXTERNAL.get(name.removeprefix("llvm."))
+    if known is None:
+        have = ", ".join(sorted(_C_NAMES))
+        what = f"the external function {shorten(name)!r} has no meaning in a program"
+        p.fail(e.args[1], what, f"Known are {have}. A graph function calls those of other libraries (docs/extending.md).")
+    inner = ast.copy_location(ast.Call(ast.copy_location(ast.Attribute(e.func.value, known, ast.Load()), e), e.args[2:], []), e)  # type: ignore[attr-defined]
+    out = p.typed(e, p.expr(inner), dtype)
+    if out.dtype != dtype:
+        p.fail(e, f"{ast.unparse(e.func)} of {dtype}, but {name} of these arguments is {out.dtype}", "Cast the arguments.")
+    return out
+
+
+def _let(p: ExprParser, e: ast.Call) -> Parsed:
+    """Parse `T.Let(body, where={x: value})`: the values are written where they are used, because nothing is stored between."""
+    a = p.arguments(e, ("body", "where"), 2)
+    where = a["where"]
+    if not isinstance(where, ast.Dict) or not where.keys:
+        p.fail(where, "T.Let binds names by a dict", "Write T.Let(body, where={x: value}).")
+    names: list[str] = []
+    for k, v in zip(where.keys, where.values, strict=True):
+        if not isinstance(k, ast.Name) or k.id in p.scope or k.id in p.hidden:
+            p.fail(k or where, "T.Let binds names that are not in use", "Choose another name.")
+        value = p.expr(v)
+        p.scope[k.id] = value if isinstance(value, Expr) else p.typed(v, value)
+        names.append(k.id)
+    out = p.expr(a["body"])
+    for name in names:
+        del p.scope[name]
+    if isinstance(out, Expr):
+        p.make(e, check_size, out, "the body of T.Let with its values")
+    return out
+
+
 def _negation(p: ExprParser, e: ast.Call) -> Parsed:
     return Not(p.condition(p.arguments(e, ("a",), 1)["a"]))
 
@@ -193,5 +269,7 @@ FUNCTIONS: Mapping[str, Callable[[Any, ast.Call], Parsed]] = {
     "And": partial(_junction, ast.And),
     "Or": partial(_junction, ast.Or),
     "Not": _negation,
+    "Let": _let,
+    **dict.fromkeys(("call_extern", "call_pure_extern", "call_llvm_pure_intrin", "call_llvm_intrin"), _extern),
 }
 """Parsers by TVM's name."""

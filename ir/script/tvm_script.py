@@ -38,11 +38,24 @@ def translated(tree: ast.Module) -> ast.Module:
     parameter `a: T.handle` with `A = T.match_buffer(a, ...)` becomes `A: T.Buffer(...)`, sizes `n = T.int32()` become the last parameters,
     the name of a size in a shape becomes the size, and a block "root" becomes its body.
     """
-    out: ast.Module = _Translator().visit(tree)
+    sizes = {t.id: s for s in tree.body if is_size(s) for t in s.targets if isinstance(t, ast.Name)}  # type: ignore[attr-defined]
+    tree.body = [s for s in tree.body if not is_size(s)]
+    out: ast.Module = _Translator(sizes).visit(tree)
     return ast.fix_missing_locations(out)
 
 
+def is_size(s: ast.stmt) -> bool:
+    """Whether the statement is `n = TypeVar("n")`, a size of several functions."""
+    f = s.value.func if isinstance(s, ast.Assign) and isinstance(s.value, ast.Call) else None
+    return isinstance(f, ast.Name) and f.id == "TypeVar"
+
+
 class _Translator(ast.NodeTransformer):
+    """Translates the functions of a text; `sizes` are the declarations of sizes at its top, by name."""
+
+    def __init__(self, sizes: dict[str, ast.stmt]) -> None:
+        self.sizes = sizes
+
     def visit_ClassDef(self, node: ast.ClassDef) -> Any:
         node.decorator_list = [_renamed_module(d) for d in node.decorator_list]
         node.body = [s for s in node.body if not (isinstance(s, ast.Expr) and _word(s.value, "I") in _MODULE_STATEMENTS)]
@@ -53,6 +66,7 @@ class _Translator(ast.NodeTransformer):
         node.body = _unrooted(node.body)
         _bind_handles(node)
         _pass_sizes(node)
+        _pass_sizes_of_text(node, self.sizes)
         out: Any = self.generic_visit(node)
         out.body = out.body or [ast.copy_location(ast.Pass(), node)]
         return out
@@ -110,8 +124,13 @@ def _unrooted(body: Sequence[ast.stmt]) -> list[ast.stmt]:
         call = s.items[0].context_expr if isinstance(s, ast.With) and len(s.items) == 1 else None
         named = call.args[0] if isinstance(call, ast.Call) and len(call.args) == 1 else None
         is_root = _word(call) in ("block", "sblock") and isinstance(named, ast.Constant) and named.value == "root"
-        out += s.body if is_root and isinstance(s, ast.With) else [s]
+        out += [x for x in s.body if not _is_root_attribute(x)] if is_root and isinstance(s, ast.With) else [s]
     return out
+
+
+def _is_root_attribute(s: ast.stmt) -> bool:
+    """Whether the statement annotates the root block: hints for postprocessors of MetaSchedule."""
+    return isinstance(s, ast.Expr) and _word(s.value) in ("block_attr", "sblock_attr")
 
 
 def _bind_handles(d: ast.FunctionDef) -> None:
@@ -135,16 +154,32 @@ def _bind_handles(d: ast.FunctionDef) -> None:
 
 def _pass_sizes(d: ast.FunctionDef) -> None:
     """Make the sizes `n = T.int32()` the last parameters."""
+    lets = [n for n in ast.walk(d) if isinstance(n, ast.Call) and _word(n) == "Let"]
+    keys = [k for n in lets for w in n.keywords if isinstance(w.value, ast.Dict) for k in w.value.keys]
+    bound = {k.id for k in keys if isinstance(k, ast.Name)}
     rest: list[ast.stmt] = []
     for s in d.body:
         target = s.targets[0] if isinstance(s, ast.Assign) else None
         is_size = isinstance(s, ast.Assign) and _word(s.value) in ("int32", "int64") and not s.value.args  # type: ignore[attr-defined]
+        if isinstance(target, ast.Name) and target.id in bound:
+            continue  # a name of T.Let
         if is_size and isinstance(target, ast.Name):
-            kind = ast.copy_location(ast.Attribute(ast.Name("T", ast.Load()), "int64", ast.Load()), s)
-            d.args.args.append(ast.copy_location(ast.arg(target.id, kind), s))
+            d.args.args.append(ast.copy_location(ast.arg(target.id, ast.copy_location(_int64(), s)), s))
         else:
             rest.append(s)
     d.body = rest
+
+
+def _pass_sizes_of_text(d: ast.FunctionDef, sizes: dict[str, ast.stmt]) -> None:
+    """Make the sizes of the text that the function uses its last parameters."""
+    used = {n.id for n in ast.walk(d) if isinstance(n, ast.Name)} - {a.arg for a in d.args.args}
+    for name, s in sizes.items():
+        if name in used:
+            d.args.args.append(ast.copy_location(ast.arg(name, ast.copy_location(_int64(), s)), s))
+
+
+def _int64() -> ast.expr:
+    return ast.Attribute(ast.Name("T", ast.Load()), "int64", ast.Load())
 
 
 def _other_attributes(call: ast.expr) -> ast.Dict | None:

@@ -31,7 +31,7 @@ from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.indirect_index import IndirectIndex
 from tunesmith.ir.intrinsics import INTRINSICS, PREFETCHES
 from tunesmith.ir.poly import ZERO, Poly, Var, less_than, poly
-from tunesmith.ir.stmt import Allocate, BindIndex, Block, BufferStore, Evaluate, For, If, Seq, Stmt, seq, store
+from tunesmith.ir.stmt import Allocate, BindIndex, Block, BufferStore, Evaluate, For, If, Seq, Stmt, While, seq, store
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import substitute
 from tunesmith.lower.pass_infra import function_pass
@@ -94,6 +94,10 @@ class _Checker:
         if type(s) is If:
             then, orelse = self.stmt(s.then), None if s.orelse is None else self.stmt(s.orelse)
             return seq([*self.of(s.cond, set()), self.unless_failed(If(s.cond, then or seq([]), orelse))])
+        if type(s) is While:
+            check = self.of(s.cond, set())
+            runs = Select(self.clean, s.cond, Const(False, "bool"))
+            return seq([*check, While(runs, seq([self.stmt(s.body), *check]))])
         if type(s) is Allocate:
             body = self.stmt(s.body)
             return None if body is None else Allocate(s.buffer, body)

@@ -17,7 +17,7 @@ from typing import Any
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Poly
-from tunesmith.ir.stmt import Allocate, BindIndex, Block, BufferStore, For, If, Seq, Stmt, seq
+from tunesmith.ir.stmt import Allocate, BindIndex, Block, BufferStore, For, If, Seq, Stmt, While, seq
 from tunesmith.ir.target.target import Target
 from tunesmith.lower.pass_infra import function_pass
 
@@ -74,7 +74,7 @@ def _without(n: Stmt, dead: frozenset[Buffer]) -> Stmt | None:
     if isinstance(n, Block):
         body, init = _without(n.body, dead), None if n.init is None else _without(n.init, dead)
         return None if body is None and init is None else n.with_(init=init, body=body or seq([]))
-    if isinstance(n, (For, Allocate, BindIndex)):
+    if isinstance(n, (For, While, Allocate, BindIndex)):
         body = _without(n.body, dead)
         return None if body is None else n.with_(body=body)
     return n

@@ -15,7 +15,7 @@ from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.gpu import is_virtual_axis
 from tunesmith.ir.poly import Poly, Var, poly
-from tunesmith.ir.stmt import Allocate, BufferStore, For, If, Seq, Stmt, seq
+from tunesmith.ir.stmt import Allocate, BufferStore, For, If, Seq, Stmt, While, seq
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import substitute, transform, walk, with_body
 from tunesmith.lower.pass_infra import function_pass
@@ -86,7 +86,7 @@ class _VirtualThreadLoop:
         def go(n: Any, under: bool) -> bool:
             if type(n) is BufferStore:
                 return n.buffer is b and (under or _depends_on(n, varying))
-            if type(n) is If:
+            if type(n) is If or type(n) is While:
                 under = under or _depends_on(n.cond, varying)
             if type(n) is For:
                 under = under or not n.extent.vars.isdisjoint(varying)

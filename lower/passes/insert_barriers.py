@@ -19,7 +19,7 @@ from tunesmith.ir.expr import Call, Expr, IsNegative
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.gpu import BLOCK_AXES, COMMON_SCOPES, THREAD_AXES
 from tunesmith.ir.poly import Op, Poly, Var
-from tunesmith.ir.stmt import Allocate, BufferStore, Evaluate, For, If, Seq, Stmt, barrier, seq
+from tunesmith.ir.stmt import Allocate, BufferStore, Evaluate, For, If, Seq, Stmt, While, barrier, seq
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import walk, walk_objects
 from tunesmith.lower.kernels import map_kernels
@@ -155,6 +155,10 @@ class _Barriers:
             # No barrier fits between a condition and its branches: some threads enter a branch while others still read.
             self._check(not self._conflict(condition_accesses, heads, at.loops, None), n)
             return Part(made, (*condition_accesses, *heads), tails if has_barrier else (*condition_accesses, *tails), has_barrier)
+        if type(n) is While:
+            found = tuple(self._accesses(n, at))
+            self._check(not self._conflict(found, found, at.loops, None), n)  # no barrier fits into it: threads leave it at different times
+            return Part(n, found, found, False)
         if type(n) is Allocate:
             inside = self.part(n.body, at, uniform)
             return Part(_with_body(n, inside.stmt), inside.head, inside.tail, inside.has_barrier)

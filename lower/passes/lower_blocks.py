@@ -24,7 +24,7 @@ def lower_blocks(func: PrimFunc, target: Target) -> PrimFunc:
         body = _prefetched(b, substitute(recurse(b.body), values), func)
         if b.init is not None:
             first = tuple([less_than(e, 1) for it, e in zip(b.iters, b.bindings, strict=True) if it.kind == "R"])
-            init = substitute(b.init, values)
+            init = substitute(recurse(b.init), values)
             body = seq([If(conjunction(first), init) if first else init, body])
         return guarded(tuple([less_than(e, 0) for e in b.predicate]), body)
 

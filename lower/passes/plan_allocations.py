@@ -20,7 +20,7 @@ from tunesmith.ir.buffer import TILE_SCOPE, Buffer, BufferLoad
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.gpu import BLOCK_AXES, SHARED_SCOPES, is_block_axis
 from tunesmith.ir.poly import ZERO, Op, Poly, Var, minimum, poly
-from tunesmith.ir.stmt import Allocate, BufferStore, For, Seq, Stmt, seq
+from tunesmith.ir.stmt import Allocate, BufferStore, For, Seq, Stmt, While, seq
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import transform, walk
 from tunesmith.lower.loop_carried import carries_values
@@ -183,9 +183,12 @@ def _is_thread(f: For) -> bool:
 
 
 def _path(n: Stmt, b: Buffer, s: Simplifier) -> list[Stmt]:
-    """The statements from `n` to the innermost one with all uses of the buffer; adds the ranges of their loops to `s`."""
+    """The statements from `n` to the innermost one with all uses of the buffer; adds the ranges of their loops to `s`.
+
+    The path ends at a While, whose iterations may pass values to each other.
+    """
     path = [n]
-    while type(n) is not BufferStore:
+    while type(n) is not BufferStore and type(n) is not While:
         kids = _children(n)
         using = [k for k in kids if isinstance(k, Stmt) and _uses(k, b)]
         if len(using) != 1 or any(not isinstance(k, Stmt) and _uses(k, b) for k in kids):

@@ -13,7 +13,7 @@ from tunesmith.ir.expr import IsNegative
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.gpu import BLOCK_AXES, COMMON_SCOPES, THREAD_AXES
 from tunesmith.ir.poly import Poly, Var, poly
-from tunesmith.ir.stmt import Allocate, BufferStore, For, If, Seq, Stmt
+from tunesmith.ir.stmt import Allocate, BufferStore, For, If, Seq, Stmt, While
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import substitute, walk
 from tunesmith.lower.kernels import map_kernels
@@ -97,9 +97,14 @@ def _per_thread(
         for tag in missing:
             out = If(IsNegative(threads[tag] - 1), out)
         return out
-    if type(n) is If:
+    if type(n) is While and missing and any(type(x) is BufferStore and x.buffer.scope in COMMON_SCOPES for x in walk(n.body)):
+        raise BuildError(
+            f"{name}: a while loop stores to memory that threads share, outside of the loops of {missing[0]}: only one thread may run it. "
+            f"Bind the loops of its block to {missing[0]}"
+        )
+    if type(n) is If or type(n) is While:
         branch_vars = branch_vars | _used(n.cond)
-    if isinstance(n, (For, If, Seq, Allocate)):
+    if isinstance(n, (For, If, While, Seq, Allocate)):
         return n.map_children(lambda k: _per_thread(name, k, threads, extents, around, branch_vars) if isinstance(k, Stmt) else k)
     return n
 

@@ -8,7 +8,7 @@ from types import ModuleType
 
 from tunesmith.display.failures import examples_of
 from tunesmith.display.report import Report, TaskReport
-from tunesmith.driver.log_tools import stats
+from tunesmith.driver.logs.log_tools import stats
 from tunesmith.driver.show import show_log
 from tunesmith.measure.records.record import ErrorInfo, Record
 

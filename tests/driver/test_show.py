@@ -12,7 +12,7 @@ from rich.console import Group
 
 from tunesmith import te
 from tunesmith.display.tables import as_text, code, microseconds, plain_table, printable, rate, sparkline
-from tunesmith.driver.log_tools import stats
+from tunesmith.driver.logs.log_tools import stats
 from tunesmith.driver.show import show_log, show_workload
 from tunesmith.driver.workloads import find_subject
 from tunesmith.measure.records.log import RecordLog

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 import tunesmith
 from tunesmith.cli.main import main
 from tunesmith.display.progress import ProgressView
-from tunesmith.driver.log_tools import verify
+from tunesmith.driver.logs.log_tools import verify
 from tunesmith.driver.tune_options import grouped
 from tunesmith.driver.workloads import find_subject
 from tunesmith.ir.target.target import Target

@@ -31,7 +31,7 @@ from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.intrinsics import PREFETCHES
 from tunesmith.ir.poly import ONE, ZERO, Param, Poly, maximum, poly
 from tunesmith.ir.specialize import sizes_of
-from tunesmith.ir.stmt import Allocate, BindIndex, BufferStore, Evaluate, For, If, Seq, Stmt
+from tunesmith.ir.stmt import Allocate, BindIndex, BufferStore, Evaluate, For, If, Seq, Stmt, While
 from tunesmith.ir.visit import substitute as substitute_statement
 from tunesmith.ir.visit import walk, walk_objects
 from tunesmith.lower.code_size import EMITTED
@@ -184,6 +184,8 @@ class _Function(StorePrinter):
             self._for(n)
         elif isinstance(n, If):
             self._if(n)
+        elif isinstance(n, While):
+            self._while(n)
         elif isinstance(n, Allocate):
             self._allocate(n)
         elif isinstance(n, Evaluate):
@@ -280,6 +282,13 @@ class _Function(StorePrinter):
             self.lines.pop()
             with self.scope("} else"):
                 self.statement(n.orelse)
+
+    def _while(self, n: While) -> None:
+        self.begin()
+        with self.scope("for (;;)"):
+            self.begin(n.cond)
+            self.line(f"if (!({self.value(n.cond)})) break;")
+            self.statement(n.body)
 
     def _for(self, n: For) -> None:
         self.begin()

@@ -30,7 +30,7 @@ from tunesmith.ir.expr import Call
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.intrinsics import PREFETCHES
 from tunesmith.ir.poly import ZERO, Param, Poly, Var, maximum, poly, substitute
-from tunesmith.ir.stmt import Allocate, BindIndex, BufferStore, Evaluate, For, If, Seq, Stmt
+from tunesmith.ir.stmt import Allocate, BindIndex, BufferStore, Evaluate, For, If, Seq, Stmt, While
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import substitute as substitute_statement
 from tunesmith.ir.visit import walk
@@ -188,6 +188,8 @@ class _Function(StoreEmitter):
             self._for(n)
         elif isinstance(n, If):
             self._if(n)
+        elif isinstance(n, While):
+            self._while(n)
         elif isinstance(n, Allocate):
             self._allocate(n)
         elif isinstance(n, Evaluate):
@@ -277,6 +279,19 @@ class _Function(StoreEmitter):
                 self.leave()
                 self.do(f"br label %{end}")
         self.start(end)
+
+    def _while(self, n: While) -> None:
+        head, body, done = self.label("while"), self.label("body"), self.label("done")
+        self.do(f"br label %{head}")
+        self.start(head)
+        self.enter()
+        c = self.value(n.cond)
+        self.do(f"br i1 {c}, label %{body}, label %{done}")
+        self.start(body)
+        self.statement(n.body)
+        self.do(f"br label %{head}")
+        self.leave()
+        self.start(done)
 
     def _for(self, n: For) -> None:
         if self.outlines and is_parallel(n):

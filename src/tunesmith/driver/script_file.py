@@ -9,6 +9,7 @@ from typing import Any
 from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.script.parser import parse
+from tunesmith.ir.script.tvm_script import is_size
 from tunesmith.support.errors import UserError
 from tunesmith.support.nearest_name import did_you_mean
 
@@ -24,7 +25,7 @@ def is_script(text: str) -> bool:
     body = _statements(text)
     definitions = [n for n in body if isinstance(n, (ast.FunctionDef, ast.ClassDef))]
     rest = [n for n in body if not isinstance(n, (ast.FunctionDef, ast.ClassDef))]
-    return bool(definitions) and all(_is_decorated(n) for n in definitions) and all(_is_tvm_import(n) for n in rest)
+    return bool(definitions) and all(_is_decorated(n) for n in definitions) and all(_is_tvm_import(n) or is_size(n) for n in rest)
 
 
 def load_script(spec: str) -> PrimFunc | IRModule | None:
@@ -73,12 +74,18 @@ def parse_module(text: str, file: str) -> IRModule:
 
 def _functions(text: str) -> list[str]:
     """The texts of the functions if there is nothing else in the text but imports, each on its lines; [] otherwise."""
-    body = [n for n in _statements(text) if not isinstance(n, (ast.Import, ast.ImportFrom))]
+    statements = _statements(text)
+    sizes = [n.lineno - 1 for n in statements if is_size(n)]
+    body = [n for n in statements if not isinstance(n, (ast.Import, ast.ImportFrom)) and not is_size(n)]
     if not all(isinstance(node, ast.FunctionDef) for node in body):
         return []
     lines = text.splitlines()
     starts = [min([node.lineno, *[d.lineno for d in node.decorator_list]]) - 1 for node in body if isinstance(node, ast.FunctionDef)]
-    return ["\n" * start + "\n".join(lines[start:end]) for start, end in zip(starts, [*starts[1:], len(lines)], strict=True)]
+    ends = [*starts[1:], len(lines)]
+    return [
+        "\n".join([x if n in sizes or n >= start else "" for n, x in enumerate(lines[:end])])
+        for start, end in zip(starts, ends, strict=True)
+    ]
 
 
 def _statements(text: str) -> list[ast.stmt]:

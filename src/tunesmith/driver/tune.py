@@ -136,7 +136,7 @@ def tune(
             for note in notes:
                 view.note(note)
             shown.append(view.show)
-        builder, runner = _builder_and_runner(workers, target, stack)
+        builder, runner = builder_and_runner(workers, target, stack)
         measurer = stack.enter_context(Measurer(target, builder, runner, policy, journal))
         settings = _settings(b, s, trials, used, leaders, type(allocator).__name__, workers, sizes, precision)
         names = [task.name for task in named]
@@ -446,7 +446,7 @@ def _loaded(journal: RecordLog) -> Database:
     return database
 
 
-def _builder_and_runner(workers: int | str | None, target: Target, stack: contextlib.ExitStack) -> tuple[Builder, Runner]:
+def builder_and_runner(workers: int | str | None, target: Target, stack: contextlib.ExitStack) -> tuple[Builder, Runner]:
     """Create the builder and the runner; the stack closes them."""
     if isinstance(workers, str):
         return _ray_builder_and_runner(workers, target, stack)

@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tunesmith.cli.main import main
-from tunesmith.driver import log_tools
-from tunesmith.driver.log_tools import stats, verify
+from tunesmith.driver.logs import log_tools
+from tunesmith.driver.logs.log_tools import stats, verify
 from tunesmith.measure.records.log import RecordLog
 from tunesmith.measure.records.record import ErrorInfo, WorkloadLine
 from tunesmith.measure.records.run_manifest import manifest_path, write_manifest

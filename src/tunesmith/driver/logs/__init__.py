@@ -1,0 +1,1 @@
+"""Audit, count, prune and merge logs, and import the records of another tuner."""
