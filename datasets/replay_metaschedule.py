@@ -7,6 +7,7 @@ instructions become numbers of the schedule.  Readers of foreign logs are here; 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -326,13 +327,16 @@ class _Replay:
     # ---- unrolling
 
     def unroll(self) -> None:
-        """Unroll inner loops whose bodies have at most the number of steps that annotations allow, as TVM's pass UnrollLoop."""
+        """Unroll inner loops whose bodies have at most the number of steps that annotations allow, as TVM's pass UnrollLoop.
+
+        The annotations are hints: loops that are gone, or too long for `unroll`, stay as they are.
+        """
         for loop, most in self.steps:
-            at = self.s.loop(loop)
             chosen: list[For] = []
-            _unrollable(at, most, chosen)
-            for f in chosen:
-                if f is not at:
+            with suppress(ScheduleError):
+                _unrollable(self.s.loop(loop), most, chosen)
+            for f in [f for f in chosen if f.var is not loop.var]:
+                with suppress(ScheduleError):
                     block = next(b for b in self.s.blocks() if any(x.var is f.var for x in self.s.loops_of(b.name)))
                     handles = self.s.get_loops(self.s.get_block(block.name))
                     self.s.unroll(next(h for h in handles if h.var is f.var))

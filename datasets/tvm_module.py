@@ -130,8 +130,8 @@ class _Printer:
 
     def name(self, at: Any) -> str:
         """The name of the variable or buffer at a position, unique in the function."""
+        kind, data = self.node(at)
         if at not in self.names:
-            kind, data = self.node(at)
             if kind not in ("Var", "Buffer", "SizeVar"):
                 raise RecordError(f"a variable is needed in the graph of a module, got {kind!r:.40}")
             base = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in self.text(self.field(data, "name"))) or "v"
@@ -258,7 +258,10 @@ class _Printer:
             return
         self.line(depth, f'with T.sblock("{name}"):')
         depth += 1
-        for iteration, value in zip(iters, self.items(self.field(data, "iter_values")), strict=True):
+        values = self.items(self.field(data, "iter_values"))
+        if len(values) != len(iters):
+            raise RecordError(f"the block {name:.40} has {len(iters)} axes and {len(values)} bindings")
+        for iteration, value in zip(iters, values, strict=True):
             _, x = self.node(iteration)
             _, span = self.node(self.field(x, "dom"))
             low, extent = self.value(self.field(span, "min")), self.value(self.field(span, "extent"))

@@ -34,7 +34,8 @@ def test_the_wheel_contains_exactly_the_python_files_of_the_tree(wheel: Path) ->
         f"tunesmith/{link.name}/{path.relative_to(link.resolve()).as_posix()}" for link in linked for path in link.resolve().rglob("*.py")
     }
     assert len(expected) > 500 and {name for name in _names(wheel) if name.endswith(".py")} == expected
-    assert {"tunesmith/py.typed", "tunesmith/experiments/study/report.html.j2", "tunesmith/testing/amx_emulator.c"} <= _names(wheel)
+    sources = {"tunesmith/testing/amx_emulator.c", "tunesmith/testing/emulated_machine.c"}
+    assert {"tunesmith/py.typed", "tunesmith/experiments/study/report.html.j2", *sources} <= _names(wheel)
 
 
 def test_only_tunesmith_is_installed_in_site_packages(wheel: Path) -> None:

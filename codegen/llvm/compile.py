@@ -52,7 +52,8 @@ def _check_half(text: str, options: LlvmOptions) -> None:
         )
 
 
-_HALF = re.compile(r"\bhalf\b")
+_HALF = re.compile(r"^[^;\n]*\bhalf\b", re.MULTILINE)
+"""The type in a line, but for its comment."""
 
 
 def _optimised(text: str, options: LlvmOptions) -> tuple[Any, Any]:

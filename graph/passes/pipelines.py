@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
 
 from tunesmith.codegen.backends.backend import backend_of
 from tunesmith.graph.offload.external_codegen import Codegen, find_codegen
@@ -25,6 +26,7 @@ from tunesmith.graph.passes.simplify_inference import simplify_inference
 from tunesmith.graph.passes.sink_dequantize import sink_dequantize
 from tunesmith.graph.passes.to_mixed_precision import to_mixed_precision
 from tunesmith.ir.function import IRModule
+from tunesmith.ir.target.target import Target
 from tunesmith.lower.pass_infra import ModulePass, Pipeline, module_pass
 from tunesmith.lower.pass_options import name_of
 
@@ -36,7 +38,12 @@ def fold_layouts(mod: IRModule) -> IRModule:
 
 def _on_hosts(run: Callable[[IRModule], IRModule]) -> ModulePass:
     """A pass for functions whose schedules exist for CPUs only; it leaves the models of devices unchanged."""
-    return ModulePass(name_of(run), lambda mod, target: mod if backend_of(target).device else run(mod), level=2)
+
+    @wraps(run)
+    def on_hosts(mod: IRModule, target: Target) -> IRModule:
+        return mod if backend_of(target).device else run(mod)
+
+    return ModulePass(name_of(run), on_hosts, level=2)
 
 
 GRAPH = Pipeline(

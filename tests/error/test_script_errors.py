@@ -46,7 +46,7 @@ CASES: list[tuple[str, str, str, str]] = [
     ("A[m, 0] = 0", "unknown name `m`", "m", "Known here: n, A, K, M."),
     ("for vi in range(4):\n    A[vj, 0] = 0", "unknown name `vj`", "vj", "Did you mean `vi`?"),
     ("for i in range(4):\n    A[i, 0] = 0\nA[i, 0] = 0", "unknown name `i`", "i", "Known here"),
-    ("A[0] = 0", "buffer A has 2 dimensions and was stored to with 1 indices", "A[0]", ""),
+    ("A[0] = 0", "buffer A has 2 dimensions and was indexed with 1", "A[0]", ""),
     ("A[0, 0] = A[0]", "buffer A has 2 dimensions and was indexed with 1", "A[0]", ""),
     ("A[0, 0] += A[0, 0, 0]", "buffer A has 2 dimensions and was indexed with 3", "A[0, 0, 0]", ""),
     (
@@ -118,7 +118,6 @@ CASES: list[tuple[str, str, str, str]] = [
     # loops
     ("for i, j in T.grid(4):\n    A[i, j] = 0", "2 loop variables for 1 extents", "i, j", ""),
     ("for i in T.grid():\n    A[i, 0] = 0", "T.grid takes extents only", "T.grid()", ""),
-    ("for i in range(0, 8, 2):\n    A[i, 0] = 0", "a loop takes (stop) or (start, stop); steps are always 1", "range(0, 8, 2)", ""),
     ("for i in range(4, 2):\n    A[i, 0] = 0", "this loop has the negative extent -2", "range(4, 2)", ""),
     ("for i in K:\n    A[i, 0] = 0", "this is not a loop range", "K", "Loops run over range(n), T.grid, T.serial"),
     ("for i in T.looped(4):\n    A[i, 0] = 0", "this is not a loop range", "T.looped(4)", ""),
@@ -225,13 +224,12 @@ CASES: list[tuple[str, str, str, str]] = [
         "",
     ),
     # statements
-    ("while n < 3:\n    A[0, 0] = 0", "unsupported statement in a script: while", "while n < 3:", "Statements are for, with, if"),
     ("return A", "unsupported statement in a script: return", "return A", ""),
     ("import os", "unsupported statement in a script: import", "import os", ""),
     ("def g(): pass", "unsupported statement in a script: a function inside a function", "def g(): pass", ""),
     ("pass", "unsupported statement in a script: pass", "pass", ""),
     ("assert n < 3", "unsupported statement in a script: assert", "assert n < 3", ""),
-    ("x: int = 3", "unsupported statement in a script: an assignment with a type", "x: int = 3", ""),
+    ("x: int = 3", "`int` is no type of a variable", "int", ""),
     ("A[0, 0]", "an expression has no effect as a statement", "A[0, 0]", "Store it to a buffer."),
     ("T.exp(A[0, 0])", "T.exp is not a statement of the script", "T.exp(A[0, 0])", "T.evaluate(x)"),
     ("A[0, 0] = [x for x in A]", "unsupported in a script: list comprehension", "[x for x in A]", ""),

@@ -210,9 +210,14 @@ def test_tasks_that_cannot_be_measured_are_rejected(add_task: MeasureTask) -> No
         measurer().measure(add_task, [(7, [4])])
     with pytest.raises(UserError, match="the reference returned 0 outputs"):
         measurer().measure(replace(add_task, reference=lambda _: []), [(0, [4])])
-    opencl = Measurer(Target('{"kind": "c"}'), InProcessBuilder(), InProcessRunner(), QUICK)
-    with pytest.raises(RunError, match="add\\(60\\) has no reference, and its unscheduled function cannot be compiled.*not c"):
-        opencl.measure(replace(add_task, reference=None), [(0, [4])])
+
+    class Refusing(InProcessBuilder):
+        def build(self, requests: Sequence[BuildRequest]) -> list[BuildResult]:
+            return [BuildResult(None, ErrorInfo("build_error", "no compiler"), 0.0) for _ in requests]
+
+    refusing = Measurer(TARGET, Refusing(), InProcessRunner(), QUICK)
+    with pytest.raises(RunError, match="add\\(60\\) has no reference, and its unscheduled function cannot be compiled.*no compiler"):
+        refusing.measure(replace(add_task, reference=None), [(0, [4])])
 
 
 def test_compare_records_its_timing_policy(add_task: MeasureTask, tmp_path: Path) -> None:

@@ -131,8 +131,8 @@ class BackendConformance:
         for w, scheduled in example_functions(backend, target):
             func, before = scheduled, script(scheduled)
             for p, stage in zip(pipeline.passes, pipeline.stages, strict=True):
-                func = Pipeline(p)(func, target)
                 try:
+                    func = Pipeline(p)(func, target)
                     check_stage(func, stage, p.name)
                     verify(func)
                 except TunesmithError as error:

@@ -299,7 +299,7 @@ REJECTED = {
     "nothing returned": (of("return ()"), "at least one result"),
     "return in the middle": (of("return x", "return x"), "unsupported in a graph function: return"),
     "loop": (of("for i in x:", "    pass", "return x"), "a loop is over the number of iterations and the initial values"),
-    "while": (of("while x:", "    pass", "return x"), "unsupported in a graph function: while"),
+    "while": (of("while x:", "    pass", "return x"), "unsupported in a graph function: While"),
     "two targets": (of("y = z = G.probe_relu(x)", "return y"), "several `=`"),
     "subscript": (of("y[0] = G.probe_relu(x)", "return y"), "expected a name"),
     "expression": (of("G.probe_relu(x)", "return x"), "only G.assume"),
