@@ -226,7 +226,7 @@ class BoundProgram:
         return [s.step.function for s in self._steps]
 
     def _in_order(self) -> Iterator[tuple[int, Callable[[], object]]]:
-        """The steps of a run in order: each is run before the next is asked for."""
+        """The steps of a run in order; the caller runs each before it takes the next, which may depend on its result."""
         at = 0
         while at >= 0:
             yield from zip(self._segments[at].steps, self._calls[at], strict=True)

@@ -1,4 +1,4 @@
-"""The C compiler of a machine: how it is found, what it is told about the processor, what is said when it fails."""
+"""Test the C compiler: its discovery, its flags for a target, and its errors."""
 
 from __future__ import annotations
 
