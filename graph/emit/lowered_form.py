@@ -2,9 +2,9 @@
 
 A function is in lowered form if its bindings call functions of the module, create views (an operator with `view=True`), transfer tensors
 between devices, branch, or loop.
-A loop becomes the steps of all its iterations, which call the same functions.  Calls of graph functions are inlined, and each value is
-assigned its storage.  Views alias their operand.  A result of the function or of a branch is computed directly in its storage if a call
-computes it, and copied otherwise.
+A loop becomes the steps of all its iterations, which call the same functions; a `while` loop becomes one step.  Calls of graph functions
+are inlined, and each value is assigned its storage.  Views alias their operand.  A result of the function or of a branch, and a value that
+a `while` loop carries, is computed directly in its storage if a call computes it, and copied otherwise.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tunesmith.graph.ir.function import GraphFunc
-from tunesmith.graph.ir.node import Binding, CallFunction, If, Loop, Operand, Region, TensorType, Value
+from tunesmith.graph.ir.node import Binding, CallFunction, If, Loop, Operand, ReadSize, Region, TensorType, Value, While
 from tunesmith.graph.ir.node import Call as OperatorCall
 from tunesmith.graph.ir.operator import GRAPH_OPERATORS
 from tunesmith.graph.passes.place_functions import HOST, device_of
@@ -52,7 +52,33 @@ class BranchStep:
     results: tuple[Value, ...]
 
 
-Step = CallStep | CopyStep | BranchStep
+@dataclass(frozen=True, eq=False, slots=True)
+class WhileStep:
+    """Steps that are repeated as long as a condition holds.
+
+    Attributes:
+        decide: steps that compute the condition, in each iteration.
+        condition: a bool[] of the host; the loop ends if it does not hold.
+        body: steps that write the next `results`.
+        results: the storage of the carried values, which is written before the loop.
+    """
+
+    decide: tuple[Step, ...]
+    condition: Operand
+    body: tuple[Step, ...]
+    results: tuple[Value, ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class SizeStep:
+    """The reading of a size from an int64[] of the host."""
+
+    value: Operand
+    size: Var
+    results: tuple[Value, ...] = ()
+
+
+Step = CallStep | CopyStep | BranchStep | WhileStep | SizeStep
 
 
 @dataclass(eq=False, slots=True)
@@ -112,7 +138,16 @@ def used(step: Step) -> list[Operand]:
         return [*step.args, *step.results]
     if isinstance(step, CopyStep):
         return [step.source, step.target]
-    return [step.condition, *step.results, *[o for s in (*step.then, *step.otherwise) for o in used(s)]]
+    if isinstance(step, SizeStep):
+        return [step.value]
+    return [step.condition, *step.results, *[o for s in inner_steps(step) for o in used(s)]]
+
+
+def inner_steps(step: Step) -> tuple[Step, ...]:
+    """The steps inside a branch or a loop."""
+    if isinstance(step, BranchStep):
+        return (*step.then, *step.otherwise)
+    return (*step.decide, *step.body) if isinstance(step, WhileStep) else ()
 
 
 Env = Mapping[Value, Operand]
@@ -142,7 +177,7 @@ class _Lowering:
 
         `calls` are the enclosing functions, the innermost last.
         """
-        known = dict(env)
+        known, sizes = dict(env), dict(sizes)
         steps: list[Step] = []
         for b in region.bindings:
             args = [_bound(a, known) for a in b.operation.args]
@@ -155,6 +190,12 @@ class _Lowering:
                 steps.append(self._branch(b.operation, args[0], results, known, sizes, calls))
             elif isinstance(b.operation, Loop):
                 steps += self._loop(b.operation, args, results, known, sizes, calls)
+            elif isinstance(b.operation, While):
+                steps += self._while(b.operation, args, results, known, sizes, calls)
+            elif isinstance(b.operation, ReadSize):
+                size = Var(b.operation.size.name)  # a new one, because a body may be inlined several times
+                sizes[b.operation.size] = poly(size)
+                steps.append(SizeStep(args[0], size))
             elif b.operation.operator == "transfer":
                 steps += self._transfer(args[0], results[0], b.operation.attr("device"))
             else:
@@ -220,6 +261,40 @@ class _Lowering:
             carried = made[:count]
         self._form.aliases.update(zip(results, carried, strict=False))
         return steps
+
+    def _while(
+        self, loop: While, initial: Sequence[Operand], results: tuple[Value, ...], known: Env, sizes: Sizes, calls: tuple[str, ...]
+    ) -> list[Step]:
+        """Copies of the initial values to the storage of the carried ones, and the loop."""
+        for v, o in zip(results, initial, strict=True):
+            self._place(v, self._form.device_of(o))
+        env = {**known, **dict(zip(loop.params, results, strict=True))}
+        decide, (condition,) = self.region(loop.condition, env, sizes, calls)
+        body, following = self.region(loop.body, env, sizes, calls)
+        body = self._carry(body, following, results)
+        return [*[CopyStep(o, v) for o, v in zip(initial, results, strict=True)], WhileStep(tuple(decide), condition, tuple(body), results)]
+
+    def _carry(self, steps: Sequence[Step], following: Sequence[Operand], carried: Sequence[Value]) -> list[Step]:
+        """The steps of an iteration, which store the next carried values: a call does so itself if no later step reads the old ones."""
+        owners = [self._form.storage_of(o) for o in following]
+        last_use = {self._form.storage_of(o): k for k, s in enumerate(steps) for o in used(s)}
+        made = {v: k for k, s in enumerate(steps) if not isinstance(s, CopyStep) for v in s.results if v not in self._form.aliases}
+        before: list[Step] = []
+        after: list[Step] = []
+        for o, owner, target in zip(following, owners, carried, strict=True):
+            if owner is target:
+                continue
+            at = made.pop(owner, None) if isinstance(owner, Value) else None
+            if at is not None and target not in owners and last_use.get(target, -1) < at:
+                self._form.aliases[owner] = target  # type: ignore[index]  # a made owner is a Value
+            elif owner in carried:  # the copies after the steps may overwrite it
+                kept = Value(target.name, target.type)
+                self._place(kept, self._form.device_of(o))
+                before.append(CopyStep(o, kept))
+                after.append(CopyStep(kept, target))
+            else:
+                after.append(CopyStep(o, target))
+        return [*steps, *before, *after]
 
     def _view(self, b: Binding, call: OperatorCall, args: Sequence[Operand], results: Sequence[Value]) -> None:
         if not GRAPH_OPERATORS.get(call.operator).view:

@@ -9,7 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tunesmith.graph.emit.lowered_form import BranchStep, CallStep, CopyStep, LoweredForm, Step, lowered_form, used
+from tunesmith.graph.emit.lowered_form import (
+    BranchStep,
+    CallStep,
+    CopyStep,
+    LoweredForm,
+    SizeStep,
+    Step,
+    WhileStep,
+    inner_steps,
+    lowered_form,
+    used,
+)
 from tunesmith.graph.emit.program_constants import ConstantTable, unique_names
 from tunesmith.graph.ir.node import Constant, Operand, TensorType, Value
 from tunesmith.graph.passes.place_functions import HOST
@@ -69,9 +80,17 @@ def _atom(a: Atom, names: Mapping[Var, str]) -> Any:
 
 
 def _size_names(form: LoweredForm) -> dict[Var, str]:
-    """The names of the sizes, in the order in which they are extents of parameters."""
-    found = dict.fromkeys([v for p in form.params for e in p.type.shape if (v := e.as_var()) is not None])
+    """The names of the sizes, in the order in which they are extents of parameters, and then in which they are read."""
+    found = dict.fromkeys([*_entry_sizes(form), *_read_sizes(form.steps)])
     return dict(zip(found, unique_names([v.name for v in found]), strict=True))
+
+
+def _entry_sizes(form: LoweredForm) -> list[Var]:
+    return [v for p in form.params for e in p.type.shape if (v := e.as_var()) is not None]
+
+
+def _read_sizes(steps: Sequence[Step]) -> list[Var]:
+    return [v for s in steps for v in ([s.size] if isinstance(s, SizeStep) else _read_sizes(inner_steps(s)))]
 
 
 class _Emitter:
@@ -81,14 +100,17 @@ class _Emitter:
         self._constants = ConstantTable()
         self._registers: dict[object, int] = {}
         """Register of each owner of storage, of each (owner, shape) of a view, and of each constant."""
+        self._count = 0
 
     def program(self) -> tuple[dict[str, Any], NamedArrays]:
         form = self._form
         self._entry()
         for i, v in enumerate(form.params):
             self._code.append(["input", self._new(v), i])
-        for i, v in enumerate(form.outputs):
-            self._code.append(["output", self._placed(v, form.device_of(v)), i])
+        known = set(_entry_sizes(form))
+        for v in form.outputs:
+            if all(e.vars <= known for e in v.type.shape):
+                self._output(v)
         self._steps(form.steps)
         self._code.append(["ret"])
         data: dict[str, Any] = {"version": VERSION, "code": self._code}
@@ -115,8 +137,11 @@ class _Emitter:
             if data is not True:
                 self._code.append(["require", data])
 
-    def _steps(self, steps: Sequence[Step]) -> None:
-        """Emit steps, with allocation and release of the memory that they write."""
+    def _output(self, v: Value) -> None:
+        self._code.append(["output", self._placed(v, self._form.device_of(v)), self._form.outputs.index(v)])
+
+    def _steps(self, steps: Sequence[Step], kept: Operand | None = None) -> None:
+        """Emit steps, with allocation and release of the memory that they write, other than that of `kept`."""
         last: dict[Operand, int] = {}
         for k, s in enumerate(steps):
             for o in used(s):
@@ -124,7 +149,7 @@ class _Emitter:
         live: list[Value] = []
         for k, s in enumerate(steps):
             results = (s.target,) if isinstance(s, CopyStep) else s.results
-            live += [v for v in map(self._form.storage_of, results) if self._allocate(v) and isinstance(v, Value)]
+            live += [v for v in map(self._form.storage_of, results) if self._allocate(v) and isinstance(v, Value) and v is not kept]
             self._step(s)
             self._code += [["free", self._registers[v]] for v in live if last[v] == k]
             live = [v for v in live if last[v] > k]
@@ -132,6 +157,9 @@ class _Emitter:
     def _allocate(self, owner: Operand) -> bool:
         """Allocate memory for an owner of storage, unless it is allocated already; returns whether it was allocated now."""
         if owner in self._registers or isinstance(owner, Constant):
+            return False
+        if owner in self._form.outputs and isinstance(owner, Value):
+            self._output(owner)
             return False
         shape = self._shape(owner.type)
         self._code.append(["alloc", self._placed(owner, self._form.device_of(owner)), owner.type.dtype, shape])
@@ -143,21 +171,41 @@ class _Emitter:
             self._code.append(["call", s.function, operands, results, [self._index(e) for e in s.sizes]])
         elif isinstance(s, BranchStep):
             self._branch(s)
+        elif isinstance(s, WhileStep):
+            self._while(s)
+        elif isinstance(s, SizeStep):
+            self._code.append(["read", self._names[s.size], self._register(s.value)])
         else:
             self._code.append(["copy", self._register(s.target), self._register(s.source)])
 
     def _branch(self, s: BranchStep) -> None:
         jump: list[Any] = ["if", self._register(s.condition), 0]
         self._code.append(jump)
-        self._steps(s.then)
+        self._inside(s.then)
         if s.otherwise:
             end: list[Any] = ["goto", 0]
             self._code.append(end)
             jump[2] = len(self._code)
-            self._steps(s.otherwise)
+            self._inside(s.otherwise)
             end[1] = len(self._code)
         else:
             jump[2] = len(self._code)
+
+    def _while(self, s: WhileStep) -> None:
+        start, outside = len(self._code), dict(self._registers)
+        self._steps(s.decide, kept=self._form.storage_of(s.condition))
+        jump: list[Any] = ["if", self._register(s.condition), 0]
+        self._code.append(jump)
+        self._inside(s.body)
+        self._code.append(["again", start])
+        jump[2] = len(self._code)
+        self._registers = outside
+
+    def _inside(self, steps: Sequence[Step]) -> None:
+        """Emit steps that may not run: registers that they define are not used after them."""
+        outside = dict(self._registers)
+        self._steps(steps)
+        self._registers = outside
 
     def _register(self, operand: Operand) -> int:
         """The register of an operand; those of constants, views, and parameters on a device are created at their first use."""
@@ -188,7 +236,8 @@ class _Emitter:
         return r
 
     def _new(self, key: object) -> int:
-        self._registers[key] = len(self._registers)
+        self._registers[key] = self._count
+        self._count += 1
         return self._registers[key]
 
     def _index(self, e: Poly) -> Any:

@@ -15,7 +15,21 @@ from typing import Any
 import numpy as np
 
 from tunesmith.graph.ir.function import GraphFunc
-from tunesmith.graph.ir.node import Binding, Call, CallFunction, Constant, If, Loop, Operand, Operation, Region, TensorType, Value
+from tunesmith.graph.ir.node import (
+    Binding,
+    Call,
+    CallFunction,
+    Constant,
+    If,
+    Loop,
+    Operand,
+    Operation,
+    ReadSize,
+    Region,
+    TensorType,
+    Value,
+    While,
+)
 from tunesmith.graph.ir.operator import GRAPH_OPERATORS
 from tunesmith.ir.expr import Expr
 from tunesmith.ir.poly import Index, Poly, Var, poly
@@ -118,6 +132,46 @@ class RegionBuilder:
             raise ScriptError(f"loop: the carried values are {types}, but the region computes {made} for the next iteration")
         op = Loop(counter, trips, tuple(initial), params, Region(tuple(builder.bindings), (*following, *rows)))
         return self.bind(op, op.types, name)
+
+    def while_loop(
+        self, initial: Sequence[Operand], condition: Callable[..., Operand], body: Callable[..., Sequence[Operand]], name: str = "loop"
+    ) -> tuple[Value, ...]:
+        """Append a loop that runs as long as a condition holds; the results are the carried values for which it does not.
+
+        Args:
+            initial: carried values before the first iteration.
+            condition: receives a builder and the carried values; returns a bool[].
+            body: receives a builder and the carried values; returns the next carried values.
+            name: name of the results.
+        Raises:
+            ScriptError: nothing is carried, the condition is not bool[], or the carried values change their number or types.
+        """
+        if not initial:
+            raise ScriptError("while_loop: there must be a carried value, or the condition never changes")
+        params = tuple([Value(getattr(o, "name", name), o.type) for o in initial])
+        decided, following = _region(lambda b: condition(b, *params)), _region(lambda b: body(b, *params))
+        if [r.type for r in decided.results] != [TensorType((), "bool")]:
+            raise ScriptError(f"while_loop: the condition must be bool[], got {', '.join([repr(r.type) for r in decided.results])}")
+        types, made = [p.type for p in params], [r.type for r in following.results]
+        if types != made:
+            raise ScriptError(f"while_loop: the carried values are {types}, but the region computes {made} for the next iteration")
+        op = While(tuple(initial), params, decided, following)
+        return self.bind(op, op.types, name)
+
+    def read_size(self, value: Operand, name: str = "n") -> Var:
+        """Read a size from a tensor: extents and attributes of what follows in the region may use it.
+
+        Args:
+            value: int64[], at least 0 when the program runs.
+            name: name of the size.
+        Raises:
+            ScriptError: the value has another type.
+        """
+        if value.type != TensorType((), "int64"):
+            raise ScriptError(f"read_size: a size is read from int64[], got {value.type}")
+        size = Var(name)
+        self.bind(ReadSize(value, size), (), name)
+        return size
 
     def bind(self, operation: Operation, types: Iterable[TensorType], name: str = "v") -> tuple[Value, ...]:
         """Append an operation with these result types, without checks; for passes."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
-from tunesmith.graph.ir.node import PRIMITIVE, Call, Loop, Operand, Region, Value, all_bindings, expressions
+from tunesmith.graph.ir.node import PRIMITIVE, Call, Operand, Region, Value, all_bindings, defined_sizes, expressions
 from tunesmith.graph.ir.script_printer import script_of
 from tunesmith.ir.expr import Expr
 from tunesmith.ir.poly import Var
@@ -63,12 +63,12 @@ class GraphFunc:
 
     @property
     def sizes(self) -> tuple[Var, ...]:
-        """The variables in parameter shapes, then those only in attributes, in order of first use; without those that number iterations."""
+        """The variables in parameter shapes, then those only in attributes, in order of first use; without those that the body defines."""
         found = [e for p in self.params for e in p.type.shape]
-        counters = {b.operation.index for b in all_bindings(self.body) if isinstance(b.operation, Loop)}
+        inner = defined_sizes(self.body)
         for b in all_bindings(self.body):
             found += [] if not isinstance(b.operation, Call) else [e for _, value in b.operation.attrs for e in expressions(value)]
-        return tuple(dict.fromkeys(v for e in found for v in sorted(e.vars, key=lambda v: v.key) if v not in counters))
+        return tuple(dict.fromkeys(v for e in found for v in sorted(e.vars, key=lambda v: v.key) if v not in inner))
 
     @property
     def bound_sizes(self) -> tuple[Var, ...]:

@@ -5,7 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tunesmith.graph.ir.node import Attribute, Binding, Call, CallFunction, If, Loop, Operand, Operation, Region, TensorType, Value
+from tunesmith.graph.ir.node import (
+    Attribute,
+    Binding,
+    Call,
+    CallFunction,
+    If,
+    Loop,
+    Operand,
+    Operation,
+    ReadSize,
+    Region,
+    TensorType,
+    Value,
+    While,
+)
 from tunesmith.ir.poly import Poly, Var, poly, substitute
 
 
@@ -45,12 +59,21 @@ class Instance:
         if isinstance(op, If):
             return If(args[0], self.region(op.then), self.region(op.otherwise))
         if isinstance(op, Loop):
-            index = Var(op.index.name)
-            self._sizes[op.index] = poly(index)
+            index = self._size(op.index)
             return replace(op, index=index, initial=args, params=tuple([self.value(p) for p in op.params]), body=self.region(op.body))
+        if isinstance(op, While):
+            return While(args, tuple([self.value(p) for p in op.params]), self.region(op.condition), self.region(op.body))
+        if isinstance(op, ReadSize):
+            return ReadSize(args[0], self._size(op.size))
         if isinstance(op, CallFunction):
             return CallFunction(op.function, args, tuple([substitute(s, self._sizes) for s in op.sizes]))
         return Call(op.operator, args, tuple([(key, self._attribute(value)) for key, value in op.attrs]))
+
+    def _size(self, v: Var) -> Var:
+        """A new size for one that an operation defines."""
+        made = Var(v.name)
+        self._sizes[v] = poly(made)
+        return made
 
     def _attribute(self, value: Attribute) -> Attribute:
         if isinstance(value, tuple):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tunesmith.graph.ir.function import GraphFunc
-from tunesmith.graph.ir.node import Binding, Call, CallFunction, Constant, If, Loop, Operand, Region, TensorType, Value
+from tunesmith.graph.ir.node import Binding, Call, CallFunction, Constant, If, Loop, Operand, ReadSize, Region, TensorType, Value, While
 from tunesmith.graph.ir.operator import GRAPH_OPERATORS
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.expr import Expr
@@ -138,6 +138,10 @@ class _Frame:
                 made: Sequence[np.ndarray] = self.region(op.then if self.array(op.condition)[()] else op.otherwise)
             elif isinstance(op, Loop):
                 made = self.loop(op)
+            elif isinstance(op, While):
+                made = self.while_loop(op)
+            elif isinstance(op, ReadSize):
+                made = self.read_size(op)
             else:
                 args = [self.array(a) for a in op.args]
                 made = self.operator(op, args, b.results) if isinstance(op, Call) else self.function(op, args)
@@ -156,6 +160,21 @@ class _Frame:
             rows.append(made[len(op.params) :])
         self.sizes = outside
         return [*carried, *[np.stack(column) for column in zip(*rows, strict=True)]]
+
+    def while_loop(self, op: While) -> list[np.ndarray]:
+        carried = [self.array(o) for o in op.initial]
+        while True:
+            self.env.update(zip(op.params, carried, strict=True))
+            if not self.region(op.condition)[0][()]:
+                return carried
+            carried = self.region(op.body)
+
+    def read_size(self, op: ReadSize) -> tuple[()]:
+        found = int(self.array(op.value)[()])
+        if found < 0:
+            raise RunError(f"the size {op.size} is read from a tensor, which must be at least 0, and is {found}")
+        self.sizes = {**self.sizes, op.size: found}
+        return ()
 
     def operator(self, op: Call, args: list[np.ndarray], results: tuple[Value, ...]) -> Sequence[np.ndarray]:
         with np.errstate(all="ignore"):

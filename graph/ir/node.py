@@ -2,13 +2,13 @@
 
 A binding computes one or several tensors by an operation: a call of an operator of `graph.operators`, a call of a function of the
 module, an `if` with two regions, or a loop over a region.  There are no tuples of tensors: an operation has several results instead (as in
-MLIR; Relax nests tuples).  Extents are index expressions.
+MLIR; Relax nests tuples).  Extents are index expressions of sizes, which are extents of parameters or are read from tensors.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -209,7 +209,54 @@ class Loop:
         return (*made[: len(self.params)], *rows)
 
 
-Operation = Call | CallFunction | If | Loop
+@dataclass(frozen=True, eq=False, slots=True)
+class While:
+    """Evaluate a region as long as a condition holds, with values that are carried from one iteration to the next (`scf.while` of MLIR).
+
+    Both regions compute with the carried values; the results are those for which the condition does not hold, perhaps the initial ones.
+
+    Attributes:
+        initial: the carried values before the first iteration.
+        params: the carried values in the regions.
+        condition: its result, a bool[], says whether there is another iteration.
+        body: its results are the next carried values.
+    """
+
+    initial: tuple[Operand, ...]
+    params: tuple[Value, ...]
+    condition: Region
+    body: Region
+
+    @property
+    def args(self) -> tuple[Operand, ...]:
+        """The initial values; `used` also yields the operands of the regions."""
+        return self.initial
+
+    @property
+    def types(self) -> tuple[TensorType, ...]:
+        """The types of the results."""
+        return tuple([p.type for p in self.params])
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ReadSize:
+    """Read a size from a tensor, so that shapes depend on data (an unbacked integer of torch.export).  The binding has no results.
+
+    Attributes:
+        value: int64[], at least 0.
+        size: the size, which the bindings after this one may use.
+    """
+
+    value: Operand
+    size: Var
+
+    @property
+    def args(self) -> tuple[Operand, ...]:
+        """The tensor."""
+        return (self.value,)
+
+
+Operation = Call | CallFunction | If | Loop | While | ReadSize
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -236,23 +283,44 @@ def expressions(value: Attribute) -> list[Poly]:
 
 
 def regions(operation: Operation) -> tuple[Region, ...]:
-    """The regions of an operation: two of an `If`, one of a `Loop`, else none."""
+    """The regions of an operation: two of an `If` or a `While`, one of a `Loop`, else none."""
     if isinstance(operation, If):
         return operation.then, operation.otherwise
+    if isinstance(operation, While):
+        return operation.condition, operation.body
     return (operation.body,) if isinstance(operation, Loop) else ()
 
 
+def params_of(operation: Operation) -> tuple[Value, ...]:
+    """The values that an operation binds in its regions: those that a loop carries."""
+    return operation.params if isinstance(operation, (Loop, While)) else ()
+
+
+def size_of(operation: Operation) -> Var | None:
+    """The size that an operation defines: the number of an iteration of a `Loop`, or the size that a `ReadSize` reads."""
+    return operation.index if isinstance(operation, Loop) else operation.size if isinstance(operation, ReadSize) else None
+
+
+def rebuilt(operation: Operation, args: Sequence[Operand], inner: Sequence[Region] = ()) -> Operation:
+    """The operation with other operands and regions, in the order of `args` and `regions`."""
+    operands = tuple(args)
+    if isinstance(operation, If):
+        return If(operands[0], *inner)
+    if isinstance(operation, Loop):
+        return replace(operation, initial=operands, body=inner[0])
+    if isinstance(operation, While):
+        return replace(operation, initial=operands, condition=inner[0], body=inner[1])
+    if isinstance(operation, ReadSize):
+        return ReadSize(operands[0], operation.size)
+    return replace(operation, args=operands)
+
+
 def with_branches(b: Binding, rewrite: Callable[[Region], Region]) -> Binding:
-    """The binding with the regions of its `if` or loop rewritten; `b` itself if they are unchanged, or if it has none."""
-    op = b.operation
-    if isinstance(op, Loop):
-        body = rewrite(op.body)
-        return b if body is op.body else Binding(b.results, replace(op, body=body))
-    if not isinstance(op, If):
-        return b
-    then, otherwise = rewrite(op.then), rewrite(op.otherwise)
-    same = then is op.then and otherwise is op.otherwise
-    return b if same else Binding(b.results, If(op.condition, then, otherwise))
+    """The binding with the regions of its operation rewritten; `b` itself if they are unchanged, or if it has none."""
+    old = regions(b.operation)
+    new = [rewrite(region) for region in old]
+    same = all(n is o for n, o in zip(new, old, strict=True))
+    return b if same else Binding(b.results, rebuilt(b.operation, b.operation.args, new))
 
 
 def all_bindings(region: Region) -> Iterator[Binding]:
@@ -268,9 +336,26 @@ def used(operation: Operation) -> Iterator[Operand]:
     yield from operation.args
     for region in regions(operation):
         bound = {v for b in region.bindings for v in b.results}
-        bound.update(operation.params if isinstance(operation, Loop) else ())
+        bound.update(params_of(operation))
         inner = [o for b in region.bindings for o in used(b.operation)]
         yield from [o for o in (*inner, *region.results) if o not in bound]
+
+
+def defined_sizes(body: Region) -> frozenset[Var]:
+    """The sizes that operations of a region define, its inner regions included."""
+    return frozenset([v for b in all_bindings(body) if (v := size_of(b.operation)) is not None])
+
+
+def sizes_in(b: Binding) -> set[Var]:
+    """The sizes that a binding uses: in attributes, in calls and in types of results, its regions included."""
+    op = b.operation
+    found = [e for v in b.results for e in v.type.shape]
+    if isinstance(op, Call):
+        found += expressions(tuple([value for _, value in op.attrs]))
+    elif isinstance(op, CallFunction):
+        found += op.sizes
+    sizes = {v for e in found for v in e.vars}
+    return sizes.union(*[sizes_in(inner) for region in regions(op) for inner in region.bindings])
 
 
 def constants(body: Region) -> tuple[Constant, ...]:

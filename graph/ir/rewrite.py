@@ -14,11 +14,10 @@ The operands of an operation are replaced and its regions rewritten before it is
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from tunesmith.graph.ir.builder import RegionBuilder
 from tunesmith.graph.ir.function import GraphFunc
-from tunesmith.graph.ir.node import Binding, Call, CallFunction, If, Loop, Operand, Operation, Region, TensorType, Value
+from tunesmith.graph.ir.node import Binding, Call, If, Loop, Operand, Operation, Region, TensorType, Value, While, rebuilt, regions
 from tunesmith.graph.ir.verify import infer
 from tunesmith.support.errors import ScriptError
 
@@ -97,9 +96,8 @@ class Rewriter:
             build.bindings.append(kept)
             made = kept.results
         if len(made) != len(b.results):
-            raise ScriptError(
-                f"{type(self).__name__}: cannot replace {len(b.results)} results ({b.results[0].name}, ...) by {len(made)} operands"
-            )
+            names = ", ".join([v.name for v in b.results])
+            raise ScriptError(f"{type(self).__name__}: cannot replace {len(b.results)} results ({names}) by {len(made)} operands")
         for old, new in zip(b.results, made, strict=True):
             if old is not new:
                 self._new[old] = new
@@ -107,21 +105,11 @@ class Rewriter:
 
     def _operation(self, old: Operation) -> Operation:
         """The operation with replaced operands; `old` itself if none changed."""
-        args = self._operands(old.args)
-        if isinstance(old, Loop):
-            self._branches += 1
-            body = self._region(old.body)
-            self._branches -= 1
-            return old if args is old.args and body is old.body else replace(old, initial=args, body=body)
-        if isinstance(old, If):
-            self._branches += 1
-            then, otherwise = self._region(old.then), self._region(old.otherwise)
-            self._branches -= 1
-            same = args is old.args or args[0] is old.condition
-            return old if same and then is old.then and otherwise is old.otherwise else If(args[0], then, otherwise)
-        if args is old.args:
-            return old
-        return Call(old.operator, args, old.attrs) if isinstance(old, Call) else CallFunction(old.function, args, old.sizes)
+        args, inner = self._operands(old.args), regions(old)
+        self._branches += bool(inner)
+        made = [self._region(region) for region in inner]
+        self._branches -= bool(inner)
+        return rebuilt(old, args, made) if _differ(args, old.args) or _differ(made, inner) else old
 
 
 def _with_types(b: Binding, new: Operation) -> Binding:
@@ -134,10 +122,11 @@ def _with_types(b: Binding, new: Operation) -> Binding:
         types, others = [[r.type for r in region.results] for region in (new.then, new.otherwise)]
         if types != others:
             raise ScriptError(f"the result types of the regions of the `if` for {b.results[0].name} differ: {types} and {others}")
-    elif isinstance(new, Loop):
+    elif isinstance(new, (Loop, While)):
         types, carried = new.types, [p.type for p in new.params]
-        if list(types[: len(carried)]) != carried or [o.type for o in new.initial] != carried:
-            raise ScriptError(f"the types of the values that the loop for {b.results[0].name} carries change from {carried} to {types}")
+        following = [r.type for r in new.body.results[: len(carried)]]
+        if following != carried or [o.type for o in new.initial] != carried:
+            raise ScriptError(f"the types of the values that the loop for {b.results[0].name} carries change from {carried} to {following}")
     results = tuple([v if v.type == t else Value(v.name, t) for v, t in zip(b.results, types, strict=True)])
     return Binding(results, new)
 

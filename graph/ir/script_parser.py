@@ -23,13 +23,15 @@ from tunesmith.graph.ir.node import (
     Loop,
     Operand,
     Operation,
+    ReadSize,
     Region,
     TensorType,
     Value,
+    While,
 )
 from tunesmith.graph.ir.operator import GRAPH_OPERATORS
 from tunesmith.graph.ir.script_printer import WORDS
-from tunesmith.graph.ir.verify import BOOL, infer
+from tunesmith.graph.ir.verify import BOOL, SIZE, infer
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.expr import Const, Expr
 from tunesmith.ir.poly import Poly, Var, poly
@@ -228,6 +230,9 @@ class _GraphParser(CallParser):
                 "Statements are `y = G.relu(x)`, `if c:` with `else:`, `for t, h in G.loop(8, x):`, and `return y`.",
             )
         names = self._targets(s.targets[0])
+        size = self.g_call(s.value, "read_size")
+        if size is not None:
+            return (), [self._read_size(s.targets[0], names, size)]
         constant = self.g_call(s.value, "constant")
         if constant is not None:
             if len(names) != 1:
@@ -280,9 +285,15 @@ class _GraphParser(CallParser):
     def _loop(self, s: ast.For) -> tuple[Names, list[Binding]]:
         """`for t, h in G.loop(8, h_0):`, with the carried values after the number of the iteration."""
         self.enter(s)
+        if self.g_call(s.iter, "while_loop") is not None:
+            return self._while_loop(s)
         call = self.g_call(s.iter, "loop")
         if call is None or not call.args or s.orelse:
-            self.fail(s.iter, "a loop is over the number of iterations and the initial values", "Write `for t, h in G.loop(8, h_0):`.")
+            self.fail(
+                s.iter,
+                "a loop is over the number of iterations and the initial values",
+                "Write `for t, h in G.loop(8, h_0):`, or `for h in G.while_loop(h_0):` with `while c:` as its last statement.",
+            )
         trips = self.integer(call.args[0], "the number of iterations", 1)
         initial = tuple([self.operand(x) for x in call.args[1:]])
         stores: tuple[str, ...] = ()
@@ -291,27 +302,67 @@ class _GraphParser(CallParser):
                 self.fail(k.value, "a loop has no other argument by name than `stores`")
             stores = tuple([self.text(x, "the name of a function") for x in self.items(k.value, "the functions")])
         index, *carried = self._targets(s.target)
-        if len(carried) != len(initial):
-            self.fail(s.target, f"the loop names {len(carried)} carried values, and has {len(initial)} initial ones")
         outside, sizes = dict(self.values), dict(self.scope)
         counter = Var(index)
         self.declare(s.target, index, poly(counter))
-        params = tuple([Value(name, o.type) for name, o in zip(carried, initial, strict=True)])
-        for p in params:
-            self.declare(s.target, p.name, p)
+        params = self._carried(s, carried, initial)
         names, body = self._branch(s.body)
-        self.values = outside
-        self.scope.clear()
-        self.scope.update(sizes)
+        self._restore(outside, sizes)
         if [r.type for r in body.results[: len(params)]] != [p.type for p in params]:
             self.fail(s.body[-1], f"the first {len(params)} results of a loop are the next carried values, with the types of the initial")
         op = Loop(counter, trips, initial, params, body, stores)
         self.leave()
         return names, [self._bind(s, names, op, op.types)]
 
+    def _while_loop(self, s: ast.For) -> tuple[Names, list[Binding]]:
+        """`for h in G.while_loop(h_0):`, whose last statement is `while c:`."""
+        call, last = self.g_call(s.iter, "while_loop"), s.body[-1]
+        assert call is not None
+        if call.keywords or s.orelse or not isinstance(last, ast.While) or last.orelse:
+            self.fail(s, "a while_loop computes its condition, and its last statement is `while c:`", "It takes the initial values.")
+        initial = tuple([self.operand(x) for x in call.args])
+        outside, sizes = dict(self.values), dict(self.scope)
+        params = self._carried(s, list(self._targets(s.target)), initial)
+        inside = dict(self.values)
+        bindings = [b for x in s.body[:-1] for b in self.statement(x)[1]]
+        decided = self.operand(last.test)
+        if decided.type != BOOL:
+            self.fail(last.test, f"the condition of a loop must be {BOOL}, got {decided.type}")
+        self._restore(inside, sizes)
+        names, body = self._branch(last.body)
+        self._restore(outside, sizes)
+        if [r.type for r in body.results] != [p.type for p in params]:
+            self.fail(last.body[-1], "the results of a while_loop are the next carried values, with the types of the initial ones")
+        op = While(initial, params, Region(tuple(bindings), (decided,)), body)
+        self.leave()
+        return names, [self._bind(s, names, op, op.types)]
+
+    def _carried(self, s: ast.For, names: Sequence[str], initial: Sequence[Operand]) -> tuple[Value, ...]:
+        """The values that a loop carries, declared."""
+        if len(names) != len(initial):
+            self.fail(s.target, f"the loop names {len(names)} carried values, and has {len(initial)} initial ones")
+        params = tuple([Value(name, o.type) for name, o in zip(names, initial, strict=True)])
+        for p in params:
+            self.declare(s.target, p.name, p)
+        return params
+
+    def _restore(self, values: Mapping[str, Operand], sizes: Mapping[str, Any]) -> None:
+        """Leave a region: only these names are in scope."""
+        self.values = dict(values)
+        self.scope.clear()
+        self.scope.update(sizes)
+
+    def _read_size(self, at: ast.expr, names: Names, call: ast.Call) -> Binding:
+        value = self.operand(self.arguments(call, ("value",), 1)["value"])
+        if value.type != SIZE or len(names) != 1:
+            self.fail(at, f"one size is read from {SIZE}, got {value.type}")
+        size = Var(names[0])
+        self.declare(at, names[0], poly(size))
+        return Binding((), ReadSize(value, size))
+
     def _branch(self, body: list[ast.stmt]) -> tuple[Names, Region]:
         """A branch and the names of its results, from its last statement: an assignment of tensors (`r = t`), or a binding."""
-        outside = dict(self.values)
+        outside, sizes = dict(self.values), dict(self.scope)
         bindings = [b for s in body[:-1] for b in self.statement(s)[1]]
         last = body[-1]
         if isinstance(last, ast.Assign) and len(last.targets) == 1 and isinstance(last.value, (ast.Name, ast.Tuple)):
@@ -322,7 +373,7 @@ class _GraphParser(CallParser):
             names, more = self.statement(last)
             bindings += more
             results = tuple([self.values[n] for n in names])
-        self.values = outside
+        self._restore(outside, sizes)
         return names, Region(tuple(bindings), results)
 
     # ---- operations --------------------------------------------------------------------------------------------------

@@ -17,11 +17,20 @@
             step = G.row(z, index=t)
             h_1 = G.add(h_0, step)
             h, rows = h_1, step
-        return h, rows
+        for s_0 in G.while_loop(h):
+            bound = G.less(s_0, two)
+            more = G.any(bound, axes=(0, 1))
+            while more:
+                s_1 = G.add(s_0, two)
+                s = s_1
+        m = G.read_size(count)
+        e = G.full(shape=(m,), value=1.0)
+        return s, rows, e
 
 The last statement of a branch names the results of the `if`; both branches assign the same names.  The last statement of a loop names its
-results: the carried values after it, and the rows of all iterations.  Attributes with their default
-value are omitted.  Constants of more than 16 elements are referenced by digest; their data are stored separately (`large_constants`).
+results: the carried values after it, and the rows of all iterations.  A `while_loop` computes its condition, and runs the block under
+`while` if it holds.  Attributes with their default value are omitted.  Constants of more than 16 elements are referenced by digest; their
+data are stored separately (`large_constants`).
 Index arithmetic is written as in TIR scripts (`T.min(n, 64)`).
 """
 
@@ -42,10 +51,13 @@ from tunesmith.graph.ir.node import (
     If,
     Loop,
     Operand,
+    ReadSize,
     Region,
     TensorType,
+    While,
     all_bindings,
     constants,
+    defined_sizes,
     expressions,
 )
 from tunesmith.graph.ir.operator import GRAPH_OPERATORS
@@ -58,7 +70,7 @@ from tunesmith.ir.script.printer_expr import ExprPrinter
 if TYPE_CHECKING:
     from tunesmith.graph.ir.function import GraphFunc
 
-WORDS = frozenset({"Tensor", "assume", "call", "constant", "function", "inf", "loop", "nan", "operator"})
+WORDS = frozenset({"Tensor", "assume", "call", "constant", "function", "inf", "loop", "nan", "operator", "read_size", "while_loop"})
 """Names in `G.` that are not operators; an operator with such a name is written `G.operator("call")(x)`."""
 _INLINE = 16
 _WRAP = 120
@@ -156,6 +168,15 @@ class _Printer(ExprPrinter):
                 self._line(depth, f"for {targets} in G.loop({', '.join([str(op.trips), *map(self.operand, op.initial), *stores])}):")
                 self.region(op.body, depth + 1)
                 self._line(depth + 1, f"{names} = {self.operands(op.body.results)}")
+            elif isinstance(op, While):
+                targets = ", ".join([self.names.bind(p) for p in op.params])
+                self._line(depth, f"for {targets} in G.while_loop({self.operands(op.initial)}):")
+                self.region(op.condition, depth + 1)
+                self._line(depth + 1, f"while {self.operands(op.condition.results)}:")
+                self.region(op.body, depth + 2)
+                self._line(depth + 2, f"{names} = {self.operands(op.body.results)}")
+            elif isinstance(op, ReadSize):
+                self._line(depth, f"{self.bind_var(op.size, size=True)} = G.read_size({self.operand(op.value)})")
             else:
                 types = tuple([v.type for v in b.results])
                 self._line(depth, f"{names} = {self.call(op) if isinstance(op, Call) else self.call_function(op, types)}")
@@ -213,8 +234,8 @@ def _sizes(f: GraphFunc) -> tuple[Var, ...]:
         used += [e for v in b.results for e in v.type.shape]
         used += op.sizes if isinstance(op, CallFunction) else expressions(tuple([v for _, v in op.attrs])) if isinstance(op, Call) else ()
     bound = f.bound_sizes
-    counters = {b.operation.index for b in all_bindings(f.body) if isinstance(b.operation, Loop)}
-    return (*bound, *[v for v in free_names(conjunction(f.assumptions), bound, used)[0] if v not in counters])
+    inner = defined_sizes(f.body)
+    return (*bound, *[v for v in free_names(conjunction(f.assumptions), bound, used)[0] if v not in inner])
 
 
 def _tuple(items: Iterable[str]) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from tunesmith.graph.ir.function import GraphFunc
-from tunesmith.graph.ir.node import Call, CallFunction, Constant, If, Loop, Operand, Operation, Region, TensorType
+from tunesmith.graph.ir.node import Call, CallFunction, Constant, If, Loop, Operand, Operation, ReadSize, Region, TensorType, While
 from tunesmith.ir.script.printer import script
 from tunesmith.ir.structural_digest import Structure, Writer
 
@@ -144,5 +144,16 @@ class _Walk:
             yield from self.region(op.body)
             self.path = outside
             yield self.part("stores", repr(op.stores))
+        elif isinstance(op, While):
+            outside = self.path
+            for p in op.params:
+                yield self.type(p.type)
+                self.number(p)
+            for word, region in (("condition", op.condition), ("loop", op.body)):
+                self.path = f"{outside}/{word}"
+                yield from self.region(region)
+            self.path = outside
+        elif isinstance(op, ReadSize):
+            self.index.bind(op.size)
         else:
             yield self.part("sizes", self.index.value(op.sizes), repr(op.sizes))

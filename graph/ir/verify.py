@@ -1,7 +1,7 @@
 """Verify that a graph function is well formed; report the first violation with its location.
 
 Every value is bound once, before its uses and in an enclosing region.  Stored types equal the inferred types.  Every size is an extent
-of some parameter by itself, so that a call binds it.
+of some parameter by itself, so that a call binds it, or is read from a tensor before.
 """
 
 from __future__ import annotations
@@ -11,7 +11,21 @@ from itertools import pairwise
 from typing import Any
 
 from tunesmith.graph.ir.function import GraphFunc
-from tunesmith.graph.ir.node import Attributes, Binding, Call, CallFunction, Constant, If, Loop, Operand, Region, TensorType, Value
+from tunesmith.graph.ir.node import (
+    Attributes,
+    Binding,
+    Call,
+    CallFunction,
+    Constant,
+    If,
+    Loop,
+    Operand,
+    ReadSize,
+    Region,
+    TensorType,
+    Value,
+    While,
+)
 from tunesmith.graph.ir.operator import GRAPH_OPERATORS
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.expr import Expr
@@ -23,6 +37,9 @@ from tunesmith.support.errors import ScriptError, UserError
 
 BOOL = TensorType((), "bool")
 """The type of a condition."""
+
+SIZE = TensorType((), "int64")
+"""The type of a tensor from which a size is read."""
 
 
 def verify(func: GraphFunc, mod: Mapping[str, Any] | None = None) -> None:
@@ -114,7 +131,10 @@ class _Verifier:
         if type(p) is not Poly:
             raise self.fail(f"{what} must be an index expression (Poly), got {type(p).__name__}")
         for v in sorted(p.vars - self.sizes, key=lambda v: v.key):
-            raise self.fail(f"{what}, {p}, uses the size {v}, which no parameter has as an extent by itself, so no call binds it")
+            raise self.fail(
+                f"{what}, {p}, uses the size {v}, which no parameter has as an extent by itself, so no call binds it, and "
+                "which is not read from a tensor before in the same or an enclosing region"
+            )
 
     def attribute(self, value: object, what: str) -> None:
         if isinstance(value, tuple):
@@ -164,6 +184,7 @@ class _Verifier:
     # ---- bindings
 
     def region(self, region: Region) -> None:
+        outside = self.sizes
         for i, b in enumerate(region.bindings):
             self.path.append(f"binding {i} ({', '.join([str(getattr(v, 'name', v)) for v in b.results])})")
             self.binding(b)
@@ -174,11 +195,13 @@ class _Verifier:
             self.operand(o, f"result {i}")
         for b in region.bindings:
             self.scope.difference_update(b.results)
+        self.sizes = outside
 
     def binding(self, b: Binding) -> None:
         op = b.operation
-        if not isinstance(op, (Call, CallFunction, If, Loop)):
-            raise self.fail(f"an operation must be a Call, a CallFunction, an If or a Loop, got {type(op).__name__}")
+        if not isinstance(op, (Call, CallFunction, If, Loop, While, ReadSize)):
+            kinds = "a Call, a CallFunction, an If, a Loop, a While or a ReadSize"
+            raise self.fail(f"an operation must be {kinds}, got {type(op).__name__}")
         for v in b.results:
             self.form(v, "result")
         for i, o in enumerate(op.args):
@@ -189,6 +212,11 @@ class _Verifier:
             self.results(b.results, self.branches(op), "the `if`")
         elif isinstance(op, Loop):
             self.results(b.results, self.loop(op), "the loop")
+        elif isinstance(op, While):
+            self.results(b.results, self.while_loop(op), "the loop")
+        elif isinstance(op, ReadSize):
+            self.read_size(op)
+            self.results(b.results, (), "the reading of a size")
         elif not b.results:
             raise self.fail(f"the call of {op.function} has no results")
         for v in b.results:
@@ -235,15 +263,9 @@ class _Verifier:
             raise self.fail(f"a loop has at least one iteration, got {op.trips!r}")
         if type(op.index) is not Var or op.index in self.sizes:
             raise self.fail(f"the number of the iteration must be a new Var, got {op.index!r}")
-        for i, (p, o) in enumerate(zip(op.params, op.initial, strict=False)):
-            self.form(p, "carried value")
-            if p.type != o.type:
-                raise self.fail(f"carried value {i} is {p.type}, but its initial value is {o.type}")
-        if len(op.params) != len(op.initial) or len(op.body.results) < len(op.params):
-            raise self.fail(
-                f"a loop with {len(op.initial)} initial values must have as many parameters and at least as many results of its region, "
-                f"got {len(op.params)} and {len(op.body.results)}"
-            )
+        self.initial(op)
+        if len(op.body.results) < len(op.params):
+            raise self.fail(f"the region of a loop with {len(op.params)} carried values has only {len(op.body.results)} results")
         outside = self.sizes
         self.sizes = outside | {op.index}
         for p in op.params:
@@ -253,13 +275,48 @@ class _Verifier:
         self.path.pop()
         self.scope.difference_update(op.params)
         self.sizes = outside
-        for i, (p, r) in enumerate(zip(op.params, op.body.results, strict=False)):
-            if p.type != r.type:
-                raise self.fail(f"carried value {i} is {p.type}, but the region computes {r.type} for the next iteration")
+        self.carried(op)
         for i, r in enumerate(op.body.results):
             if any(op.index in e.vars for e in r.type.shape):
                 raise self.fail(f"result {i} of the region is {r.type}: its shape must not depend on the iteration")
         return op.types
+
+    def while_loop(self, op: While) -> tuple[TensorType, ...]:
+        self.initial(op)
+        for p in op.params:
+            self.bind(p)
+        for word, region in (("condition", op.condition), ("region", op.body)):
+            self.path.append(f"the {word} of the loop")
+            self.region(region)
+            self.path.pop()
+        self.scope.difference_update(op.params)
+        decided = [r.type for r in op.condition.results]
+        if decided != [BOOL]:
+            raise self.fail(f"the condition of a loop must be one {BOOL}, got {_types(decided)}")
+        if not op.params or len(op.body.results) != len(op.params):
+            raise self.fail(f"the region of a loop with {len(op.params)} carried values has {len(op.body.results)} results")
+        self.carried(op)
+        return op.types
+
+    def initial(self, op: Loop | While) -> None:
+        if len(op.params) != len(op.initial):
+            raise self.fail(f"a loop with {len(op.initial)} initial values must have as many parameters, got {len(op.params)}")
+        for i, (p, o) in enumerate(zip(op.params, op.initial, strict=True)):
+            self.form(p, "carried value")
+            if p.type != o.type:
+                raise self.fail(f"carried value {i} is {p.type}, but its initial value is {o.type}")
+
+    def carried(self, op: Loop | While) -> None:
+        for i, (p, r) in enumerate(zip(op.params, op.body.results, strict=False)):
+            if p.type != r.type:
+                raise self.fail(f"carried value {i} is {p.type}, but the region computes {r.type} for the next iteration")
+
+    def read_size(self, op: ReadSize) -> None:
+        if op.value.type != SIZE:
+            raise self.fail(f"a size is read from {SIZE}, got {op.value.type}")
+        if type(op.size) is not Var or op.size in self.sizes:
+            raise self.fail(f"a size that is read must be a new Var, got {op.size!r}")
+        self.sizes |= {op.size}
 
     def call_function(self, op: CallFunction, results: tuple[Value, ...]) -> None:
         for s in op.sizes:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import replace
 
 from tunesmith.graph.ir.function import GraphFunc
-from tunesmith.graph.ir.node import Binding, Call, CallFunction, Constant, If, Loop, Operand, Region, Value
+from tunesmith.graph.ir.node import Binding, Call, CallFunction, Constant, Operand, Region, Value, rebuilt, regions
 from tunesmith.ir.function import IRModule
 
 
@@ -47,13 +46,9 @@ def _region(region: Region, seen: _AvailableValues) -> Region:
     keys: list[Hashable] = []
     for b in region.bindings:
         op = b.operation
-        if isinstance(op, If):
-            condition = seen.operand(op.condition)
-            kept.append(Binding(b.results, If(condition, _region(op.then, seen), _region(op.otherwise, seen))))
-            continue
         args = tuple([seen.operand(a) for a in op.args])
-        if isinstance(op, Loop):
-            kept.append(Binding(b.results, replace(op, initial=args, body=_region(op.body, seen))))
+        if not isinstance(op, (Call, CallFunction)):
+            kept.append(Binding(b.results, rebuilt(op, args, [_region(inner, seen) for inner in regions(op)])))
             continue
         key: Hashable = ("call", op.operator, args, _exactly(op.attrs)) if isinstance(op, Call) else (op.function, args, op.sizes)
         first = seen.calls.get(key)
@@ -63,8 +58,7 @@ def _region(region: Region, seen: _AvailableValues) -> Region:
             continue
         seen.calls[key] = b.results
         keys.append(key)
-        new = Call(op.operator, args, op.attrs) if isinstance(op, Call) else CallFunction(op.function, args, op.sizes)
-        kept.append(Binding(b.results, new))
+        kept.append(Binding(b.results, rebuilt(op, args)))
     for key in keys:  # values of a region are not visible outside
         del seen.calls[key]
     return Region(tuple(kept), tuple([seen.operand(r) for r in region.results]))

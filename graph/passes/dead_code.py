@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tunesmith.graph.ir.function import GraphFunc
-from tunesmith.graph.ir.node import Binding, CallFunction, Operand, Region, all_bindings, used, with_branches
+from tunesmith.graph.ir.node import Binding, CallFunction, Operand, Region, all_bindings, size_of, sizes_in, used, with_branches
 from tunesmith.ir.function import IRModule
 
 
@@ -32,12 +32,14 @@ def _alive(func: GraphFunc) -> GraphFunc:
 
 def _region(region: Region) -> Region:
     needed: set[Operand] = set(region.results)
+    sizes = {v for r in region.results for e in r.type.shape for v in e.vars}
     kept: list[Binding] = []
     for b in reversed(region.bindings):
-        if needed.isdisjoint(b.results):
+        if needed.isdisjoint(b.results) and size_of(b.operation) not in sizes:
             continue
         b = with_branches(b, _region)
         needed.update(used(b.operation))
+        sizes |= sizes_in(b)
         kept.append(b)
     kept.reverse()
     return (

@@ -1,7 +1,8 @@
 """Insert copies between devices, where the operand of a call is in other memory than that of its function.
 
 Parameters are in host memory, and results of a call in the memory of the device that runs its function (attribute `device`).  A tensor is
-copied to a device at most once in a region.  The condition of a branch is copied to the host; a result that the branches compute on
+copied to a device at most once in a region.  The condition of a branch or a loop, and a tensor from which a size is
+read, is copied to the host; a result that the branches compute on
 different devices is copied to that of the first.  Values that a loop carries stay where their initial values are.  Results of the function
 stay where they are computed.  Relax calls this pass RealizeVDevice.
 """
@@ -14,7 +15,7 @@ from typing import Any
 
 from tunesmith.graph.ir.builder import RegionBuilder
 from tunesmith.graph.ir.function import GraphFunc
-from tunesmith.graph.ir.node import Binding, Call, CallFunction, Constant, If, Loop, Operand, Operation, Region, Value
+from tunesmith.graph.ir.node import Binding, Call, CallFunction, Constant, If, Loop, Operand, Operation, ReadSize, Region, Value, While
 from tunesmith.graph.passes.place_functions import HOST, device_of
 from tunesmith.ir.function import IRModule
 
@@ -68,6 +69,10 @@ class _Inserter:
                 made = If(on(op.condition, HOST), then, self._inner(op.otherwise, copies, where))
             elif isinstance(op, Loop):
                 made, where = self._loop(op, copies)
+            elif isinstance(op, While):
+                made, where = self._while_loop(op, copies)
+            elif isinstance(op, ReadSize):
+                made = replace(op, value=on(op.value, HOST))
             build.bindings.append(b if made is op else Binding(b.results, made))
             for v, device in zip(b.results, where, strict=True):
                 self._set(v, device)
@@ -85,11 +90,20 @@ class _Inserter:
         return Region(tuple(build.bindings), tuple(results))
 
     def _loop(self, op: Loop, copies: Mapping[tuple[Operand, str], Operand]) -> tuple[Loop, list[str]]:
+        carried = self._carried(op)
+        wanted = [*carried, *[device_of(self._mod[s]) for s in op.stores]]
+        return replace(op, body=self._inner(op.body, copies, wanted)), wanted
+
+    def _while_loop(self, op: While, copies: Mapping[tuple[Operand, str], Operand]) -> tuple[While, list[str]]:
+        carried = self._carried(op)
+        return replace(op, condition=self._inner(op.condition, copies, [HOST]), body=self._inner(op.body, copies, carried)), carried
+
+    def _carried(self, op: Loop | While) -> list[str]:
+        """The devices of the values that a loop carries."""
         carried = [self._device(o) for o in op.initial]
         for p, device in zip(op.params, carried, strict=True):
             self._set(p, device)
-        wanted = [*carried, *[device_of(self._mod[s]) for s in op.stores]]
-        return replace(op, body=self._inner(op.body, copies, wanted)), wanted
+        return carried
 
     def _device(self, o: Operand) -> str:
         return HOST if isinstance(o, Constant) else self._devices.get(o, HOST)

@@ -163,6 +163,11 @@ class BoundProgram:
         if self._devices and stale:
             self._before, self._after = self._copies(INPUT), self._copies(OUTPUT)
 
+    @property
+    def outputs(self) -> list[Array]:
+        """The arrays of the outputs that were bound."""
+        return [self._bound[key] for key in sorted(k for k in self._bound if k[0] == OUTPUT)]
+
     def run(self) -> None:
         """Run all calls.
 

@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from tunesmith.runtime.arrays import storage, storage_dtype, typed
 from tunesmith.runtime.device.array import DeviceArray
 from tunesmith.runtime.device.device import Device
 from tunesmith.runtime.dlpack import CPU
-from tunesmith.runtime.executor.bound_program import BoundProgram, Functions
+from tunesmith.runtime.executor.bound_program import Functions
 from tunesmith.runtime.executor.device_memory import Array
 from tunesmith.runtime.profile import Profile, ProfileRow
 from tunesmith.support.arguments import as_count
@@ -53,6 +53,30 @@ class TensorSpec:
         return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
+class Program(Protocol):
+    """A program, prepared for inputs of certain shapes; `bound_program.BoundProgram` documents the methods."""
+
+    def bind(self, inputs: Sequence[Array], outputs: Sequence[Any]) -> None:
+        """Bind the program to arrays; an output of unknown shape has None."""
+
+    def run(self) -> None:
+        """Run all calls."""
+
+    def profile(self, repeats: int) -> list[list[float]]:
+        """The seconds of each run of each step."""
+
+    def trace(self) -> list[tuple[int, tuple[np.ndarray, ...]]]:
+        """The results of each step that ran."""
+
+    @property
+    def outputs(self) -> list[Array]:
+        """The outputs of the last run."""
+
+    @property
+    def functions(self) -> list[str]:
+        """Name of the function of each step."""
+
+
 class Executor(ABC):
     """Runs a program.  Subclasses provide the bound program for given input shapes.
 
@@ -78,8 +102,8 @@ class Executor(ABC):
         self._lock = threading.RLock()
 
     @abstractmethod
-    def _bound_program(self, arrays: Sequence[Array]) -> tuple[BoundProgram, Sequence[Shape]]:
-        """The bound program for inputs with these shapes, and the shapes of its outputs.
+    def _bound_program(self, arrays: Sequence[Array]) -> tuple[Program, Sequence[Shape | None]]:
+        """The program for inputs with these shapes, and the shapes of its outputs: None if the shape depends on data.
 
         Called with the lock held.
 
@@ -99,9 +123,9 @@ class Executor(ABC):
         """
         with self._lock:
             self._set(arrays)
-            program, outputs = self._bind_inputs()
+            program = self._bind_inputs()
             program.run()
-        made = [_typed(o, spec.dtype) for o, spec in zip(outputs, self.outputs, strict=True)]
+            made = [_typed(o, spec.dtype) for o, spec in zip(program.outputs, self.outputs, strict=True)]
         return made[0] if len(made) == 1 else tuple(made)
 
     def run_into(self, inputs: Sequence[object], outputs: Callable[[Sequence[Shape]], Sequence[np.ndarray]]) -> None:
@@ -119,8 +143,16 @@ class Executor(ABC):
                 self._set(inputs)
                 arrays = self._inputs()
                 program, shapes = self._bound_program(arrays)
-                program.bind(arrays, outputs(shapes))
-                program.run()
+                known = [s for s in shapes if s is not None]
+                if len(known) == len(shapes):
+                    program.bind(arrays, outputs(known))
+                    program.run()
+                else:
+                    program.bind(arrays, [None] * len(shapes))
+                    program.run()
+                    found = program.outputs
+                    for target, made in zip(outputs([tuple(a.shape) for a in found]), found, strict=True):
+                        np.copyto(target, made.numpy() if isinstance(made, DeviceArray) else made)
             finally:
                 self._given, self._alias_free = kept, False
 
@@ -155,6 +187,7 @@ class Executor(ABC):
                 self._output_arrays, self._output_device = self._fresh(shapes, device), device
             program.bind(inputs, self._output_arrays)
             program.run()
+            self._output_arrays = list(program.outputs)
 
     def get_output(self, which: str | int) -> Any:
         """An output of the last `run`: the executor's own array, which the next run overwrites; on a device if an input is.
@@ -183,7 +216,7 @@ class Executor(ABC):
                 self._set(arrays)
             elif any(a is None for a in self._given):
                 raise RunError("profile: pass the inputs, or set each with set_input before")
-            program, _ = self._bind_inputs()
+            program = self._bind_inputs()
             program.run()
             taken = program.profile(repeats)
         rows = zip(program.functions, taken, strict=True)
@@ -199,7 +232,7 @@ class Executor(ABC):
         """
         with self._lock:
             self._set(arrays)
-            program, _ = self._bind_inputs()
+            program = self._bind_inputs()
             return [(n, program.functions[n], results) for n, results in program.trace()]
 
     @property
@@ -266,13 +299,12 @@ class Executor(ABC):
     def _wrong_shape(self, i: int, array: Array, why: str = "") -> RunError:
         return RunError(f"input {i} ({self.inputs[i]}): got shape {list(array.shape)}{why}")
 
-    def _bind_inputs(self) -> tuple[BoundProgram, list[Array]]:
+    def _bind_inputs(self) -> Program:
         """The program bound to the inputs that were set and to new output arrays."""
         inputs = self._inputs()
         program, shapes = self._bound_program(inputs)
-        outputs = self._fresh(shapes, self._device_of(inputs))
-        program.bind(inputs, outputs)
-        return program, outputs
+        program.bind(inputs, self._fresh(shapes, self._device_of(inputs)))
+        return program
 
     def _inputs(self) -> list[Array]:
         return [a for a in self._given if a is not None]
@@ -286,13 +318,13 @@ class Executor(ABC):
                 self._given[i] = array.copy()
         self._alias_free = True
 
-    def _fresh(self, shapes: Sequence[Shape], device: Device | None = None) -> list[Array]:
+    def _fresh(self, shapes: Sequence[Shape | None], device: Device | None = None) -> list[Any]:
+        """New arrays of these shapes; None for an unknown shape."""
         try:
-            if device is not None:
-                return [DeviceArray(device, shape, spec.dtype) for spec, shape in zip(self.outputs, shapes, strict=True)]
-            return [np.empty(shape, storage_dtype(spec.dtype)) for spec, shape in zip(self.outputs, shapes, strict=True)]
+            return [None if shape is None else _new(shape, spec.dtype, device) for spec, shape in zip(self.outputs, shapes, strict=True)]
         except (MemoryError, ValueError) as error:
-            raise RunError(f"there is no memory for outputs of shapes {', '.join(map(str, map(list, shapes)))}: {error}") from error
+            known = ", ".join([str(list(shape)) for shape in shapes if shape is not None])
+            raise RunError(f"there is no memory for outputs of shapes {known}: {error}") from error
 
     def _index(self, which: str | int, specs: Sequence[TensorSpec], what: str) -> int:
         names = [spec.name for spec in specs]
@@ -301,6 +333,10 @@ class Executor(ABC):
         if isinstance(which, int) and 0 <= which < len(specs):
             return which
         raise RunError(f"there is no {what} {which!r}. There are, from 0: {', '.join(names) or 'none'}")
+
+
+def _new(shape: Shape, dtype: str, device: Device | None) -> Array:
+    return np.empty(shape, storage_dtype(dtype)) if device is None else DeviceArray(device, shape, dtype)
 
 
 def is_on_device(array: object) -> bool:

@@ -1,4 +1,4 @@
-"""Run programs with dynamic shapes and branches.
+"""Run programs with dynamic shapes, branches and loops.
 
 The program:
 
@@ -19,18 +19,20 @@ Extents and sizes are index expressions (`runtime.executor.index_program`).  Ten
     ["call", function, operands, results, sizes]
     ["copy", target, source]
     ["if", r, t]                         continue if r holds, else jump to instruction t
-    ["goto", t]
+    ["goto", t]                          jump forward
+    ["again", t]                         jump back to the start of a loop
+    ["read", name, r]                    define a size as the element of r, an int64[] in host memory; again in each iteration of a loop
     ["ret"]
 
-Jumps are forward, so that programs terminate.  No size depends on the elements of a tensor.  Hence the input shapes determine all shapes,
-storage assignments and calls: they are computed once and cached (`bound_program.BoundProgram`), and a second call with equal shapes
-interprets nothing.
+If no size is read, the input shapes determine all shapes, storage assignments and calls: they are computed once and cached
+(`bound_program.BoundProgram`), and a second call with equal shapes interprets nothing.  Otherwise the program is interpreted
+(`dynamic_program.DynamicProgram`), and outputs whose shapes depend on such a size are allocated by each run.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tunesmith.runtime.arrays import empty, nbytes
@@ -49,8 +51,9 @@ from tunesmith.runtime.executor.bound_program import (
     checked_step,
 )
 from tunesmith.runtime.executor.device_memory import HOST, Array, DeviceConstants, DeviceMemory
+from tunesmith.runtime.executor.dynamic_program import DynamicProgram
 from tunesmith.runtime.executor.executable import NamedArrays
-from tunesmith.runtime.executor.executor import Executor, Shape, TensorSpec
+from tunesmith.runtime.executor.executor import Executor, Program, Shape, TensorSpec
 from tunesmith.runtime.executor.index_program import evaluate, holds, shown, shown_condition
 from tunesmith.runtime.executor.memory_pool import BufferPool, MemoryPool
 from tunesmith.runtime.executor.vm_code import Code, Instruction, read_code
@@ -81,8 +84,14 @@ class VirtualMachine(Executor):
         self._device_constants = {d: DeviceConstants(Device(d), self._constants) for d in self.devices}
         self._arena = empty(0)
         self._programs: OrderedDict[tuple[Shape, ...], tuple[BoundProgram, Sequence[Shape]]] = OrderedDict()
+        self._dynamic: DynamicProgram | None = None
+        if self._code.reads_sizes:
+            self._dynamic = DynamicProgram(self._code, self._constants, functions, self._device_constants, _extents)
 
-    def _bound_program(self, arrays: Sequence[Array]) -> tuple[BoundProgram, Sequence[Shape]]:
+    def _bound_program(self, arrays: Sequence[Array]) -> tuple[Program, Sequence[Shape | None]]:
+        if self._dynamic is not None:
+            sizes = self._sizes(arrays)
+            return self._dynamic.with_sizes(sizes), [_known(s.shape, sizes, f"output {i}") for i, s in enumerate(self._code.outputs)]
         key = tuple([a.shape for a in arrays])
         found = self._programs.get(key)
         if found is None:
@@ -186,16 +195,24 @@ class _Layout:
         return tuple([self._registers[r] for r in registers])
 
 
-def _extents(shape: Sequence[Any], sizes: dict[str, int], what: str) -> Shape:
+def _extents(shape: Sequence[Any], sizes: Mapping[str, int], what: str) -> Shape:
     extents = tuple([evaluate(e, sizes) for e in shape])
     if any(e < 0 for e in extents):
         raise RunError(f"{what} of the program has negative extents {list(extents)} for inputs with {_assigned(sizes)}")
     return extents
 
 
+def _known(shape: Sequence[Any], sizes: dict[str, int], what: str) -> Shape | None:
+    """The extents of an output; None if they depend on a size that is read while the program runs."""
+    try:
+        return _extents(shape, sizes, what)
+    except KeyError:
+        return None
+
+
 def _shown(spec: TensorSpec) -> TensorSpec:
     return TensorSpec(spec.name, spec.dtype, tuple([e if isinstance(e, int) else shown(e) for e in spec.shape]))
 
 
-def _assigned(sizes: dict[str, int]) -> str:
+def _assigned(sizes: Mapping[str, int]) -> str:
     return ", ".join(f"{name} = {value}" for name, value in sizes.items()) or "no sizes"

@@ -40,6 +40,7 @@ class Code:
         entry: the leading instructions size, check and require.
         body: all instructions.
         blocks: basic blocks of the body; the first is the entry.
+        reads_sizes: whether sizes depend on the elements of tensors.
         devices: the kind of device of the registers that are not in host memory.
     """
 
@@ -48,6 +49,7 @@ class Code:
     entry: list[Instruction]
     body: list[Instruction]
     blocks: list[Block]
+    reads_sizes: bool
     devices: dict[int, str]
 
 
@@ -67,7 +69,9 @@ def read_code(program: dict[str, Any], constants: int, functions: Collection[str
 class _Reader:
     def __init__(self, program: dict[str, Any], constants: int, functions: Collection[str]) -> None:
         self.body = [list_of(ins, f"instruction {i}", 1) for i, ins in enumerate(list_of(field(program, "code", "the program"), "code", 1))]
-        self.sizes: list[str] = [ins[1] for ins in self.body if ins[0] == "size" and len(ins) == 4 and isinstance(ins[1], str)]
+        self.sizes: list[str] = [
+            ins[1] for ins in self.body if ins[0] in ("size", "read") and len(ins) in (3, 4) and isinstance(ins[1], str)
+        ]
         self.inputs = self._specs(field(program, "inputs", "the program"), "input")
         self.outputs = self._specs(field(program, "outputs", "the program"), "output")
         self.constants, self.functions = constants, functions
@@ -88,7 +92,8 @@ class _Reader:
         if self.body[-1] != ["ret"]:
             raise RunError("the code of the program does not end with ret. Build it again")
         self._covered()
-        return Code(self.inputs, self.outputs, self.body[:entry], self.body, _blocks(self.body), self.devices)
+        reads = any(ins[0] == "read" for ins in self.body)
+        return Code(self.inputs, self.outputs, self.body[:entry], self.body, _blocks(self.body), reads, self.devices)
 
     def _specs(self, rows: object, what: str) -> list[TensorSpec]:
         found = []
@@ -188,6 +193,10 @@ class _Reader:
             raise RunError(f"{what}: register {value} is not an alloc, or is already freed")
         self.registers[int_of(value, what)] = "free"
 
+    def _earlier(self, value: object, what: str, at: int) -> None:
+        if self.body[int_of(value, f"{what}: target", 0, at)][0] in _ENTRY:
+            raise RunError(f"{what} of the program jumps to the sizes and checks at its start")
+
     def _function(self, value: object, what: str, at: int) -> None:
         if text_of(value, f"{what}: function") not in self.functions:
             names = ", ".join(sorted(self.functions)) or "none"
@@ -213,6 +222,8 @@ _OPERANDS: Mapping[str, tuple[str, ...]] = {
     "copy": ("old", "old"),
     "if": ("old", "target"),
     "goto": ("target",),
+    "again": ("earlier",),
+    "read": ("name", "old"),
     "ret": (),
 }
 """Instruction -> roles of its operands."""
@@ -220,7 +231,7 @@ _OPERANDS: Mapping[str, tuple[str, ...]] = {
 
 def _blocks(body: list[Instruction]) -> list[Block]:
     """The body, split after each jump and before each jump target; it ends with ret."""
-    jumps = [at for at, ins in enumerate(body) if ins[0] in ("if", "goto", "ret")]
+    jumps = [at for at, ins in enumerate(body) if ins[0] in ("if", "goto", "again", "ret")]
     starts = sorted({0, *[at + 1 for at in jumps], *[body[at][-1] for at in jumps if body[at][0] != "ret"]} - {len(body)})
     number = {start: k for k, start in enumerate(starts)}
     found = []
@@ -228,7 +239,7 @@ def _blocks(body: list[Instruction]) -> list[Block]:
         ins, following = body[stop - 1], number.get(stop, -1)
         if ins[0] == "if":
             found.append(Block(start, stop - 1, ins[1], following, number[ins[2]]))
-        elif ins[0] == "goto":
+        elif ins[0] in ("goto", "again"):
             found.append(Block(start, stop - 1, None, number[ins[1]], -1))
         elif ins[0] == "ret":
             found.append(Block(start, stop - 1, None, -1, -1))

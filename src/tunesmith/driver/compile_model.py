@@ -19,7 +19,7 @@ from tunesmith.graph.emit.graph_program import emit_graph_program
 from tunesmith.graph.emit.vm_program import emit_vm_program
 from tunesmith.graph.ir import structural
 from tunesmith.graph.ir.function import GraphFunc
-from tunesmith.graph.ir.node import If, all_bindings
+from tunesmith.graph.ir.node import If, ReadSize, While, all_bindings
 from tunesmith.graph.offload.external_codegen import Codegen, compile_external, external_functions, find_codegen
 from tunesmith.graph.passes.dead_code import dead_code
 from tunesmith.graph.passes.inline_functions import inline_functions
@@ -292,4 +292,4 @@ def _suitable(mod: IRModule) -> str:
         raise BuildError("the module has no graph function `main`")
     bindings = list(all_bindings(main.body))
     static = all(v.type.is_static for v in (*main.params, *[v for b in bindings for v in b.results]))
-    return "graph" if static and not any(isinstance(b.operation, If) for b in bindings) else "vm"
+    return "graph" if static and not any(isinstance(b.operation, (If, While, ReadSize)) for b in bindings) else "vm"

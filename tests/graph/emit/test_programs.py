@@ -353,7 +353,7 @@ def test_functions_not_supported_by_the_graph_executor() -> None:
         'Compile it for the virtual machine: executor="vm"'
     )
     text = error_of(lambda b: b.finish(b.branch(b.input("c", (), "bool"), lambda r: b.params[0], lambda r: b.params[0])))
-    assert text.startswith("main has branches, but the graph executor supports only sequences of calls.")
+    assert text.startswith("main has branches or `while` loops, but the graph executor supports only sequences of calls.")
 
 
 def test_unknown_sizes() -> None:

@@ -125,7 +125,7 @@ def other(loop: Loop) -> Operand:
         ({"index": poly(1)}, "the number of the iteration must be a new Var"),
         ({"initial": lambda o: (other(o),)}, "carried value 0 is float32[4], but its initial value is float32[3]"),
         ({"initial": lambda o: (*o.initial, other(o))}, "a loop with 2 initial values must have as many parameters"),
-        ({"body": lambda o: Region(o.body.bindings, ())}, "at least as many results of its region, got 1 and 0"),
+        ({"body": lambda o: Region(o.body.bindings, ())}, "the region of a loop with 1 carried values has only 0 results"),
         ({"body": lambda o: Region((), (other(o),))}, "the region computes float32[3] for the next iteration"),
         ({"trips": 4}, "result 1 of the loop is float32[4, 4], but the value rows bound to it is float32[5, 4]"),
     ],

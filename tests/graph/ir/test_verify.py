@@ -61,7 +61,7 @@ REJECTED = {
     "result unbound": (func(results=(Y,)), "result 0 is y, which is not bound before"),
     "no results": (func(results=()), "must have at least one result"),
     "no value": (func(bind(relu(), 3)), "a result must be a Value"),  # type: ignore[arg-type]
-    "operation": (func(bind(3, Y)), "an operation must be a Call, a CallFunction, an If or a Loop, got int"),
+    "operation": (func(bind(3, Y)), "an operation must be a Call, a CallFunction, an If, a Loop, a While or a ReadSize, got int"),
     "operator": (func(bind(Call("no_such", (X,)), Y)), "unknown graph operator 'no_such'"),
     "wrong type": (func(bind(relu(), SHORT)), r"result 0 of probe_relu is float32\[n\], but the value y bound to it is float32\[3\]"),
     "number of results": (func(bind(relu(), Y, Z)), "probe_relu has 1 results, but 2 values"),

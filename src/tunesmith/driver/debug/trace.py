@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tunesmith.driver.compile_model import CompiledModel
-from tunesmith.graph.emit.lowered_form import BranchStep, CallStep, CopyStep, Step, lowered_form
+from tunesmith.graph.emit.lowered_form import CallStep, CopyStep, Step, inner_steps, lowered_form
 from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.ir.interpret import run
 from tunesmith.graph.ir.node import Binding, Call, CallFunction, Loop, Operand, all_bindings, regions, used
@@ -164,11 +164,9 @@ def _executed(model: CompiledModel, inputs: Sequence[object]) -> Trace:
 def _flat(steps: Sequence[Step]) -> Iterator[CallStep | CopyStep]:
     """The calls and copies in the order of the program's code."""
     for s in steps:
-        if isinstance(s, BranchStep):
-            yield from _flat(s.then)
-            yield from _flat(s.otherwise)
-        else:
+        if isinstance(s, (CallStep, CopyStep)):
             yield s
+        yield from _flat(inner_steps(s))
 
 
 def _stores(func: GraphFunc) -> set[str]:
