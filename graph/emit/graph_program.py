@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from tunesmith.graph.emit.lowered_form import BranchStep, CallStep, CopyStep, LoweredForm, SizeStep, WhileStep, lowered_form, used
+from tunesmith.graph.emit.lowered_form import (
+    BranchStep,
+    CallStep,
+    CopyStep,
+    InvokeStep,
+    LoweredForm,
+    SizeStep,
+    WhileStep,
+    lowered_form,
+    used,
+)
 from tunesmith.graph.emit.memory_plan import Lifetime, plan_buffers, plan_memory
 from tunesmith.graph.emit.program_constants import ConstantTable, unique_names
 from tunesmith.graph.ir.node import Constant, Operand, Value
@@ -39,6 +49,8 @@ def _check_static(form: LoweredForm) -> None:
         raise BuildError(f"{form.name}: {symbolic!r} has a dynamic shape, but the graph executor supports only static shapes. {advice}")
     if any(isinstance(s, (BranchStep, WhileStep)) for s in form.steps):
         raise BuildError(f"{form.name} has branches or `while` loops, but the graph executor supports only sequences of calls. {advice}")
+    if any(isinstance(s, InvokeStep) for s in form.steps):
+        raise BuildError(f"{form.name} calls functions that call themselves, but the graph executor supports only lists of calls. {advice}")
     if any(isinstance(s, SizeStep) for s in form.steps):
         raise BuildError(f"{form.name} has shapes that depend on data, but the graph executor supports only static shapes. {advice}")
 

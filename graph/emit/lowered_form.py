@@ -3,8 +3,8 @@
 A function is in lowered form if its bindings call functions of the module, create views (an operator with `view=True`), transfer tensors
 between devices, branch, or loop.
 A loop becomes the steps of all its iterations, which call the same functions; a `while` loop becomes one step.  Calls of graph functions
-are inlined, and each value is assigned its storage.  Views alias their operand.  A result of the function or of a branch, and a value that
-a `while` loop carries, is computed directly in its storage if a call computes it, and copied otherwise.
+are inlined, unless they call themselves, and each value is assigned its storage.  Views alias their operand.  A result of the function or
+of a branch, and a value that a `while` loop carries, is computed directly in its storage if a call computes it, and copied otherwise.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tunesmith.graph.ir.calls import recursive_functions
 from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.ir.node import Binding, CallFunction, If, Loop, Operand, ReadSize, Region, TensorType, Value, While
 from tunesmith.graph.ir.node import Call as OperatorCall
@@ -32,6 +33,15 @@ class CallStep:
     args: tuple[Operand, ...]
     results: tuple[Value, ...]
     sizes: tuple[Poly, ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class InvokeStep:
+    """A call of a graph function that calls itself; it reads `args` and writes `results`."""
+
+    function: str
+    args: tuple[Operand, ...]
+    results: tuple[Value, ...]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -78,7 +88,7 @@ class SizeStep:
     results: tuple[Value, ...] = ()
 
 
-Step = CallStep | CopyStep | BranchStep | WhileStep | SizeStep
+Step = CallStep | InvokeStep | CopyStep | BranchStep | WhileStep | SizeStep
 
 
 @dataclass(eq=False, slots=True)
@@ -134,7 +144,7 @@ def lowered_form(module: IRModule, name: str = "main") -> LoweredForm:
 
 def used(step: Step) -> list[Operand]:
     """All operands that a step reads or writes, including those in branches."""
-    if isinstance(step, CallStep):
+    if isinstance(step, (CallStep, InvokeStep)):
         return [*step.args, *step.results]
     if isinstance(step, CopyStep):
         return [step.source, step.target]
@@ -157,6 +167,7 @@ Sizes = Mapping[Var, Poly]
 class _Lowering:
     def __init__(self, module: IRModule, form: LoweredForm) -> None:
         self._module, self._form = module, form
+        self._recursive = recursive_functions(module)
 
     def assign_results(self, steps: Sequence[Step], results: Sequence[Operand], targets: Sequence[Value]) -> tuple[Step, ...]:
         """Assign the storage of the targets to the results; returns the steps, followed by the necessary copies."""
@@ -219,8 +230,8 @@ class _Lowering:
             raise BuildError(f"{self._form.name} calls {call.function}, which is not a function of the module")
         if callee.codegen is not None:
             return [CallStep(call.function, tuple(args), results, ())]
-        if call.function in calls:
-            raise BuildError(f"{self._form.name}: {' calls '.join((*calls, call.function))}: graph functions must not be recursive")
+        if call.function in self._recursive:
+            return [InvokeStep(call.function, tuple(args), results)]
         bound: dict[Var, Poly] = {}
         for a, p in zip(args, callee.params, strict=True):
             for given, extent in zip(a.type.shape, p.type.shape, strict=True):

@@ -13,6 +13,7 @@ from tunesmith.graph.emit.lowered_form import (
     BranchStep,
     CallStep,
     CopyStep,
+    InvokeStep,
     LoweredForm,
     SizeStep,
     Step,
@@ -42,9 +43,21 @@ def emit_vm_program(module: IRModule, name: str = "main") -> tuple[dict[str, Any
     Raises:
         BuildError: the function is not in lowered form, or a size is not an extent of a parameter by itself.
     """
+    constants = ConstantTable()
+    program = {"version": VERSION, **_emitted(module, name, constants)}
+    functions: dict[str, Any] = {}
+    while missing := sorted({f for p in (program, *functions.values()) for f in _invoked(p)} - set(functions)):
+        functions.update({f: _emitted(module, f, constants) for f in missing})
+    return program | ({"functions": functions} if functions else {}), constants.arrays()
+
+
+def _emitted(module: IRModule, name: str, constants: ConstantTable) -> dict[str, Any]:
     form = lowered_form(module, name)
-    names = _size_names(form)
-    return _Emitter(form, names).program()
+    return _Emitter(form, _size_names(form), constants).program()
+
+
+def _invoked(program: Mapping[str, Any]) -> set[str]:
+    return {ins[1] for ins in program["code"] if ins[0] == "invoke"}
 
 
 def index_data(p: Poly, names: Mapping[Var, str]) -> Any:
@@ -94,15 +107,15 @@ def _read_sizes(steps: Sequence[Step]) -> list[Var]:
 
 
 class _Emitter:
-    def __init__(self, form: LoweredForm, names: Mapping[Var, str]) -> None:
+    def __init__(self, form: LoweredForm, names: Mapping[Var, str], constants: ConstantTable) -> None:
         self._form, self._names = form, names
         self._code: list[list[Any]] = []
-        self._constants = ConstantTable()
+        self._constants = constants
         self._registers: dict[object, int] = {}
         """Register of each owner of storage, of each (owner, shape) of a view, and of each constant."""
         self._count = 0
 
-    def program(self) -> tuple[dict[str, Any], NamedArrays]:
+    def program(self) -> dict[str, Any]:
         form = self._form
         self._entry()
         for i, v in enumerate(form.params):
@@ -113,11 +126,11 @@ class _Emitter:
                 self._output(v)
         self._steps(form.steps)
         self._code.append(["ret"])
-        data: dict[str, Any] = {"version": VERSION, "code": self._code}
+        data: dict[str, Any] = {"code": self._code}
         for key, values in (("inputs", form.params), ("outputs", form.outputs)):
             names = unique_names([v.name for v in values])
             data[key] = [[n, v.type.dtype, self._shape(v.type)] for n, v in zip(names, values, strict=True)]
-        return data, self._constants.arrays()
+        return data
 
     def _entry(self) -> None:
         """Emit the sizes of the inputs, checks of the other extents, and checks of the assumptions."""
@@ -169,6 +182,8 @@ class _Emitter:
         if isinstance(s, CallStep):
             operands, results = [[self._register(o) for o in group] for group in (s.args, s.results)]
             self._code.append(["call", s.function, operands, results, [self._index(e) for e in s.sizes]])
+        elif isinstance(s, InvokeStep):
+            self._code.append(["invoke", s.function, *[[self._register(o) for o in group] for group in (s.args, s.results)]])
         elif isinstance(s, BranchStep):
             self._branch(s)
         elif isinstance(s, WhileStep):

@@ -46,7 +46,7 @@ def extract_tasks(mod: IRModule, entry: str = "main") -> list[ExtractedTask]:
         raise UserError(f"tasks are extracted from a graph function, but {entry!r} is a {type(main).__name__}")
     found: dict[str, ExtractedTask] = {}
     digests: dict[str, str] = {}
-    for call, sizes, count in _calls(mod, main.body, {}):
+    for call, sizes, count in _calls(mod, main.body, {}, 1, frozenset((entry,))):
         name = call.function
         func = mod[name]
         if not isinstance(func, PrimFunc) or func.attr(COPIES_ROW) is not None:
@@ -61,28 +61,31 @@ def extract_tasks(mod: IRModule, entry: str = "main") -> list[ExtractedTask]:
 
 
 def _calls(
-    mod: IRModule, region: Region, bound: Mapping[Var, Poly], count: int = 1
+    mod: IRModule, region: Region, bound: Mapping[Var, Poly], count: int = 1, inside: frozenset[str] = frozenset()
 ) -> Iterator[tuple[CallFunction, tuple[Poly, ...], int]]:
     """The calls of functions other than graph functions, including those in called graph functions, with the sizes that they pass and the
     number of their executions.
 
-    `bound` are the sizes of the region in terms of those of the entry, `count` is the number of its executions.
+    `bound` are the sizes of the region in terms of those of the entry, `count` is the number of its executions, `inside` are the graph
+    functions that contain it: a recursive call is counted once.
     """
     for b in region.bindings:
         op = b.operation
         for inner in regions(op):
-            yield from _calls(mod, inner, bound, count * (op.trips if isinstance(op, Loop) else 1))
+            yield from _calls(mod, inner, bound, count * (op.trips if isinstance(op, Loop) else 1), inside)
         if not isinstance(op, CallFunction):
             continue
         callee = mod[op.function]
+        if isinstance(callee, GraphFunc) and op.function in inside:
+            continue
         if isinstance(callee, GraphFunc):
             sizes: dict[Var, Poly] = {}
             for a, p in zip(op.args, callee.params, strict=True):
                 for given, extent in zip(a.type.shape, p.type.shape, strict=True):
                     if (v := extent.as_var()) is not None:
                         sizes.setdefault(v, substitute(given, bound))
-            yield from _calls(mod, callee.body, sizes, count)
+            yield from _calls(mod, callee.body, sizes, count, inside | {op.function})
         else:
             yield op, tuple([substitute(s, bound) for s in op.sizes]), count
             for parts in parts_of(mod, op.function):
-                yield from _calls(mod, parts.body, {}, count)
+                yield from _calls(mod, parts.body, {}, count, inside)

@@ -1,6 +1,7 @@
-"""Run programs whose shapes depend on the elements of tensors: memory is allocated, and calls are prepared, while the program runs.
+"""Run programs whose shapes depend on the elements of tensors, or that call themselves: memory is allocated while the program runs.
 
-A program whose shapes depend on the shapes of the inputs alone is bound in advance instead (`bound_program`), which costs less per call.
+A program without recursion whose shapes depend on the shapes of the inputs alone is bound in advance instead (`bound_program`), which
+costs less per call.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from tunesmith.runtime.device.array import DeviceArray
 from tunesmith.runtime.device.device import Device, DeviceLost
 from tunesmith.runtime.executor.bound_program import COPY, Functions
 from tunesmith.runtime.executor.device_memory import HOST, Array, DeviceConstants, copier, kind_of_memory
+from tunesmith.runtime.executor.entry_sizes import entry_sizes
+from tunesmith.runtime.executor.executor import Shape
 from tunesmith.runtime.executor.index_program import evaluate
 from tunesmith.runtime.executor.vm_code import Code, Instruction
 from tunesmith.support.errors import RunError
 
-Shape = tuple[int, ...]
-Watch = Callable[[int, Callable[[], object], "Tensor | None", Sequence["Tensor"]], None]
-"""Takes the number of a step, its call, an operand or result on a device if there is one, and its results; it must make the call."""
+DEEPEST = 10_000
+"""Maximum number of nested invocations of functions."""
 
 
 class Tensor:
@@ -54,23 +56,44 @@ class Tensor:
         return Tensor(made, self.dtype)
 
 
-class Blocks:
-    """Blocks of memory that a run takes and gives back; those that a whole run did not take are released after it."""
+Watch = Callable[[int, Callable[[], object], Sequence[Tensor], Sequence[Tensor]], None]
+"""Takes the number of a step, its call, its operands and its results; it must make the call."""
 
-    def __init__(self) -> None:
+
+class Memory:
+    """Memory of a program: its constants, and blocks that runs take and give back.
+
+    Blocks that were not in use during a whole run are released after it.
+
+    Args:
+        constants: storage of the constants in host memory.
+        devices: the constants on each device.
+    """
+
+    def __init__(self, constants: Sequence[np.ndarray], devices: Mapping[str, DeviceConstants]) -> None:
+        self._constants, self._devices = constants, devices
         self._free: dict[tuple[str, int], list[tuple[Array, int]]] = {}
         self._run = 0
 
-    def take(self, device: str, size: int) -> Array:
-        """A block of at least `size` bytes."""
-        rounded = _rounded(size)
-        free = self._free.get((device, rounded))
+    def constant(self, number: int, shape: Shape, dtype: str, device: str) -> Array:
+        """A constant in the memory of a device."""
+        if device != HOST:
+            return self._devices[device].array(number, dtype).view(shape, dtype)
+        return self._constants[number].view(storage_dtype(dtype)).reshape(shape)
+
+    def tensor(self, dtype: str, shape: Shape, device: str) -> Tensor:
+        """A new tensor in a block."""
+        size = _rounded(nbytes(dtype, shape))
+        free = self._free.get((device, size))
         if free:
-            return free.pop()[0]
-        return empty(rounded) if device == HOST else DeviceArray(Device(device), (rounded,), "uint8")
+            block = free.pop()[0]
+        else:
+            block = empty(size) if device == HOST else DeviceArray(Device(device), (size,), "uint8")
+        array = block.view(shape, dtype) if isinstance(block, DeviceArray) else placed(block, 0, dtype, shape)
+        return Tensor(array, dtype, block)
 
     def give(self, block: Array) -> None:
-        """Give a block back."""
+        """Give the block of a tensor back."""
         self._free.setdefault((kind_of_memory(block), block.nbytes), []).append((block, self._run))
 
     def end_run(self) -> None:
@@ -79,38 +102,38 @@ class Blocks:
         self._run += 1
 
 
+def new_array(shape: Shape, dtype: str, device: str) -> Array:
+    """An array whose elements are undefined."""
+    return np.empty(shape, storage_dtype(dtype)) if device == HOST else DeviceArray(Device(device), shape, dtype)
+
+
+def _rounded(size: int) -> int:
+    """The size, rounded up to an eighth of its power of two, so that tensors of similar sizes share blocks."""
+    step = max(64, 1 << max(size.bit_length() - 4, 0))
+    return -(-max(size, 1) // step) * step
+
+
 class DynamicProgram:
-    """A program of the virtual machine with sizes that are read from tensors.
+    """A program of the virtual machine with sizes that are read from tensors, or with functions that are invoked.
 
     Args:
         code: the program.
         constants: storage of the constants.
         functions: by name, as in `bound_program.BoundProgram`.
         devices: constants on each device.
-        output_shapes: given the sizes, the shape of an output.
     """
 
-    def __init__(
-        self,
-        code: Code,
-        constants: Sequence[np.ndarray],
-        functions: Functions,
-        devices: Mapping[str, DeviceConstants],
-        shape_of: Callable[[Sequence[Any], Mapping[str, int], str], Shape],
-    ) -> None:
-        self._code, self._constants, self._devices, self._shape_of = code, constants, devices, shape_of
-        self._functions = functions
-        self._calls = {at: n for n, at in enumerate([at for at, ins in enumerate(code.body) if ins[0] in ("call", "copy")])}
-        self._blocks = Blocks()
-        self._sizes: dict[str, int] = {}
+    def __init__(self, code: Code, constants: Sequence[np.ndarray], functions: Functions, devices: Mapping[str, DeviceConstants]) -> None:
+        self._code, self._memory, self._functions = code, Memory(constants, devices), functions
+        codes = [code, *code.functions.values()]
+        steps = [(id(c), at) for c in codes for at, ins in enumerate(c.body) if ins[0] in ("call", "copy")]
+        self._steps = {key: n for n, key in enumerate(steps)}
+        self.functions = [ins[1] if ins[0] == "call" else COPY for c in codes for ins in c.body if ins[0] in ("call", "copy")]
+        """Name of the function of each step."""
         self._inputs: Sequence[Array] = ()
         self._given: Sequence[Array | None] = ()
         self.outputs: list[Array] = []
-
-    def with_sizes(self, sizes: Mapping[str, int]) -> DynamicProgram:
-        """The program itself, for inputs with these sizes."""
-        self._sizes = dict(sizes)
-        return self
+        """The outputs of the last run."""
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> None:
         """Bind the program to these arrays, already checked by the caller; an output without an array is allocated by each run."""
@@ -120,24 +143,20 @@ class DynamicProgram:
         """Run the program; its results are in `outputs` afterwards.
 
         Raises:
-            RunError: a function rejected its arguments or failed, or a size that is read is negative.
+            RunError: a function rejected its arguments or failed, a size that is read is negative, or functions are nested too deeply.
         """
-        self._execute(None)
-
-    @property
-    def functions(self) -> list[str]:
-        """Name of the function of each step."""
-        return [self._code.body[at][1] if self._code.body[at][0] == "call" else COPY for at in self._calls]
+        self._execute(_run)
 
     def profile(self, repeats: int) -> list[list[float]]:
         """Run the program `repeats` times; the seconds of each execution of each step.  Errors as in `run`."""
-        taken: list[list[float]] = [[] for _ in self._calls]
+        taken: list[list[float]] = [[] for _ in self._steps]
 
-        def timed(n: int, call: Callable[[], object], on_device: Tensor | None, results: Sequence[Tensor]) -> None:
+        def timed(n: int, call: Callable[[], object], operands: Sequence[Tensor], results: Sequence[Tensor]) -> None:
             start = time.perf_counter_ns()
             call()
-            if on_device is not None:
-                self._wait(on_device.device)
+            for device in {t.device for t in (*operands, *results)} - {HOST}:
+                api = Device(device).api
+                api.synchronise(0, api.current_stream(0))
             taken[n].append((time.perf_counter_ns() - start) * 1e-9)
 
         for _ in range(repeats):
@@ -148,7 +167,7 @@ class DynamicProgram:
         """Run the program once; the number of each step that ran, in order, with copies of its results.  Errors as in `run`."""
         found: list[tuple[int, tuple[np.ndarray, ...]]] = []
 
-        def kept(n: int, call: Callable[[], object], on_device: Tensor | None, results: Sequence[Tensor]) -> None:
+        def kept(n: int, call: Callable[[], object], operands: Sequence[Tensor], results: Sequence[Tensor]) -> None:
             call()
             arrays = [(r.array.numpy() if isinstance(r.array, DeviceArray) else r.array.copy(), r.dtype) for r in results]
             found.append((n, tuple([typed(a, d) for a, d in arrays])))
@@ -156,180 +175,180 @@ class DynamicProgram:
         self._execute(kept)
         return found
 
-    def _execute(self, watch: Watch | None) -> None:
-        run = _Run(self, dict(self._sizes), watch)
+    def _execute(self, watch: Watch) -> None:
+        first = Frame(self._code, self._memory, self._inputs, self._given)
+        frames = [first]
         try:
-            run.all()
+            while frames:
+                pause = frames[-1].proceed()
+                if pause is None:
+                    frames.pop()
+                elif pause[0] == "invoke":
+                    if len(frames) == DEEPEST:
+                        raise RunError(f"{pause[1]} calls itself more than {DEEPEST} times: does its recursion end?")
+                    inputs, outputs = [[frames[-1].register(r).array for r in group] for group in pause[2:]]
+                    frames.append(Frame(self._code.functions[pause[1]], self._memory, inputs, outputs))
+                else:
+                    self._step(frames[-1], pause, watch)
         finally:
-            self._blocks.end_run()
-        self.outputs = run.outputs
+            self._memory.end_run()
+        self.outputs = first.outputs
 
-    def _wait(self, device: str) -> None:
-        api = Device(device).api
-        api.synchronise(0, api.current_stream(0))
+    def _step(self, frame: Frame, ins: Instruction, watch: Watch) -> None:
+        if ins[0] == "copy":
+            results, operands = [frame.register(ins[1])], [frame.register(ins[2])]
+            call = _copy_call(operands[0].array, results[0].array)
+        else:
+            operands, results = [[frame.register(r) for r in group] for group in (ins[2], ins[3])]
+            call = _call(self._functions[ins[1]], [*operands, *results], [frame.index(e) for e in ins[4]])
+        try:
+            watch(self._steps[id(frame.code), frame.at - 1], call, operands, results)
+        except DeviceLost:
+            raise
+        except Exception as error:  # functions raise exceptions of any type
+            raise RunError(f"a call of the program failed: {error}") from error
 
 
-class _Run:
-    """One run: the registers and the sizes that are known so far."""
+class Frame:
+    """A call of a function of the program: its registers, and the sizes that are known so far.
 
-    def __init__(self, program: DynamicProgram, sizes: dict[str, int], watch: Watch | None) -> None:
-        self._program, self._code, self._sizes, self._watch = program, program._code, sizes, watch
+    Args:
+        code: the function.
+        memory: memory of the program.
+        inputs: the inputs of the call.
+        given: arrays for the outputs; None if the call allocates the output.
+    """
+
+    def __init__(self, code: Code, memory: Memory, inputs: Sequence[Array], given: Sequence[Array | None]) -> None:
+        self.code, self.at = code, 0
+        self._memory, self._inputs, self._given = memory, inputs, given
+        self._sizes = entry_sizes(code, [tuple(a.shape) for a in inputs])
         self._registers: dict[int, Tensor] = {}
         self._made: dict[int, Tensor] = {}
 
     @property
     def outputs(self) -> list[Array]:
         """The outputs in the memory that the caller expects them in."""
-        return [self._delivered(i, self._made[i]) for i in range(len(self._code.outputs))]
+        return [self._delivered(i, self._made[i]) for i in range(len(self.code.outputs))]
 
-    def all(self) -> None:
-        body, at = self._code.body, 0
+    def proceed(self) -> Instruction | None:
+        """Run up to the next call, copy or invocation, and return it; None at the end of the function."""
+        body = self.code.body
         while True:
-            ins = body[at]
+            ins = body[self.at]
             op = ins[0]
-            at += 1
+            self.at += 1
+            if op in ("call", "copy", "invoke"):
+                return ins
             if op == "if":
-                if not self._scalar(ins[1], at - 1):
-                    at = ins[2]
+                if not self._scalar(ins[1]):
+                    self.at = ins[2]
             elif op in ("goto", "again"):
-                at = ins[1]
+                self.at = ins[1]
             elif op == "ret":
-                return
+                return None
             elif op == "read":
-                found = self._scalar(ins[2], at - 1)
+                found = self._scalar(ins[2])
                 if found < 0:
                     raise RunError(f"the size {ins[1]} is read from a tensor, which must be at least 0, and is {found}")
                 self._sizes[ins[1]] = found
-            elif op in ("call", "copy"):
-                self._step(at - 1, ins)
             elif op == "free":
                 self._free(ins[1])
             elif op not in ("size", "check", "require", "place"):
-                made = self._tensor(ins, f"instruction {at - 1} ({op})")
+                made = self._tensor(ins)
                 self._free(ins[1])  # of the iteration before
                 self._registers[ins[1]] = made
+
+    def register(self, r: int) -> Tensor:
+        """The tensor in a register.  RunError if none is."""
+        if r not in self._registers:
+            raise RunError(f"{self._what} uses register {r}, which was not defined on the way there. Build it again")
+        return self._registers[r]
+
+    def index(self, e: Any) -> int:
+        """The value of an index expression.  RunError if a size is not known."""
+        try:
+            return evaluate(e, self._sizes)
+        except KeyError as error:
+            raise RunError(f"{self._what} uses the size {error}, which was not read on the way there. Build it again") from None
+
+    @property
+    def _what(self) -> str:
+        return f"instruction {self.at - 1} ({self.code.body[self.at - 1][0]}) of the program"
 
     def _free(self, r: int) -> None:
         freed = self._registers.pop(r, None)
         if freed is not None and freed.block is not None:
-            self._program._blocks.give(freed.block)
+            self._memory.give(freed.block)
 
-    def _register(self, r: int, at: int) -> Tensor:
-        if r not in self._registers:
-            raise RunError(f"instruction {at} of the program uses register {r}, which was not defined on the way there. Build it again")
-        return self._registers[r]
-
-    def _scalar(self, r: int, at: int) -> Any:
-        found = self._register(r, at).array
+    def _scalar(self, r: int) -> Any:
+        found = self.register(r).array
         if not isinstance(found, np.ndarray) or found.size != 1:
-            raise RunError(f"instruction {at} of the program does not read one element of host memory")
+            raise RunError(f"{self._what} does not read one element of host memory")
         return found.item()
 
-    def _shape(self, shape: Sequence[Any], what: str) -> Shape:
-        try:
-            return self._program._shape_of(shape, self._sizes, what)
-        except KeyError as error:
-            raise RunError(f"{what} of the program uses the size {error}, which was not read on the way there. Build it again") from None
+    def _shape(self, shape: Sequence[Any]) -> Shape:
+        found = tuple([self.index(e) for e in shape])
+        if any(e < 0 for e in found):
+            raise RunError(f"{self._what} has the negative extents {list(found)}")
+        return found
 
-    def _tensor(self, ins: Instruction, what: str) -> Tensor:
+    def _tensor(self, ins: Instruction) -> Tensor:
         """The tensor that an instruction defines."""
         op, r, *rest = ins
-        program, device = self._program, self._code.devices.get(r, HOST)
+        device = self.code.devices.get(r, HOST)
         if op == "input":
             return self._input(rest[0], device)
         if op == "output":
-            return self._output(rest[0], device, what)
-        if op == "view":
-            source, shape = self._register(rest[0], 0), self._shape(rest[1], what)
-            if nbytes(source.dtype, shape) != nbytes(source.dtype, source.array.shape):
-                raise RunError(f"{what} of the program: {list(shape)} is not a view of {list(source.array.shape)}")
-            return source.view(shape)
-        shape = self._shape(rest[-1], what)
+            return self._output(rest[0], device)
+        shape = self._shape(rest[-1])
         if op == "constant":
-            number, dtype = rest[0], rest[1]
-            if device != HOST:
-                return Tensor(program._devices[device].array(number, dtype).view(shape, dtype), dtype)
-            return Tensor(program._constants[number].view(storage_dtype(dtype)).reshape(shape), dtype)
-        return self._allocated(rest[0], shape, device)
-
-    def _allocated(self, dtype: str, shape: Shape, device: str) -> Tensor:
-        block = self._program._blocks.take(device, nbytes(dtype, shape))
-        array = block.view(shape, dtype) if isinstance(block, DeviceArray) else placed(block, 0, dtype, shape)
-        return Tensor(array, dtype, block)
+            return Tensor(self._memory.constant(rest[0], shape, rest[1], device), rest[1])
+        if op == "alloc":
+            return self._memory.tensor(rest[0], shape, device)
+        source = self.register(rest[0])
+        if nbytes(source.dtype, shape) != nbytes(source.dtype, source.array.shape):
+            raise RunError(f"{self._what}: {list(shape)} is not a view of {list(source.array.shape)}")
+        return source.view(shape)
 
     def _input(self, number: int, device: str) -> Tensor:
-        array, dtype = self._program._inputs[number], self._code.inputs[number].dtype
+        array, dtype = self._inputs[number], self.code.inputs[number].dtype
         if kind_of_memory(array) == device:
             return Tensor(array, dtype)
-        made = self._allocated(dtype, tuple(array.shape), device)
+        made = self._memory.tensor(dtype, tuple(array.shape), device)
         copier(array, made.array, wait=device == HOST)()
         return made
 
-    def _output(self, number: int, device: str, what: str) -> Tensor:
-        """New memory for an output, or the array of the caller."""
-        spec, given = self._code.outputs[number], self._program._given[number]
-        shape = self._shape(spec.shape, what)
-        if given is not None and kind_of_memory(given) == device:
-            made = Tensor(given, spec.dtype)
-        elif device == HOST:
-            made = Tensor(np.empty(shape, storage_dtype(spec.dtype)), spec.dtype)
-        else:
-            made = Tensor(DeviceArray(Device(device), shape, spec.dtype), spec.dtype)
-        self._made[number] = made
-        return made
+    def _output(self, number: int, device: str) -> Tensor:
+        """The array of the caller, or new memory for an output."""
+        spec, given = self.code.outputs[number], self._given[number]
+        array = given if given is not None and kind_of_memory(given) == device else new_array(self._shape(spec.shape), spec.dtype, device)
+        self._made[number] = Tensor(array, spec.dtype)
+        return self._made[number]
 
     def _delivered(self, number: int, made: Tensor) -> Array:
         """An output, copied to the array of the caller, or to the memory of the inputs, if it was computed in other memory."""
-        given, inputs = self._program._given[number], self._program._inputs
-        if given is made.array:
-            return given
-        wanted = next((a.device.kind for a in inputs if isinstance(a, DeviceArray)), HOST) if given is None else kind_of_memory(given)
-        if given is None and wanted == made.device:
-            return made.array
-        if given is None:
-            shape = tuple(made.array.shape)
-            given = np.empty(shape, storage_dtype(made.dtype)) if wanted == HOST else DeviceArray(Device(wanted), shape, made.dtype)
-        copier(made.array, given, wait=True)()
-        return given
-
-    def _step(self, at: int, ins: Instruction) -> None:
-        if ins[0] == "copy":
-            results, operands = [self._register(ins[1], at)], [self._register(ins[2], at)]
-            call = _copy_call(operands[0], results[0])
-        else:
-            operands, results = [[self._register(r, at) for r in group] for group in (ins[2], ins[3])]
-            call = self._call(ins[1], [*operands, *results], ins[4], at)
-        try:
-            if self._watch is None:
-                call()
-            else:
-                on_device = next((t for t in (*operands, *results) if t.device != HOST), None)
-                self._watch(self._program._calls[at], call, on_device, results)
-        except DeviceLost:
-            raise
-        except Exception as error:  # functions raise exceptions of any type
-            raise RunError(f"a call of the program failed: {error}") from error
-
-    def _call(self, name: str, tensors: Sequence[Tensor], sizes: Sequence[Any], at: int) -> Callable[[], object]:
-        function = self._program._functions[name]
-        try:
-            numbers = [evaluate(e, self._sizes) for e in sizes]
-        except KeyError as error:
-            raise RunError(f"instruction {at} of the program uses the size {error}, which was not read. Build it again") from None
-        compiled = getattr(function, "ffi", None) if all(t.device == HOST for t in tensors) else None
-        if compiled is not None:
-            return lambda: compiled(*[t.argument for t in tensors], *numbers)
-        return lambda: function(*[t.array for t in tensors], *numbers)
+        target = self._given[number]
+        if target is None:
+            wanted = next((a.device.kind for a in self._inputs if isinstance(a, DeviceArray)), HOST)
+            target = made.array if wanted == made.device else new_array(tuple(made.array.shape), made.dtype, wanted)
+        if target is not made.array:
+            copier(made.array, target, wait=True)()
+        return target
 
 
-def _copy_call(source: Tensor, target: Tensor) -> Callable[[], object]:
-    a, b = source.array, target.array
-    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
-        return partial(np.copyto, b, a.reshape(b.shape))
-    return copier(a, b, wait=HOST in (source.device, target.device))
+def _run(n: int, call: Callable[[], object], operands: Sequence[Tensor], results: Sequence[Tensor]) -> None:
+    call()
 
 
-def _rounded(size: int) -> int:
-    """The size, rounded up to an eighth of its power of two, so that tensors of similar sizes share blocks."""
-    step = max(64, 1 << max(size.bit_length() - 4, 0))
-    return -(-max(size, 1) // step) * step
+def _call(function: Callable[..., object], tensors: Sequence[Tensor], sizes: Sequence[int]) -> Callable[[], object]:
+    compiled = getattr(function, "ffi", None) if all(t.device == HOST for t in tensors) else None
+    if compiled is not None:
+        return partial(compiled, *[t.argument for t in tensors], *sizes)
+    return partial(function, *[t.array for t in tensors], *sizes)
+
+
+def _copy_call(source: Array, target: Array) -> Callable[[], object]:
+    if isinstance(source, np.ndarray) and isinstance(target, np.ndarray):
+        return partial(np.copyto, target, source.reshape(target.shape))
+    return copier(source, target, wait=HOST in (kind_of_memory(source), kind_of_memory(target)))

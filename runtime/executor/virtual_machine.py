@@ -2,7 +2,8 @@
 
 The program:
 
-    {"version": 1, "inputs": [[name, dtype, shape]], "outputs": [[name, dtype, shape]], "code": [instruction]}
+    {"version": 1, "inputs": [[name, dtype, shape]], "outputs": [[name, dtype, shape]], "code": [instruction],
+     "functions": {name: {"inputs": ..., "outputs": ..., "code": ...}}}          absent if no function is invoked
 
 Extents and sizes are index expressions (`runtime.executor.index_program`).  Tensors are in registers, each defined by one instruction:
 
@@ -21,18 +22,19 @@ Extents and sizes are index expressions (`runtime.executor.index_program`).  Ten
     ["if", r, t]                         continue if r holds, else jump to instruction t
     ["goto", t]                          jump forward
     ["again", t]                         jump back to the start of a loop
+    ["invoke", function, operands, results]      call a function of the program, which may invoke itself
     ["read", name, r]                    define a size as the element of r, an int64[] in host memory; again in each iteration of a loop
     ["ret"]
 
-If no size is read, the input shapes determine all shapes, storage assignments and calls: they are computed once and cached
-(`bound_program.BoundProgram`), and a second call with equal shapes interprets nothing.  Otherwise the program is interpreted
-(`dynamic_program.DynamicProgram`), and outputs whose shapes depend on such a size are allocated by each run.
+If no size is read and no function invoked, the input shapes determine all shapes, storage assignments and calls: they are computed once
+and cached (`bound_program.BoundProgram`), and a second call with equal shapes interprets nothing.  Otherwise the program is interpreted
+(`dynamic_program.DynamicProgram`), and outputs whose shapes depend on a size that is read are allocated by each run.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tunesmith.runtime.arrays import empty, nbytes
@@ -52,9 +54,10 @@ from tunesmith.runtime.executor.bound_program import (
 )
 from tunesmith.runtime.executor.device_memory import HOST, Array, DeviceConstants, DeviceMemory
 from tunesmith.runtime.executor.dynamic_program import DynamicProgram
+from tunesmith.runtime.executor.entry_sizes import WrongExtent, entry_sizes, extents, known_extents
 from tunesmith.runtime.executor.executable import NamedArrays
 from tunesmith.runtime.executor.executor import Executor, Program, Shape, TensorSpec
-from tunesmith.runtime.executor.index_program import evaluate, holds, shown, shown_condition
+from tunesmith.runtime.executor.index_program import evaluate, shown
 from tunesmith.runtime.executor.memory_pool import BufferPool, MemoryPool
 from tunesmith.runtime.executor.vm_code import Code, Instruction, read_code
 from tunesmith.support.errors import RunError
@@ -85,13 +88,13 @@ class VirtualMachine(Executor):
         self._arena = empty(0)
         self._programs: OrderedDict[tuple[Shape, ...], tuple[BoundProgram, Sequence[Shape]]] = OrderedDict()
         self._dynamic: DynamicProgram | None = None
-        if self._code.reads_sizes:
-            self._dynamic = DynamicProgram(self._code, self._constants, functions, self._device_constants, _extents)
+        if self._code.is_dynamic:
+            self._dynamic = DynamicProgram(self._code, self._constants, functions, self._device_constants)
 
     def _bound_program(self, arrays: Sequence[Array]) -> tuple[Program, Sequence[Shape | None]]:
         if self._dynamic is not None:
-            sizes = self._sizes(arrays)
-            return self._dynamic.with_sizes(sizes), [_known(s.shape, sizes, f"output {i}") for i, s in enumerate(self._code.outputs)]
+            sizes = self._entry_sizes(arrays)
+            return self._dynamic, [known_extents(s.shape, sizes, f"output {i}") for i, s in enumerate(self._code.outputs)]
         key = tuple([a.shape for a in arrays])
         found = self._programs.get(key)
         if found is None:
@@ -104,8 +107,8 @@ class VirtualMachine(Executor):
 
     def _prepared(self, arrays: Sequence[Array]) -> tuple[BoundProgram, Sequence[Shape]]:
         """The bound program for inputs of these shapes."""
-        sizes = self._sizes(arrays)
-        outputs = [_extents(s.shape, sizes, f"output {i}") for i, s in enumerate(self._code.outputs)]
+        sizes = self._entry_sizes(arrays)
+        outputs = [extents(s.shape, sizes, f"output {i}") for i, s in enumerate(self._code.outputs)]
         layout = _Layout(self._code, sizes, [a.shape for a in arrays], outputs)
         if layout.pool.nbytes > self._arena.nbytes:
             self._programs.clear()  # they are bound to the old arena
@@ -114,22 +117,11 @@ class VirtualMachine(Executor):
         slots, steps, segments = layout.slots, layout.steps, layout.segments
         return BoundProgram(slots, steps, segments, self._constants, self._arena, self._functions, memory), outputs
 
-    def _sizes(self, arrays: Sequence[Array]) -> dict[str, int]:
-        """The sizes given by the inputs; RunError if they are inconsistent or violate a precondition of the program."""
-        sizes: dict[str, int] = {}
-        for ins in self._code.entry:
-            if ins[0] == "require":
-                if not holds(ins[1], sizes):
-                    raise RunError(f"the program requires {shown_condition(ins[1])}, and the inputs have {_assigned(sizes)}")
-                continue
-            i, axis = (ins[2], ins[3]) if ins[0] == "size" else (ins[1], ins[2])
-            given = arrays[i].shape[axis]
-            if ins[0] == "size":
-                sizes[ins[1]] = given
-            elif given != evaluate(ins[3], sizes):
-                named = f" where {_assigned(sizes)}" if isinstance(ins[3], (str, list)) else ""
-                raise self._wrong_shape(i, arrays[i], f", expected {evaluate(ins[3], sizes)} at axis {axis}{named}")
-        return sizes
+    def _entry_sizes(self, arrays: Sequence[Array]) -> dict[str, int]:
+        try:
+            return entry_sizes(self._code, [a.shape for a in arrays])
+        except WrongExtent as error:
+            raise self._wrong_shape(error.input, arrays[error.input], str(error)) from None
 
 
 class _Layout:
@@ -180,7 +172,7 @@ class _Layout:
             return TensorSlot(INPUT, rest[0], self._code.inputs[rest[0]].dtype, self._inputs[rest[0]], device)
         if op == "output":
             return TensorSlot(OUTPUT, rest[0], self._code.outputs[rest[0]].dtype, self._outputs[rest[0]], device)
-        shape = _extents(rest[-1], self._sizes, what)
+        shape = extents(rest[-1], self._sizes, what)
         if op == "constant":
             return TensorSlot(CONSTANT, rest[0], rest[1], shape, device)
         if op == "alloc":
@@ -195,24 +187,5 @@ class _Layout:
         return tuple([self._registers[r] for r in registers])
 
 
-def _extents(shape: Sequence[Any], sizes: Mapping[str, int], what: str) -> Shape:
-    extents = tuple([evaluate(e, sizes) for e in shape])
-    if any(e < 0 for e in extents):
-        raise RunError(f"{what} of the program has negative extents {list(extents)} for inputs with {_assigned(sizes)}")
-    return extents
-
-
-def _known(shape: Sequence[Any], sizes: dict[str, int], what: str) -> Shape | None:
-    """The extents of an output; None if they depend on a size that is read while the program runs."""
-    try:
-        return _extents(shape, sizes, what)
-    except KeyError:
-        return None
-
-
 def _shown(spec: TensorSpec) -> TensorSpec:
     return TensorSpec(spec.name, spec.dtype, tuple([e if isinstance(e, int) else shown(e) for e in spec.shape]))
-
-
-def _assigned(sizes: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} = {value}" for name, value in sizes.items()) or "no sizes"

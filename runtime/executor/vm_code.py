@@ -7,7 +7,7 @@ sizes and jump targets exist.  The instructions are documented in `runtime.execu
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from tunesmith.runtime.device.device import DEVICES
@@ -40,8 +40,9 @@ class Code:
         entry: the leading instructions size, check and require.
         body: all instructions.
         blocks: basic blocks of the body; the first is the entry.
-        reads_sizes: whether sizes depend on the elements of tensors.
+        is_dynamic: whether sizes depend on the elements of tensors, or functions are invoked.
         devices: the kind of device of the registers that are not in host memory.
+        functions: the code of the functions that are invoked, by name; it is empty in that code itself.
     """
 
     inputs: list[TensorSpec]
@@ -49,8 +50,9 @@ class Code:
     entry: list[Instruction]
     body: list[Instruction]
     blocks: list[Block]
-    reads_sizes: bool
+    is_dynamic: bool
     devices: dict[int, str]
+    functions: dict[str, Code]
 
 
 def read_code(program: dict[str, Any], constants: int, functions: Collection[str]) -> Code:
@@ -63,18 +65,22 @@ def read_code(program: dict[str, Any], constants: int, functions: Collection[str
     Raises:
         RunError: the code is malformed; the message names the instruction.
     """
-    return _Reader(program, constants, functions).code()
+    inner = program.get("functions", {})
+    if not isinstance(inner, dict) or any(not isinstance(p, dict) for p in inner.values()):
+        raise RunError("the functions of the program are malformed. Build it again")
+    found = {name: _Reader(p, constants, functions, inner).code() for name, p in inner.items()}
+    return replace(_Reader(program, constants, functions, inner).code(), functions=found)
 
 
 class _Reader:
-    def __init__(self, program: dict[str, Any], constants: int, functions: Collection[str]) -> None:
+    def __init__(self, program: dict[str, Any], constants: int, functions: Collection[str], invoked: Mapping[str, Any]) -> None:
         self.body = [list_of(ins, f"instruction {i}", 1) for i, ins in enumerate(list_of(field(program, "code", "the program"), "code", 1))]
         self.sizes: list[str] = [
             ins[1] for ins in self.body if ins[0] in ("size", "read") and len(ins) in (3, 4) and isinstance(ins[1], str)
         ]
         self.inputs = self._specs(field(program, "inputs", "the program"), "input")
         self.outputs = self._specs(field(program, "outputs", "the program"), "output")
-        self.constants, self.functions = constants, functions
+        self.constants, self.functions, self.invoked = constants, functions, invoked
         self.registers: dict[int, str] = {}
         self.devices: dict[int, str] = {}
         self.known: list[str] = []
@@ -92,8 +98,8 @@ class _Reader:
         if self.body[-1] != ["ret"]:
             raise RunError("the code of the program does not end with ret. Build it again")
         self._covered()
-        reads = any(ins[0] == "read" for ins in self.body)
-        return Code(self.inputs, self.outputs, self.body[:entry], self.body, _blocks(self.body), reads, self.devices)
+        dynamic = any(ins[0] in ("read", "invoke") for ins in self.body)
+        return Code(self.inputs, self.outputs, self.body[:entry], self.body, _blocks(self.body), dynamic, self.devices, {})
 
     def _specs(self, rows: object, what: str) -> list[TensorSpec]:
         found = []
@@ -202,6 +208,15 @@ class _Reader:
             names = ", ".join(sorted(self.functions)) or "none"
             raise RunError(f"{what}: the library has no function {value!r}, which the program calls. It has: {names}")
 
+    def _invoked(self, value: object, what: str, at: int) -> None:
+        name = text_of(value, f"{what}: function")
+        if name not in self.invoked:
+            raise RunError(f"{what}: the program has no function {name!r}. It has: {', '.join(sorted(self.invoked)) or 'none'}")
+        for key, registers in (("inputs", self.body[at][2]), ("outputs", self.body[at][3])):
+            expected = len(list_of(field(self.invoked[name], key, f"{what}: {name}"), f"{what}: {name}: {key}"))
+            if len(list_of(registers, f"{what}: {key}")) != expected:
+                raise RunError(f"{what}: {name} has {expected} {key}, and is invoked with {len(registers)}")
+
     def _target(self, value: object, what: str, at: int) -> None:
         int_of(value, f"{what}: target (jumps go forward)", at + 1, len(self.body) - 1)
 
@@ -219,6 +234,7 @@ _OPERANDS: Mapping[str, tuple[str, ...]] = {
     "view": ("new", "old", "shape"),
     "free": ("allocated",),
     "call": ("function", "registers", "registers", "sizes"),
+    "invoke": ("invoked", "registers", "registers"),
     "copy": ("old", "old"),
     "if": ("old", "target"),
     "goto": ("target",),

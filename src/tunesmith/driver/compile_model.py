@@ -18,6 +18,7 @@ from tunesmith.driver.roofline import Roofline, roofline
 from tunesmith.graph.emit.graph_program import emit_graph_program
 from tunesmith.graph.emit.vm_program import emit_vm_program
 from tunesmith.graph.ir import structural
+from tunesmith.graph.ir.calls import called_functions, recursive_functions
 from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.ir.node import If, ReadSize, While, all_bindings
 from tunesmith.graph.offload.external_codegen import Codegen, compile_external, external_functions, find_codegen
@@ -290,6 +291,8 @@ def _suitable(mod: IRModule) -> str:
     main = mod["main"]
     if not isinstance(main, GraphFunc):
         raise BuildError("the module has no graph function `main`")
-    bindings = list(all_bindings(main.body))
+    functions = [main, *[f for name in sorted(called_functions(mod, "main")) if isinstance(f := mod[name], GraphFunc)]]
+    bindings = [b for f in functions if f.codegen is None for b in all_bindings(f.body)]
     static = all(v.type.is_static for v in (*main.params, *[v for b in bindings for v in b.results]))
-    return "graph" if static and not any(isinstance(b.operation, (If, While, ReadSize)) for b in bindings) else "vm"
+    simple = static and not any(isinstance(b.operation, (If, While, ReadSize)) for b in bindings) and not recursive_functions(mod)
+    return "graph" if simple else "vm"
