@@ -12,8 +12,8 @@ class ProfileRow:
     Attributes:
         call: its number, in program order.
         function: name of the function.
-        microseconds: median over the runs.
-        calls: number of runs; 0 if the call is in a branch that was never taken.
+        microseconds: in one run: the median over all executions, times the executions in a run if the call is in a `while` loop.
+        calls: number of executions in all runs; 0 if the call is in a branch that was never taken.
     """
 
     call: int

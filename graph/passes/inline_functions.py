@@ -47,7 +47,10 @@ class InlineCalls(Rewriter):
     def _whole(self, name: str, calls: tuple[str, ...]) -> GraphFunc:
         """A function with the calls in its body inlined.  Raises BuildError for recursive calls."""
         if name in calls:
-            raise BuildError(f"{' calls '.join((*calls, name))}: graph functions that are inlined must not be recursive")
+            raise BuildError(
+                f"{' calls '.join((*calls, name))}: graph functions that are inlined must not be recursive. A model for a device inlines "
+                "all of its functions: compile it for the host"
+            )
         if name not in self._done:
             func = self._functions[name]
             called = {b.operation.function for b in all_bindings(func.body) if isinstance(b.operation, CallFunction)}

@@ -6,6 +6,7 @@ costs less per call.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -13,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from tunesmith.runtime.arrays import empty, nbytes, placed, storage_dtype, tensor, typed
+from tunesmith.runtime.arrays import empty, nbytes, placed, storage_dtype, tensor, typed, writable
 from tunesmith.runtime.device.array import DeviceArray
 from tunesmith.runtime.device.device import Device, DeviceLost
 from tunesmith.runtime.executor.bound_program import COPY, Functions
 from tunesmith.runtime.executor.device_memory import HOST, Array, DeviceConstants, copier, kind_of_memory
-from tunesmith.runtime.executor.entry_sizes import entry_sizes
+from tunesmith.runtime.executor.entry_sizes import entry_sizes, known_extents
 from tunesmith.runtime.executor.executor import Shape
 from tunesmith.runtime.executor.index_program import evaluate
 from tunesmith.runtime.executor.vm_code import Code, Instruction
@@ -77,9 +78,10 @@ class Memory:
 
     def constant(self, number: int, shape: Shape, dtype: str, device: str) -> Array:
         """A constant in the memory of a device."""
-        if device != HOST:
-            return self._devices[device].array(number, dtype).view(shape, dtype)
-        return self._constants[number].view(storage_dtype(dtype)).reshape(shape)
+        array = self._constants[number]
+        if array.dtype != storage_dtype(dtype) or array.size != math.prod(shape):
+            raise RunError(f"constant {number} is {array.dtype}{list(array.shape)}, and the program takes it as {dtype}{list(shape)}")
+        return writable(array).reshape(shape) if device == HOST else self._devices[device].array(number, dtype).view(shape, dtype)
 
     def tensor(self, dtype: str, shape: Shape, device: str) -> Tensor:
         """A new tensor in a block."""
@@ -186,8 +188,8 @@ class DynamicProgram:
                 elif pause[0] == "invoke":
                     if len(frames) == DEEPEST:
                         raise RunError(f"{pause[1]} calls itself more than {DEEPEST} times: does its recursion end?")
-                    inputs, outputs = [[frames[-1].register(r).array for r in group] for group in pause[2:]]
-                    frames.append(Frame(self._code.functions[pause[1]], self._memory, inputs, outputs))
+                    inputs, outputs = [[frames[-1].register(r) for r in group] for group in pause[2:]]
+                    frames.append(_invoked(pause[1], self._code.functions[pause[1]], self._memory, inputs, outputs))
                 else:
                     self._step(frames[-1], pause, watch)
         finally:
@@ -210,19 +212,23 @@ class DynamicProgram:
 
 
 class Frame:
-    """A call of a function of the program: its registers, and the sizes that are known so far.
+    """A call of a function of the program, and its registers.
 
     Args:
         code: the function.
         memory: memory of the program.
         inputs: the inputs of the call.
         given: arrays for the outputs; None if the call allocates the output.
+    Attributes:
+        code: the function.
+        at: the next instruction.
+        sizes: the sizes that are known so far.
     """
 
     def __init__(self, code: Code, memory: Memory, inputs: Sequence[Array], given: Sequence[Array | None]) -> None:
         self.code, self.at = code, 0
         self._memory, self._inputs, self._given = memory, inputs, given
-        self._sizes = entry_sizes(code, [tuple(a.shape) for a in inputs])
+        self.sizes = entry_sizes(code, [tuple(a.shape) for a in inputs])
         self._registers: dict[int, Tensor] = {}
         self._made: dict[int, Tensor] = {}
 
@@ -251,7 +257,7 @@ class Frame:
                 found = self._scalar(ins[2])
                 if found < 0:
                     raise RunError(f"the size {ins[1]} is read from a tensor, which must be at least 0, and is {found}")
-                self._sizes[ins[1]] = found
+                self.sizes[ins[1]] = found
             elif op == "free":
                 self._free(ins[1])
             elif op not in ("size", "check", "require", "place"):
@@ -268,7 +274,7 @@ class Frame:
     def index(self, e: Any) -> int:
         """The value of an index expression.  RunError if a size is not known."""
         try:
-            return evaluate(e, self._sizes)
+            return evaluate(e, self.sizes)
         except KeyError as error:
             raise RunError(f"{self._what} uses the size {error}, which was not read on the way there. Build it again") from None
 
@@ -335,6 +341,19 @@ class Frame:
         if target is not made.array:
             copier(made.array, target, wait=True)()
         return target
+
+
+def _invoked(name: str, code: Code, memory: Memory, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Frame:
+    """The call of a function.  RunError if types or shapes of the tensors are not those of its inputs and outputs."""
+    for what, specs, given in (("input", code.inputs, inputs), ("output", code.outputs, outputs)):
+        for i, (spec, t) in enumerate(zip(specs, given, strict=True)):
+            if t.dtype != spec.dtype or len(t.array.shape) != len(spec.shape) or t.device != HOST:
+                raise RunError(f"{name} is invoked with {t.dtype}{list(t.array.shape)} on {t.device} as {what} {i}, which is {spec}")
+    frame = Frame(code, memory, [t.array for t in inputs], [t.array for t in outputs])
+    for i, t in enumerate(outputs):
+        if known_extents(code.outputs[i].shape, frame.sizes, f"output {i} of {name}") != tuple(t.array.shape):
+            raise RunError(f"{name} is invoked with {list(t.array.shape)} as output {i}, which is {code.outputs[i]} with {frame.sizes}")
+    return frame
 
 
 def _run(n: int, call: Callable[[], object], operands: Sequence[Tensor], results: Sequence[Tensor]) -> None:

@@ -220,7 +220,7 @@ class Executor(ABC):
             program.run()
             taken = program.profile(repeats)
         rows = zip(program.functions, taken, strict=True)
-        return Profile([ProfileRow(i, f, median(t) * 1e6 if t else 0.0, len(t)) for i, (f, t) in enumerate(rows)])
+        return Profile([ProfileRow(i, f, median(t) * 1e6 * len(t) / repeats if t else 0.0, len(t)) for i, (f, t) in enumerate(rows)])
 
     def trace(self, *arrays: object) -> list[tuple[int, str, tuple[np.ndarray, ...]]]:
         """Run once and keep all intermediate results: number, function and results of each call that ran, in order.

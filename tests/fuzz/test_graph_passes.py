@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tunesmith.driver.compile_model import compile_model
+from tunesmith.graph.ir.calls import called_functions
 from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.ir.interpret import run
 from tunesmith.graph.ir.verify import verify
@@ -29,6 +30,7 @@ from tunesmith.lower.pass_context import PassContext
 from tunesmith.lower.pipelines import CPU
 from tunesmith.runtime.device.opencl import OPENCL
 from tunesmith.search.analytic_schedule import analytic_schedule
+from tunesmith.support.errors import BuildError
 from tunesmith.support.seeds import stream
 from tunesmith.testing.random_graphs import RandomGraph
 
@@ -68,18 +70,19 @@ def check_pass(g: RandomGraph, run_pass: Callable[[IRModule], IRModule], expecte
     assert all(again[name] is done[name] for name in done) and len(again) == len(done), f"{what} is not idempotent"
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(60))
 def test_each_pass(seed: int) -> None:
-    g = RandomGraph(seed)
+    """The last seeds with `while` loops, sizes that are read, and recursion."""
+    g = RandomGraph(seed, loops=seed >= 40)
     check_module(g.module)
     expected = run(g.module["main"], g.arrays, g.module)
     for p in PASSES:
         check_pass(g, p, expected)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(60))
 def test_whole_pipeline(seed: int) -> None:
-    g = RandomGraph(seed)
+    g = RandomGraph(seed, loops=seed >= 40)
     done = GRAPH(g.module, TARGET)
     check_module(done)
     compare(run(done["main"], g.arrays, done), run(g.module["main"], g.arrays, g.module), "pipeline")
@@ -97,11 +100,26 @@ def test_compiled_models_agree_with_the_interpreter(seed: int) -> None:
         compare(found if isinstance(found, tuple) else (found,), expected, executor)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_compiled_loops_agree_with_the_interpreter(seed: int) -> None:
+    """Two calls, because memory is used again."""
+    g = RandomGraph(3000 + seed, 12, loops=True)
+    expected = run(g.module["main"], g.arrays, g.module)
+    model = compile_model(g.module, TARGET, executor="vm", untuned=default_schedule)
+    for _ in range(2):
+        found = model(*g.arrays)
+        compare(found if isinstance(found, tuple) else (found,), expected, "vm")
+
+
 @pytest.mark.skipif(OPENCL.count() == 0, reason="no OpenCL runtime here: pip install 'tunesmith[opencl]'")
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(12))
 def test_models_on_devices_agree_with_the_interpreter(seed: int) -> None:
-    """Branches on the virtual machine, dynamic shapes on the host, and a random part of the functions on the host."""
-    g = RandomGraph(2000 + seed, 12, symbolic=seed % 4 == 3, branches=seed % 2 == 1)
+    """Branches and loops on the virtual machine, dynamic shapes on the host, and a random part of the functions on the host."""
+    g = RandomGraph(2000 + seed, 12, symbolic=seed % 4 == 3, branches=seed % 2 == 1, loops=seed >= 8)
+    if "halve" in called_functions(dead_code(g.module), "main"):
+        with pytest.raises(BuildError, match="must not be recursive"):
+            compile_model(g.module, Target("opencl"), untuned=default_schedule)
+        return
     names = [name for name, f in GRAPH(g.module, TARGET).items() if isinstance(f, PrimFunc) and g.chance(0.3)]
     for place in ({}, dict.fromkeys(names, Target.detect())):
         found = compile_model(g.module, Target("opencl"), untuned=default_schedule, place=place)(*g.arrays)

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from tunesmith.graph.ir import interpret
 from tunesmith.graph.ir.builder import GraphBuilder, RegionBuilder
 from tunesmith.graph.ir.function import GraphFunc
-from tunesmith.graph.ir.node import Call, Constant, Operand
+from tunesmith.graph.ir.node import Call, Constant, Operand, Region, Value, used
 from tunesmith.graph.ir.operator import GRAPH_OPERATORS
 from tunesmith.ir.function import IRModule
 from tunesmith.ir.poly import ONE, Var, evaluate, poly, product
@@ -35,20 +36,23 @@ MOVING = frozenset(
 
 
 class RandomGraph:
-    """A random module: `main`, and `part`, which `main` may call.
+    """A random module: `main`, `part`, which `main` may call, and if `loops`, `halve`, which calls itself.
+
+    With `loops` there are also `while` loops, and sizes that are read from tensors.
 
     Attributes:
-        module: the two functions.
+        module: the functions.
         arrays: arguments of `main`.
     """
 
-    def __init__(self, seed: int, operators: int = 25, symbolic: bool | None = None, branches: bool = True) -> None:
+    def __init__(self, seed: int, operators: int = 25, symbolic: bool | None = None, branches: bool = True, loops: bool = False) -> None:
         self.rng = stream(seed, "graph passes")
         self.known: dict[Operand, np.ndarray] = {}
         self.exact: set[Operand] = set()
         self.branches = branches
+        self.recipes = (*RECIPES, *LOOPS * 3) if loops else RECIPES
         size = Var("n") if (self.chance(0.3) if symbolic is None else symbolic) else None
-        self.sizes = {} if size is None else {size: N}
+        self.sizes: dict[Var, int] = {} if size is None else {size: N}
         lead: Any = size if size is not None else self.pick((1, 1, 2, 3))
         b = GraphBuilder("main")
         channels = self.pick((1, 2, 4))
@@ -59,7 +63,7 @@ class RandomGraph:
         self.weights: list[Operand] = []
         values = self.region(b, values, operators, 2)
         main = b.finish(*[self.pick(values[-12:] if self.chance(0.8) else values) for _ in range(int(self.rng.integers(1, 5)))])
-        self.module = IRModule({"main": main, "part": part()})
+        self.module = IRModule({"main": main, "part": part(), **({"halve": halve()} if loops else {})})
 
     def argument(self, b: GraphBuilder, name: str, shape: Sequence[Any], dtype: str) -> Operand:
         value = b.input(name, shape, dtype)
@@ -98,8 +102,11 @@ class RandomGraph:
             types = known.infer([a.type for a in given], bound)
         except ScriptError:
             return []
-        with np.errstate(all="ignore"):
-            arrays = known.evaluate([self.known[a] for a in given], bound, self.sizes)
+        try:
+            with np.errstate(all="ignore"):
+                arrays = known.evaluate([self.known[a] for a in given], bound, self.sizes)
+        except ValueError:  # numpy has no extremes of nothing
+            return []
         if any(not np.isfinite(a).all() or a.size > ELEMENTS or (a.size and np.abs(a).max() > LARGEST) for a in arrays):
             return []
         made = b.call(operator, *given, **attrs)
@@ -110,12 +117,28 @@ class RandomGraph:
             self.exact.update(results)
         return results
 
+    def computed(self, b: RegionBuilder, results: Sequence[Value]) -> list[Operand]:
+        """The results of the last binding of a region; the interpreter evaluates it, and unusable results remove it."""
+        last = b.bindings[-1]
+        outer = [o for o in dict.fromkeys(used(last.operation)) if isinstance(o, Value)]
+        alone = GraphFunc("alone", tuple(outer), Region((last,), tuple(results)))
+        module = {"part": part(), "halve": halve()}
+        try:
+            arrays = interpret.run(alone, [self.known[o] for o in outer], module, self.sizes)
+        except ValueError:  # numpy has no extremes of nothing
+            arrays = [np.full(1, np.nan)]
+        if any(not np.isfinite(a).all() or (a.size and np.abs(a).max() > LARGEST) for a in arrays):
+            b.bindings.pop()
+            return []
+        self.known.update(zip(results, arrays, strict=True))
+        return list(results)
+
     def region(self, b: RegionBuilder, values: Sequence[Operand], operators: int, depth: int) -> list[Operand]:
         values = list(values)
         goal, tries = len(b.bindings) + operators, 0
         while len(b.bindings) < goal and tries < 20 * operators:
             tries += 1
-            values += self.pick(RECIPES)(self, b, values, depth)
+            values += self.pick(self.recipes)(self, b, values, depth)
         return values
 
     def floats(self, values: Sequence[Operand], *ranks: int) -> Operand:
@@ -141,6 +164,16 @@ def part() -> GraphFunc:
     x = b.input("x", (3, 4))
     y = b.relu(x)
     return b.finish(b.add(b.relu(x), b.constant(np.float32(1))), y, x)
+
+
+def halve() -> GraphFunc:
+    """x / 2 ** (n - 1), by recursion."""
+    b = GraphBuilder("halve")
+    n, x = b.input("n", (), "int64"), b.input("x", (3, 4))
+    one, half = b.constant(np.array(1)), b.constant(np.float32(0.5))
+    last = b.less_equal(n, one)
+    again = lambda r: r.call_function("halve", [r.subtract(n, one), r.multiply(x, half)], [x.type])[0]  # noqa: E731
+    return b.finish(b.branch(last, lambda r: x, again))
 
 
 # ---- recipes: each appends some calls and returns their results --------------------------------------------------------------
@@ -400,6 +433,46 @@ def _branch(g: RandomGraph, b: RegionBuilder, values: list[Operand], depth: int)
     g.exact.update(r for r, *vs in zip(found, *made, strict=True) if all(v in g.exact for v in vs))
     return found
 
+
+def _while(g: RandomGraph, b: RegionBuilder, values: list[Operand], depth: int) -> list[Operand]:
+    """A loop of up to three iterations, whose number is that of a carried counter or depends on it."""
+    if not depth:
+        return []
+    carried = [g.constant(np.array(0)), *[g.pick(values) for _ in range(g.pick((1, 2)))]]
+    limit, one = g.constant(np.array(g.pick((0, 1, 2, 3)))), g.constant(np.array(1))
+
+    def step(inner: RegionBuilder, i: Operand, *xs: Operand) -> list[Operand]:
+        g.known.update(zip(xs, [g.known[c] for c in carried[1:]], strict=True))
+        found = g.region(inner, [*values, *xs], int(g.rng.integers(1, 5)), depth - 1)
+        return [inner.add(i, one), *[g.pick([v for v in found if v.type == x.type][-3:]) for x in xs]]
+
+    results = b.while_loop(carried, lambda r, i, *xs: r.less(i, limit), step)
+    return g.computed(b, results)
+
+
+def _read(g: RandomGraph, b: RegionBuilder, values: list[Operand], depth: int) -> list[Operand]:
+    """A tensor of as many rows as there are elements that hold, perhaps none."""
+    flags = g.moved(values, "bool")
+    counted = g.call(b, "sum", *g.call(b, "cast", flags, dtype="int64"), axes=None)
+    if not counted or g.known[counted[0]] > 8:
+        return []
+    size = b.read_size(counted[0])
+    g.sizes[size] = int(g.known[counted[0]])
+    x = g.floats(values, 1, 2)
+    if g.chance(0.3):
+        return g.call(b, "arange", start=0, stop=poly(size), step=1, dtype="float32")
+    return g.call(b, "broadcast_to", x, shape=[poly(size), *x.type.shape])
+
+
+def _recursion(g: RandomGraph, b: RegionBuilder, values: list[Operand], depth: int) -> list[Operand]:
+    x = g.pick([v for v in values if v.type.dtype == "float32" and g.extents(v) == [3, 4]])
+    n = g.constant(np.array(g.pick((0, 1, 2, 5))))
+    results = b.call_function("halve", [n, x], [x.type])
+    g.known[results[0]] = g.known[x] * np.float32(0.5 ** max(int(g.known[n]) - 1, 0))
+    return list(results)
+
+
+LOOPS: tuple[Recipe, ...] = (_while, _read, _recursion)
 
 RECIPES: tuple[Recipe, ...] = (
     *[_convolution, _binary, _unary, _matmul, _reshape] * 3,
