@@ -20,6 +20,8 @@ from pathlib import Path
 from tunesmith.support.arguments import as_count
 from tunesmith.support.errors import RunError, UserError
 
+LONGEST = "TUNESMITH_TIMING_LIMIT"
+"""Environment variable: the most seconds for a callable, for machines that are never quiet, such as those of continuous integration."""
 _STAT = Path("/proc/stat")
 _PAUSE_S = 0.15
 """Pause after a noisy window: disturbances usually last longer than a few milliseconds."""
@@ -168,12 +170,14 @@ def interleaved(
 
     Args:
         calls: the callables, by name.
-        policy: timing parameters; `limit_s` is per callable, that is, it is multiplied by their number.
+        policy: timing parameters; `limit_s` is per callable, that is, it is multiplied by their number.  The environment variable
+            TUNESMITH_TIMING_LIMIT shortens it.
         rounds: clean rounds required; by default the policy's `repeats`.
     Returns:
         Samples by name, the same number for each.
     Raises:
         RunError: quiet windows are required and the system has no `/proc/stat`.
+        UserError: the environment variable is not a positive number.
     """
     policy = policy or TimingPolicy()
     if not calls:
@@ -181,7 +185,7 @@ def interleaved(
     required = policy.repeats if rounds is None else rounds
     if required < 1:
         raise UserError(f"cannot time {required} rounds: pass at least 1")
-    deadline = time.perf_counter() + policy.limit_s * len(calls)
+    deadline = time.perf_counter() + _limit(policy) * len(calls)
     numbers = {name: _warm_up(call, policy, deadline) for name, call in calls.items()}
     quiet: list[_Window] = []
     best: _Window | None = None
@@ -198,6 +202,20 @@ def interleaved(
     if not quiet and best is not None:
         return _samples([best], numbers, clean=False)
     return _samples(quiet, numbers, clean=True)
+
+
+def _limit(policy: TimingPolicy) -> float:
+    """The time limit of a policy, or that of the environment if it is shorter."""
+    text = os.environ.get(LONGEST)
+    if text is None:
+        return policy.limit_s
+    try:
+        longest = float(text)
+    except ValueError:
+        longest = math.nan
+    if not longest > 0:
+        raise UserError(f"{LONGEST}={text:.200}: expected a positive number of seconds")
+    return min(policy.limit_s, longest)
 
 
 @dataclass(frozen=True, slots=True)

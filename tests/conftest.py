@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 # Set before any test imports tunesmith: nodes are frozen and programs verified after each rewrite.
 os.environ.setdefault("TUNESMITH_CHECK", "1")
+# The tests run beside each other, so that no window is quiet: waiting for one would take most of their time.
+os.environ.setdefault("TUNESMITH_TIMING_LIMIT", "0.3")
 
 # Shells start background jobs with SIGINT ignored, which child processes would inherit; some tests interrupt theirs.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():

@@ -127,6 +127,8 @@ class BoundProgram:
         self._calls: list[list[Callable[[], object]]] = [[_unbound] * len(s.steps) for s in segments]
         self._where = {n: (k, i) for k, s in enumerate(segments) for i, n in enumerate(s.steps)}
         self._bound: dict[tuple[str, int], Array] = {}
+        self.outputs: Sequence[Array] = ()
+        """The arrays of the outputs that were bound."""
         self._tensors_on: dict[tuple[str, int], list[int]] = {}
         self._steps_on: dict[tuple[str, int], list[int]] = {}
         for i, slot in enumerate(slots):
@@ -143,6 +145,7 @@ class BoundProgram:
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """Bind the program to these arrays: storage of inputs and outputs, already checked by the caller."""
+        self.outputs = outputs
         stale: dict[int, None] = {}
         streams = [memory.stream for memory in self._devices.values()]
         if streams != self._streams:  # calls are prepared for one stream
@@ -162,11 +165,6 @@ class BoundProgram:
             self._prepare(n)
         if self._devices and stale:
             self._before, self._after = self._copies(INPUT), self._copies(OUTPUT)
-
-    @property
-    def outputs(self) -> list[Array]:
-        """The arrays of the outputs that were bound."""
-        return [self._bound[key] for key in sorted(k for k in self._bound if k[0] == OUTPUT)]
 
     def run(self) -> None:
         """Run all calls.

@@ -134,7 +134,7 @@ class DynamicProgram:
         """Name of the function of each step."""
         self._inputs: Sequence[Array] = ()
         self._given: Sequence[Array | None] = ()
-        self.outputs: list[Array] = []
+        self.outputs: Sequence[Array] = ()
         """The outputs of the last run."""
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> None:

@@ -69,7 +69,7 @@ class Program(Protocol):
         """The results of each step that ran."""
 
     @property
-    def outputs(self) -> list[Array]:
+    def outputs(self) -> Sequence[Array]:
         """The outputs of the last run."""
 
     @property
@@ -95,7 +95,7 @@ class Executor(ABC):
         self.outputs = tuple(outputs)
         self._functions = functions
         self._given: list[Array | None] = [None] * len(self.inputs)
-        self._output_arrays: list[Array] = []
+        self._output_arrays: Sequence[Array] = ()
         self._output_device: Device | None = None
         self._alias_free = False
         """Whether all inputs are known not to alias `_output_arrays`."""
@@ -187,7 +187,7 @@ class Executor(ABC):
                 self._output_arrays, self._output_device = self._fresh(shapes, device), device
             program.bind(inputs, self._output_arrays)
             program.run()
-            self._output_arrays = list(program.outputs)
+            self._output_arrays = program.outputs
 
     def get_output(self, which: str | int) -> Any:
         """An output of the last `run`: the executor's own array, which the next run overwrites; on a device if an input is.

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator
 from itertools import count, cycle
 from pathlib import Path
@@ -159,3 +160,14 @@ OUT_OF_RANGE_TIMES = (("window_s", -0.1), ("limit_s", 0), ("limit_s", math.nan),
 def test_policy_out_of_range(name: str, value: object) -> None:
     with pytest.raises(UserError, match=f"{name}={value!r}: expected"):
         TimingPolicy(**{name: value})  # type: ignore[arg-type]
+
+
+def test_the_environment_shortens_timings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(timing.LONGEST, "0.02")
+    start = time.perf_counter()
+    samples = measure(lambda: None, TimingPolicy(repeats=10**6, quiet_fraction=0.0))
+    assert time.perf_counter() - start < 2 and not samples.clean
+    for wrong in ("0", "-1", "soon", "nan"):
+        monkeypatch.setenv(timing.LONGEST, wrong)
+        with pytest.raises(UserError, match=f"TUNESMITH_TIMING_LIMIT={wrong}: expected a positive number of seconds"):
+            measure(lambda: None)
