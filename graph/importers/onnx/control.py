@@ -10,13 +10,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tunesmith.graph.importers.onnx.node import normalised, rank
-from tunesmith.graph.importers.onnx.values import Datum, FoldingBuilder, UnsupportedNode
+from tunesmith.graph.importers.onnx.sequences import described, parts, sequence_map, with_parts
+from tunesmith.graph.importers.onnx.values import MISSING, Datum, FoldingBuilder, UnsupportedNode
 from tunesmith.graph.ir.builder import RegionBuilder
 from tunesmith.graph.ir.node import Constant, Operand, Value
 from tunesmith.support.errors import ScriptError
-
-MISSING = object()
-"""Placeholder for a tensor computed by an unsupported node."""
 
 MOST_STEPS = 256
 """Maximum number of unrolled Scan steps."""
@@ -52,7 +50,7 @@ class GraphImporter(Protocol):
         """Convert initializers and nodes; results are added to `scope`."""
 
     def results(self, graph: Any, scope: Scope, b: FoldingBuilder) -> list[Operand]:
-        """The outputs of a converted graph as operands, without missing ones."""
+        """The outputs of a converted graph as operands, without missing ones; a sequence is one operand per tensor."""
 
     def lookup(self, name: str, scope: Scope, consumer: str) -> Any:
         """A tensor by name, or `MISSING`."""
@@ -71,27 +69,43 @@ def _if(
         importer.graph(taken, inner, b)
         return [importer.lookup(o.name, inner, f"node {place}") for o in taken.output]
     before = len(importer.unsupported)
+    branches: list[list[Any]] = []
 
     def filled(graph: Any) -> Callable[[RegionBuilder], list[Operand]]:
         def fill(region: RegionBuilder) -> list[Operand]:
             inner, builder = scope.inner(graph.name), FoldingBuilder(region, b)
             importer.graph(graph, inner, builder)
-            return importer.results(graph, inner, builder)
+            branches.append([importer.lookup(o.name, inner, f"node {place}") for o in graph.output])
+            return importer.results(graph, inner, builder) or [scalar]  # a region has at least one result
 
         return fill
 
     scalar = b.operand(condition if not condition.type.shape else b.reshape(condition, shape=()))
+    made: Any = ()
+    failure = ""
     try:
         made = b.region.branch(scalar, filled(then), filled(other), name=b.hint or "branch")
-    except ScriptError:
-        if len(importer.unsupported) == before:
-            raise
-        made = ()
-    if len(importer.unsupported) > before:
+    except ScriptError as error:
+        failure = str(error)
+    if len(importer.unsupported) > before or any(datum is MISSING for data in branches for datum in data):
         return [MISSING] * len(then.output)
+    failure = _difference(then, branches) or failure
+    if failure:
+        raise UnsupportedNode(failure, b.wanted(condition))
     results: tuple[Value, ...] = made if isinstance(made, tuple) else (made,)
-    b.remember(results, [condition, *[t for t in scope.tensors.values() if isinstance(t, Value)]])
-    return results
+    captured = [t for datum in scope.tensors.values() for t in parts(datum)]
+    b.remember(results, [condition, *[t for t in captured if isinstance(t, Value)]])
+    tensors = iter(results)
+    return [with_parts(datum, tensors) for datum in branches[0]]
+
+
+def _difference(then: Any, branches: Sequence[Sequence[Any]]) -> str:
+    """The first output that has different forms in the two branches; "" if there is none."""
+    for output, *data in zip(then.output, *branches, strict=False):
+        forms = [described(datum) for datum in data]
+        if len(set(forms)) > 1:
+            return f"output {output.name} is {' in one branch and '.join(forms)} in the other; the condition must be known at import"
+    return ""
 
 
 def _scan(
@@ -135,5 +149,5 @@ def _scan(
 
 Control = Callable[[GraphImporter, Mapping[str, Any], Sequence[Datum | None], Scope, FoldingBuilder, str], Sequence[Any]]
 
-CONTROL: Mapping[str, Control] = {"If": _if, "Scan": _scan}
+CONTROL: Mapping[str, Control] = {"If": _if, "Scan": _scan, "SequenceMap": sequence_map}
 """Converters of nodes with sub-graphs."""

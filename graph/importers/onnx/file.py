@@ -7,7 +7,8 @@ Files are untrusted: they may be truncated, refer to weights outside their folde
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from os import PathLike
 from pathlib import Path
@@ -17,6 +18,7 @@ import numpy as np
 
 from tunesmith.graph.importers.onnx.narrow import TYPES, NarrowType
 from tunesmith.graph.importers.onnx.node import DTYPES
+from tunesmith.graph.importers.onnx.sequences import nested_type
 from tunesmith.graph.importers.onnx.values import UnsupportedNode
 from tunesmith.ir.poly import Index, Var
 from tunesmith.support.errors import MissingExtraError, ModelImportError
@@ -138,8 +140,59 @@ def _check_inside(tensor: Any, path: Path) -> None:
         raise ModelImportError(f"{path}: the weights of {tensor.name!r} should be in {there}, which is not a file")
 
 
-Input = tuple[str, tuple[Index, ...], str | NarrowType]
-"""Name, shape and element type of an input of a model."""
+Shape = tuple[Index, ...]
+Known = np.ndarray | Sequence[np.ndarray]
+"""The value of an input: an array, or those of a sequence."""
+Extents = Sequence[int | str]
+"""The shape of an element of a sequence; a text is the name of a size."""
+
+
+@dataclass(frozen=True)
+class InputType:
+    """The declared type of an input of a model.
+
+    Attributes:
+        dtype: element type.
+        dims: dimensions; None if they are not declared.
+        is_sequence: whether it is a sequence, or an optional of one.
+        is_optional: whether it is an optional.
+    """
+
+    dtype: str | NarrowType
+    dims: Sequence[Any] | None
+    is_sequence: bool
+    is_optional: bool
+
+    @property
+    def dtype_name(self) -> str:
+        """Name of the element type."""
+        return self.dtype if isinstance(self.dtype, str) else self.dtype.name
+
+    @property
+    def shape(self) -> list[Any]:
+        """The dimensions as ints and names."""
+        return [d.dim_value if d.HasField("dim_value") else d.dim_param or "?" for d in self.dims or ()]
+
+    def fits(self, shape: Sequence[int | str]) -> bool:
+        """Whether a tensor may have a shape."""
+        if self.dims is None:
+            return True
+        return len(self.dims) == len(shape) and all(isinstance(e, str) or e == n for e, n in zip(self.shape, shape, strict=True))
+
+
+@dataclass(frozen=True)
+class Input:
+    """An input of a model.
+
+    Attributes:
+        name: its name.
+        type: its declared type.
+        tensors: shapes or values of its tensors; None for an optional without an element.
+    """
+
+    name: str
+    type: InputType
+    tensors: Sequence[Shape | np.ndarray] | None
 
 
 def initializer(tensor: Any) -> np.ndarray:
@@ -154,62 +207,119 @@ def initializer(tensor: Any) -> np.ndarray:
         raise ModelImportError(f"the tensor {tensor.name!r} does not hold the elements it declares: {error}") from error
 
 
-def model_inputs(graph: Any, shapes: Mapping[str, int], constants: Mapping[str, np.ndarray]) -> list[Input]:
-    """Each input that is neither an initializer nor in `constants`.
+def model_inputs(
+    graph: Any, shapes: Mapping[str, int], constants: Mapping[str, Known], sequences: Mapping[str, Sequence[Extents] | None]
+) -> list[Input]:
+    """Each input that is not an initializer.
 
     Raises:
-        ModelImportError: an input is empty or not a tensor, or `shapes` or `constants` contain an unknown name.
+        ModelImportError: an input is empty or has another type, or `shapes`, `constants` or `sequences` contain an unknown name or do not
+            match the input.
     """
     weights = {t.name for t in graph.initializer}
-    sizes: dict[str, Var] = {}
-    known: dict[str, None] = {}
-    made = []
-    for given in graph.input:
-        if given.name in weights and given.name not in constants:
-            continue
-        dtype, dims = _tensor_type(given)
-        if given.name in constants:
-            _check_constant(given.name, constants[given.name], dtype if isinstance(dtype, str) else dtype.name, dims)
-            continue
-        extents = tuple([_extent(d, f"{given.name}_{i}", given.name, shapes, sizes, known) for i, d in enumerate(dims)])
-        made.append((given.name, extents, dtype))
-    _check_names("shapes", "symbolic dimension", shapes, list(known))
+    symbols = _Symbols(shapes)
+    made = [_input(given, symbols, constants, sequences) for given in graph.input if given.name not in weights or given.name in constants]
+    _check_names("shapes", "symbolic dimension", shapes, list(symbols.names))
     _check_names("constants", "input", constants, [i.name for i in graph.input])
+    composite = [i.name for i in made if i.type.is_sequence or i.type.is_optional]
+    _check_names("sequences", "sequence or optional as an input", sequences, composite)
     return made
 
 
-def _tensor_type(given: Any) -> tuple[str | NarrowType, list[Any]]:
-    kind = given.type.WhichOneof("value")
+def _input(given: Any, symbols: _Symbols, constants: Mapping[str, Known], sequences: Mapping[str, Sequence[Extents] | None]) -> Input:
+    name, declared = given.name, _input_type(given)
+    if name in constants:
+        return Input(name, declared, _known(name, constants[name], declared))
+    if name in sequences and (declared.is_sequence or declared.is_optional):
+        return Input(name, declared, _element_shapes(name, sequences[name], declared, symbols))
+    if declared.is_sequence:
+        absent = f", or {name!r}: None without an element" if declared.is_optional else ""
+        raise ModelImportError(
+            f"input {name!r} is a sequence; give the shapes of its elements: sequences={{{name!r}: [shape, ...]}}{absent}"
+        )
+    if declared.dims is None:
+        way = f"give it: sequences={{{name!r}: [shape]}}" if declared.is_optional else "its number of dimensions must be known"
+        raise ModelImportError(f"input {name!r} has no shape; {way}")
+    return Input(name, declared, [tuple([_extent(d, f"{name}_{i}", name, symbols) for i, d in enumerate(declared.dims)])])
+
+
+def _input_type(given: Any) -> InputType:
+    inner, is_sequence, is_optional = nested_type(given.type)
+    kind = inner.WhichOneof("value")
     if kind != "tensor_type":
-        raise ModelImportError(f"input {given.name!r} is not a tensor but {'has no type' if kind is None else kind.removesuffix('_type')}")
-    tensor = given.type.tensor_type
+        outer = "".join([w for w, holds in (("an optional of ", is_optional), ("a sequence of ", is_sequence)) if holds])
+        found = "has no type" if kind is None else kind.removesuffix("_type")
+        raise ModelImportError(f"input {given.name!r} is not a tensor but {outer}{found}")
+    tensor = inner.tensor_type
     number = tensor.elem_type
     if number not in DTYPES and number not in TYPES:
         raise ModelImportError(f"input {given.name!r} has the unsupported ONNX element type number {tensor.elem_type}")
-    if not tensor.HasField("shape"):
-        raise ModelImportError(f"input {given.name!r} has no shape; its number of dimensions must be known")
-    return DTYPES[number] if number in DTYPES else TYPES[number], list(tensor.shape.dim)
+    dims = tensor.shape.dim if tensor.HasField("shape") else None
+    return InputType(DTYPES[number] if number in DTYPES else TYPES[number], dims, is_sequence, is_optional)
 
 
-def _extent(dim: Any, default: str, owner: str, shapes: Mapping[str, int], sizes: dict[str, Var], known: dict[str, None]) -> Index:
-    if dim.HasField("dim_value"):
-        if dim.dim_value < 1:
-            raise ModelImportError(f"input {owner!r} has the extent {dim.dim_value}: empty tensors are not supported")
-        return int(dim.dim_value)
-    symbol = dim.dim_param or default
-    known[symbol] = None
-    if symbol in shapes:
-        if shapes[symbol] < 1:
-            raise ModelImportError(f"shapes: the extent of {symbol!r} must be at least 1, got {shapes[symbol]}")
-        return int(shapes[symbol])
-    return sizes.setdefault(symbol, Var(symbol))
+class _Symbols:
+    """The symbolic dimensions of the inputs.
+
+    Args:
+        shapes: extents by symbolic dimension.
+    """
+
+    def __init__(self, shapes: Mapping[str, int]) -> None:
+        self.shapes = shapes
+        self.sizes: dict[str, Var] = {}
+        self.names: dict[str, None] = {}
+
+    def extent(self, symbol: str) -> Index:
+        """The extent that `shapes` gives, else a size variable."""
+        self.names[symbol] = None
+        if symbol not in self.shapes:
+            return self.sizes.setdefault(symbol, Var(symbol))
+        if self.shapes[symbol] < 1:
+            raise ModelImportError(f"shapes: the extent of {symbol!r} must be at least 1, got {self.shapes[symbol]}")
+        return int(self.shapes[symbol])
 
 
-def _check_constant(name: str, array: np.ndarray, dtype: str, dims: list[Any]) -> None:
-    shape = [d.dim_value if d.HasField("dim_value") else d.dim_param or "?" for d in dims]
-    fits = len(shape) == array.ndim and all(isinstance(e, str) or e == n for e, n in zip(shape, array.shape, strict=True))
-    if array.dtype.name != dtype or not fits:
-        raise ModelImportError(f"constants: the input {name!r} is {dtype}{shape}, got {array.dtype}{list(array.shape)}")
+def _extent(dim: Any, default: str, owner: str, symbols: _Symbols) -> Index:
+    if not dim.HasField("dim_value"):
+        return symbols.extent(dim.dim_param or default)
+    if dim.dim_value < 1:
+        raise ModelImportError(f"input {owner!r} has the extent {dim.dim_value}: empty tensors are not supported")
+    return int(dim.dim_value)
+
+
+def _element_shapes(name: str, given: Sequence[Extents] | None, declared: InputType, symbols: _Symbols) -> list[Shape] | None:
+    """The shapes of the elements of a sequence or optional; None if there is no element."""
+    if given is None:
+        if not declared.is_optional:
+            raise ModelImportError(f"sequences: the input {name!r} is not an optional, so it must have a list of shapes")
+        return None
+    if not isinstance(given, (list, tuple)) or not all(isinstance(s, (list, tuple)) for s in given):
+        raise ModelImportError(f"sequences: the input {name!r} must have a list of shapes, got {given!r}")
+    if not declared.is_sequence and len(given) != 1:
+        raise ModelImportError(f"sequences: the input {name!r} is an optional tensor, so it must have one shape, got {len(given)}")
+    made = []
+    for shape in given:
+        if not all(isinstance(e, str) or (isinstance(e, int) and e > 0) for e in shape):
+            raise ModelImportError(f"sequences: a shape consists of extents of at least 1 and names of sizes; {name!r} has {shape!r}")
+        if not declared.fits(shape):
+            raise ModelImportError(f"sequences: the tensors of {name!r} have the shape {declared.shape}, got {list(shape)}")
+        made.append(tuple([symbols.extent(e) if isinstance(e, str) else int(e) for e in shape]))
+    return made
+
+
+def _known(name: str, given: Known, declared: InputType) -> list[np.ndarray]:
+    """The values of an input's tensors."""
+    if isinstance(given, (list, tuple)) != declared.is_sequence:
+        found = "a sequence, so it must be a list of arrays" if declared.is_sequence else "a tensor, so it must be an array"
+        raise ModelImportError(f"constants: the input {name!r} is {found}")
+    arrays: list[Any] = list(given) if isinstance(given, (list, tuple)) else [given]
+    for array in arrays:
+        if array.dtype.name != declared.dtype_name or not declared.fits(array.shape):
+            raise ModelImportError(
+                f"constants: the input {name!r} is {declared.dtype_name}{declared.shape}, got {array.dtype}{list(array.shape)}"
+            )
+    return [np.asarray(a) for a in arrays]
 
 
 def _check_names(what: str, kind: str, given: Mapping[str, Any], known: list[str]) -> None:

@@ -8,6 +8,8 @@ The package `onnx` is imported only when a model is.
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -25,13 +27,15 @@ from tunesmith.graph.importers.onnx import recurrent as onnx_import_recurrent
 from tunesmith.graph.importers.onnx import reductions as onnx_import_reductions
 from tunesmith.graph.importers.onnx import resize as onnx_import_resize
 from tunesmith.graph.importers.onnx import sampling as onnx_import_sampling
+from tunesmith.graph.importers.onnx import sequences as onnx_import_sequences
 from tunesmith.graph.importers.onnx import shapes as onnx_import_shapes
-from tunesmith.graph.importers.onnx.control import CONTROL, MISSING, Scope
+from tunesmith.graph.importers.onnx.control import CONTROL, Scope
 from tunesmith.graph.importers.onnx.errors import OnnxImportError, Unsupported
-from tunesmith.graph.importers.onnx.file import initializer, load_onnx, model_inputs, onnx_package
+from tunesmith.graph.importers.onnx.file import Extents, Input, Known, initializer, load_onnx, model_inputs, onnx_package
 from tunesmith.graph.importers.onnx.narrow import AWARE, MOVING, TYPES, Narrow, constant
 from tunesmith.graph.importers.onnx.node import ONNX_OPERATORS, Converter, OnnxNode
-from tunesmith.graph.importers.onnx.values import Datum, FoldingBuilder, UnsupportedNode
+from tunesmith.graph.importers.onnx.sequences import SEQUENCE_OPERATORS, OptionalDatum, TensorSequence, described, is_composite, parts
+from tunesmith.graph.importers.onnx.values import MISSING, Datum, FoldingBuilder, UnsupportedNode
 from tunesmith.graph.ir.builder import GraphBuilder
 from tunesmith.graph.ir.node import Constant, Operand
 from tunesmith.ir.function import IRModule
@@ -39,6 +43,9 @@ from tunesmith.support.errors import ModelImportError, ScriptError
 
 OLDEST = 7
 """Oldest supported operator set, in which broadcasting became implicit; older ones are supported for operators that are the same there."""
+
+SEQUENCES = "sequences"
+"""Attribute of a function: a JSON object of the number of results of each output that is a sequence."""
 
 _TABLES: Sequence[Mapping[str, Converter]] = (
     onnx_import_activations.CONVERTERS,
@@ -53,6 +60,7 @@ _TABLES: Sequence[Mapping[str, Converter]] = (
     onnx_import_reductions.CONVERTERS,
     onnx_import_resize.CONVERTERS,
     onnx_import_sampling.CONVERTERS,
+    onnx_import_sequences.CONVERTERS,
     onnx_import_shapes.CONVERTERS,
 )
 for _table in _TABLES:
@@ -65,7 +73,8 @@ def from_onnx(
     shapes: Mapping[str, int] | None = None,
     name: str = "main",
     *,
-    constants: Mapping[str, np.ndarray] | None = None,
+    constants: Mapping[str, Known] | None = None,
+    sequences: Mapping[str, Sequence[Extents] | None] | None = None,
 ) -> IRModule:
     """Import an ONNX model as a module with one graph function.
 
@@ -77,16 +86,20 @@ def from_onnx(
         shapes: extents by symbolic dimension.
         name: function name.
         constants: values by input; such an input is not a parameter of the function.  Needed if an operator requires the value at
-            import, for example the shape of a Reshape.
+            import, for example the shape of a Reshape.  The value of a sequence is a list of arrays.
+        sequences: shapes of the tensors of each input that is a sequence; an extent is an int or the name of a size.  A sequence `x` of
+            two tensors becomes the parameters `x_0` and `x_1`.  None is for an optional without an element, which is no parameter; other
+            optionals have an element.  An optional tensor needs a list of one shape if the model does not declare its shape.
     Returns:
-        The module; parameters and results have the order of the model's inputs and outputs.
+        The module; parameters and results have the order of the model's inputs and outputs.  A sequence as an output becomes one result
+        per tensor; the function's attribute `sequences` is a JSON object of their numbers by output.
     Raises:
         MissingExtraError: `onnx` is not installed.
-        ModelImportError: the file is not an ONNX model, or `shapes` or `constants` do not match it.
+        ModelImportError: the file is not an ONNX model, or `shapes`, `constants` or `sequences` do not match it.
         OnnxImportError: the model has unsupported nodes; all of them are listed.
     """
     proto = load_onnx(model)
-    return IRModule({name: _Importer(proto).function(name, dict(shapes or {}), dict(constants or {}))})
+    return IRModule({name: _Importer(proto).function(name, dict(shapes or {}), dict(constants or {}), dict(sequences or {}))})
 
 
 class _Importer:
@@ -98,7 +111,9 @@ class _Importer:
         self.functions = {(_domain(f.domain), f.name, f.overload): f for f in proto.functions}
         self.unsupported: list[Unsupported] = []
 
-    def function(self, name: str, shapes: dict[str, int], constants: dict[str, np.ndarray]) -> Any:
+    def function(
+        self, name: str, shapes: dict[str, int], constants: dict[str, Known], sequences: dict[str, Sequence[Extents] | None]
+    ) -> Any:
         """The model's graph as a graph function."""
         graph = self.proto.graph
         opsets = {_domain(o.domain): o.version for o in self.proto.opset_import}
@@ -111,19 +126,45 @@ class _Importer:
             )
         builder = GraphBuilder(name)
         folding = FoldingBuilder(builder)
-        tensors: dict[str, Any] = {}
-        for key, shape, dtype in model_inputs(graph, shapes, constants):
-            value = builder.input(key, shape, dtype if isinstance(dtype, str) else dtype.storage)
-            tensors[key] = value if isinstance(dtype, str) else Narrow(value, dtype)
-            folding.origins[value] = frozenset((key,))
-        tensors.update({key: constant(key, array) for key, array in constants.items()})
-        scope = Scope(tensors, opsets, {})
+        inputs = model_inputs(graph, shapes, constants, sequences)
+        scope = Scope({given.name: self._input(given, folding, builder) for given in inputs}, opsets, {})
+        _check_parameters(builder)
         self.graph(graph, scope, folding)
         results = self.results(graph, scope, folding)
+        lengths = self._lengths(graph, scope)
+        if not results and not self.unsupported:
+            self._refuse("Output", "", 0, UnsupportedNode("the model has no result but empty sequences"), ", ".join(lengths))
         if self.unsupported:
             sizes = dict.fromkeys(str(v) for p in builder.params for e in p.type.shape for v in sorted(e.vars, key=lambda v: v.key))
             raise OnnxImportError(graph.name, self.unsupported, list(sizes)) from next((u.cause for u in self.unsupported if u.cause), None)
-        return builder.finish(*results)
+        made = builder.finish(*results)
+        return made.with_(attrs=((SEQUENCES, json.dumps(lengths)),)) if lengths else made
+
+    def _input(self, given: Input, b: FoldingBuilder, builder: GraphBuilder) -> Any:
+        """The datum of an input; a tensor whose value is not known is a parameter."""
+        kind = given.type
+        tensors: list[Any] = []
+        for i, tensor in enumerate(given.tensors or ()):
+            name = f"{given.name}_{i}" if kind.is_sequence else given.name
+            if isinstance(tensor, np.ndarray):
+                tensors.append(constant(name, tensor))
+                continue
+            value = builder.input(name, tensor, kind.dtype if isinstance(kind.dtype, str) else kind.dtype.storage)
+            b.origins[value] = frozenset((given.name,))
+            tensors.append(value if isinstance(kind.dtype, str) else Narrow(value, kind.dtype))
+        element = None if given.tensors is None else TensorSequence(tuple(tensors), kind.dtype_name) if kind.is_sequence else tensors[0]
+        return OptionalDatum(element, kind.dtype_name, kind.is_sequence) if kind.is_optional else element
+
+    def _lengths(self, graph: Any, scope: Scope) -> dict[str, int]:
+        """The number of tensors of each output that is a sequence, or an optional with one; others without an element are refused."""
+        lengths = {}
+        for output in graph.output:
+            datum = scope.tensors[output.name]
+            if isinstance(datum, OptionalDatum) and datum.element is None:
+                self._refuse("Output", "", 0, UnsupportedNode(f"{output.name} is {described(datum)}"), output.name)
+            elif isinstance(datum, TensorSequence) or (isinstance(datum, OptionalDatum) and datum.is_sequence):
+                lengths[output.name] = len(parts(datum))
+        return lengths
 
     def _changed(self, graph: Any, version: int) -> list[str]:
         """The operators of a graph whose definition changed between an operator set and `OLDEST`; none for a newer set."""
@@ -169,10 +210,11 @@ class _Importer:
             datum = self.lookup(output.name, scope, f"output {output.name} of the graph {graph.name!r}")
             if datum is MISSING:
                 continue
-            if any(e.const == 0 for e in datum.type.shape) and not isinstance(datum, Constant):
-                self._refuse("Output", "", 0, UnsupportedNode(f"{output.name} is empty: {datum.type}"), output.name)
-                continue
-            results.append(b.operand(datum.codes if isinstance(datum, Narrow) else datum))
+            for part in parts(datum):
+                if any(e.const == 0 for e in part.type.shape) and not isinstance(part, Constant):
+                    self._refuse("Output", "", 0, UnsupportedNode(f"{output.name} is empty: {part.type}"), output.name)
+                    continue
+                results.append(b.operand(part.codes if isinstance(part, Narrow) else part))
         return results
 
     def lookup(self, name: str, scope: Scope, consumer: str) -> Any:
@@ -219,10 +261,16 @@ class _Importer:
         self, node: Any, domain: str, version: int, inputs: list[Datum | None], scope: Scope, b: FoldingBuilder, place: str
     ) -> Sequence[Any]:
         attributes = self._attributes(node, scope)
+        key = _registered(domain, node.op_type)
+        if (domain, node.op_type, node.overload) not in self.functions and key not in SEQUENCE_OPERATORS:
+            found = next((f"input {i} is {described(x)}" for i, x in enumerate(inputs) if is_composite(x)), None)
+            if found:
+                raise UnsupportedNode(f"{found}; the operator takes tensors")
+        if key == "Identity" and is_composite(inputs[0]):
+            return inputs
         if not domain and node.op_type in CONTROL:
             return CONTROL[node.op_type](self, {a.name: a for a in attributes}, inputs, scope, b, place)
-        key = _registered(domain, node.op_type)
-        if key not in AWARE and any(isinstance(x, Narrow) for x in inputs):
+        if key not in AWARE and key not in onnx_import_sequences.CONVERTERS and any(isinstance(x, Narrow) for x in inputs):
             return self._moved(node, domain, version, inputs, scope, b, place)
         if key in ONNX_OPERATORS:
             values = {a.name: self._attribute(a) for a in attributes}
@@ -263,6 +311,8 @@ class _Importer:
             return value.decode("utf-8", "replace")
         if isinstance(value, self.onnx.TensorProto):
             return initializer(value)
+        if isinstance(value, self.onnx.TypeProto):
+            return value
         if isinstance(value, (self.onnx.GraphProto, self.onnx.SparseTensorProto)):
             raise UnsupportedNode(f"attribute {a.name} is a {type(value).__name__}")
         if isinstance(value, (int, float)):
@@ -346,9 +396,17 @@ class _Importer:
         self.unsupported.append(Unsupported(operator, domain, version, error.reason, place, error.wanted, cause))
 
 
+def _check_parameters(builder: GraphBuilder) -> None:
+    """Refuse an input with the name of an element of another input."""
+    names = Counter([p.name for p in builder.params])
+    twice = next((name for name, n in names.items() if n > 1), None)
+    if twice is not None:
+        raise ModelImportError(f"two inputs, or an input and an element of a sequence, have the name {twice!r}")
+
+
 def _misfit(node: Any, inputs: Sequence[Any], error: Exception) -> UnsupportedNode:
     """Report a Python error in a converter: attributes and constant inputs may have any length, type and value."""
-    types = ", ".join([str(x.type) if x is not None and x is not MISSING else "-" for x in inputs])
+    types = ", ".join(["-" if x is None or x is MISSING else described(x) if is_composite(x) else str(x.type) for x in inputs])
     given = ", ".join([a.name for a in node.attribute])
     first = (str(error).splitlines() or [""])[0]
     return UnsupportedNode(

@@ -51,6 +51,9 @@ class Sizes:
 Datum = Value | Constant | Sizes
 """A tensor of the model during import."""
 
+MISSING = object()
+"""Placeholder for a tensor computed by an unsupported node."""
+
 
 class UnsupportedNode(Exception):
     """A node cannot be imported.

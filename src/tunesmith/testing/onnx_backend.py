@@ -4,20 +4,24 @@
     from tunesmith.testing.onnx_backend import Backend
     globals().update(onnx.backend.test.BackendTest(Backend, __name__).include("_cpu").test_cases)
 
-Some node tests pass shapes or axes as inputs, which are needed at import: such a model is imported again for each set of values.
+Some node tests pass shapes or axes as inputs, which are needed at import: such a model is imported again for each set of values.  Likewise
+for the shapes of models with sequences, which are lists of arrays, or optionals, where None is one without an element.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from tunesmith.driver.compile_model import compile_model
 from tunesmith.graph.importers.onnx.errors import OnnxImportError
-from tunesmith.graph.importers.onnx.importer import from_onnx
+from tunesmith.graph.importers.onnx.importer import SEQUENCES, from_onnx
 from tunesmith.graph.importers.onnx.narrow import TYPES, narrow_type, stored
+from tunesmith.graph.importers.onnx.sequences import nested_type
 from tunesmith.graph.ir import interpret
 from tunesmith.ir.function import IRModule
 from tunesmith.ir.target.target import Target
@@ -73,29 +77,36 @@ class PreparedModel:
         weights = {t.name for t in model.graph.initializer}
         self.names = [i.name for i in model.graph.input if i.name not in weights]
         self.frozen: list[str] = [i.name for i in model.graph.input if _is_empty(i)]
+        self._composite = [i.name for i in model.graph.input if i.type.WhichOneof("value") != "tensor_type"]
         self._bfloat16 = _bfloat16()
         self._model = model
         self._execute = execute
-        self._modules: dict[tuple[Any, ...], IRModule] = {}
-        if not self.frozen:
+        self._modules: dict[Hashable, IRModule] = {}
+        if not self.frozen and not self._composite:
             self._import_once()
 
-    def run(self, inputs: Sequence[np.ndarray] | Mapping[str, np.ndarray], **_: Any) -> list[np.ndarray]:
+    def run(self, inputs: Sequence[Any] | Mapping[str, Any], **_: Any) -> list[Any]:
         """The outputs for inputs in the model's order or by name."""
-        arrays = dict(inputs) if isinstance(inputs, Mapping) else dict(zip(self.names, inputs, strict=False))
-        module = self._module(arrays)
-        params = [_storage(arrays[n]) for n in self.names if n not in self.frozen]
-        made = self._execute(module, params)
-        types = [r.type.dtype for r in module["main"].results]
-        return [self._of_type(np.asarray(a), dtype, o) for a, dtype, o in zip(made, types, self._model.graph.output, strict=True)]
+        values = dict(inputs) if isinstance(inputs, Mapping) else dict(zip(self.names, inputs, strict=False))
+        module = self._module(values)
+        main = module["main"]
+        params = [_storage(a) for n in self.names if n not in self.frozen for a in arrays_of(values[n])]
+        made = iter(zip(self._execute(module, params), [r.type.dtype for r in main.results], strict=True))
+        lengths = json.loads(main.attr(SEQUENCES) or "{}")
+        outputs: list[Any] = []
+        for output in self._model.graph.output:
+            tensor = nested_type(output.type)[0].tensor_type
+            arrays = [self._of_type(np.asarray(a), dtype, tensor.elem_type) for a, dtype in islice(made, lengths.get(output.name, 1))]
+            outputs.append(arrays if output.name in lengths else arrays[0])
+        return outputs
 
-    def _of_type(self, array: np.ndarray, dtype: str, output: Any) -> np.ndarray:
-        kind = TYPES.get(output.type.tensor_type.elem_type)
+    def _of_type(self, array: np.ndarray, dtype: str, number: int) -> np.ndarray:
+        kind = TYPES.get(number)
         if kind is None:
             return array.astype(self._bfloat16) if dtype == "bfloat16" else array
         import onnx
 
-        found = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(output.type.tensor_type.elem_type))
+        found = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(number))
         return array.astype(found) if kind.is_integer else array.view(found)
 
     def _import_once(self) -> None:
@@ -107,15 +118,18 @@ class PreparedModel:
                 raise
             self.frozen += error.wanted
 
-    def _module(self, arrays: Mapping[str, np.ndarray]) -> IRModule:
+    def _module(self, values: Mapping[str, Any]) -> IRModule:
         """The module for the values of inputs needed at import; each import may reveal more such inputs."""
+        sequences = {n: _shapes(values[n]) for n in self._composite}
         while True:
-            constants = {n: np.asarray(arrays[n]) for n in self.frozen}
-            key = tuple([(n, a.dtype.str, a.shape, a.tobytes()) for n, a in constants.items()])
+            sizes = self._sizes(values) if sequences else {}
+            frozen = [(n, [(a.dtype.str, a.shape, a.tobytes()) for a in arrays_of(values[n])]) for n in self.frozen]
+            key = repr((frozen, sequences, sizes)) if frozen or sequences else ()
             if key in self._modules:
                 return self._modules[key]
+            constants = {n: arrays_of(values[n]) if isinstance(values[n], list) else np.asarray(values[n]) for n in self.frozen}
             try:
-                self._modules[key] = from_onnx(self._model, constants=constants)
+                self._modules[key] = from_onnx(self._model, sizes, constants=constants, sequences=sequences)
             except OnnxImportError as error:
                 more = [n for n in error.wanted if n not in self.frozen]
                 if not more:
@@ -123,6 +137,24 @@ class PreparedModel:
                 self.frozen += more
             except ModelImportError as error:
                 raise unsupported(error) from error
+
+    def _sizes(self, values: Mapping[str, Any]) -> dict[str, int]:
+        """The symbolic dimensions of the tensors that are not known at import."""
+        tensors = [i for i in self._model.graph.input if i.name in self.names and i.name not in (*self.frozen, *self._composite)]
+        dims = [(d.dim_param, n) for i in tensors for d, n in zip(i.type.tensor_type.shape.dim, np.shape(values[i.name]), strict=True)]
+        return {symbol: n for symbol, n in dims if symbol}
+
+
+def arrays_of(value: Any) -> list[np.ndarray]:
+    """The arrays of a tensor, a sequence or an optional."""
+    if value is None:
+        return []
+    return [np.asarray(a) for a in value] if isinstance(value, list) else [np.asarray(value)]
+
+
+def _shapes(value: Any) -> list[tuple[int, ...]] | None:
+    """The shapes of the tensors of a sequence or an optional; None for one without an element."""
+    return None if value is None else [a.shape for a in arrays_of(value)]
 
 
 def _storage(array: np.ndarray) -> np.ndarray:

@@ -353,7 +353,7 @@ def test_older_operator_sets_are_supported_for_operators_that_did_not_change() -
         (lambda p: p.graph.input[0].type.tensor_type.shape.dim[0].__setattr__("dim_value", 0), "empty tensors are not supported"),
         (lambda p: p.graph.input[0].type.tensor_type.__setattr__("elem_type", TensorProto.STRING), "ONNX element type number 8"),
         (lambda p: p.graph.input[0].type.tensor_type.ClearField("shape"), "has no shape"),
-        (lambda p: p.graph.input[0].type.sequence_type.elem_type.tensor_type.__setattr__("elem_type", 1), "not a tensor but sequence"),
+        (lambda p: p.graph.input[0].type.sequence_type.elem_type.tensor_type.__setattr__("elem_type", 1), "is a sequence; give the shapes"),
         (lambda p: old(p, "Add"), "operator set 6, and Add changed since then; 7 is the oldest one that is supported completely"),
         (lambda p: p.graph.node[0].input.__setitem__(0, "undefined"), "'undefined' is used before it is computed"),
         (lambda p: p.graph.ClearField("output"), "it has no graph with an output"),

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("onnx")
 
-from tunesmith.testing.onnx_backend import compiled
+from tunesmith.testing.onnx_backend import compiled, interpreted
 from tunesmith.testing.onnx_backend_table import run_all
 
 ROUNDED = {
@@ -24,3 +24,10 @@ def test_no_node_test_fails() -> None:
     assert not failed
     strict = [r["verdict"] for r in rows if r["strict"]]
     assert len(strict) > 270 and strict.count("pass") > 0.97 * len(strict)
+
+
+@pytest.mark.parametrize("match", ["sequence_", "optional_"])
+def test_node_tests_of_sequences_and_optionals_pass(match: str) -> None:
+    rows = [r for r in run_all(interpreted, match) if not r["name"].endswith("_expanded") and "bfloat16" not in r["name"]]
+    assert len(rows) > 8
+    assert not {r["name"]: r["note"] for r in rows if r["verdict"] != "pass"}
