@@ -12,6 +12,12 @@ from tunesmith.runtime.executor.bound_program import COPY
 from tunesmith.runtime.executor.executable import VERSION
 from tunesmith.support.errors import BuildError, RunError
 
+IF, ELSE, END = "(if)", "(else)", "(end)"
+"""Rows of a program around the calls of a branch; the operand of the first is a bool."""
+LOOP, LEAVE, AGAIN = "(loop)", "(leave)", "(again)"
+"""Rows around the calls of a `while` loop, which ends at LEAVE if its operand, a bool, does not hold."""
+CONTROL = frozenset((IF, ELSE, END, LOOP, LEAVE, AGAIN))
+
 
 def aot_program(program: dict[str, Any], name: str, target: Target) -> dict[str, Any]:
     """The program of an executable of kind "aot".
@@ -40,7 +46,7 @@ def aot_program(program: dict[str, Any], name: str, target: Target) -> dict[str,
 
 def check_complete(program: dict[str, Any], funcs: Sequence[PrimFunc]) -> None:
     """Refuse a model that calls functions of another object.  Raises BuildError."""
-    missing = sorted({call[0] for call in program["calls"]} - {f.name for f in funcs} - {COPY})
+    missing = sorted({call[0] for call in program["calls"]} - {f.name for f in funcs} - {COPY} - CONTROL)
     if missing:
         raise BuildError(
             f"a model is compiled ahead of time as one object, and {', '.join(missing)} would be called in another one: "

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tunesmith.codegen.cpu.model import aot_program, check_complete
+from tunesmith.codegen.cpu.model import CONTROL, ELSE, END, IF, LEAVE, LOOP, aot_program, check_complete
 from tunesmith.codegen.llvm.compile import compile_object
 from tunesmith.codegen.llvm.host import llvm_options
 from tunesmith.codegen.llvm.kernel.function import Kernel, Module, emit_kernel
@@ -108,9 +108,14 @@ class _Run:
         self.lines = [f'define i32 @"{name}{RUN_WITH}"(ptr %parameters, ptr %inputs, ptr %outputs, ptr %workspace) #0 {{', "start:"]
         self._check(any(a.nbytes for _, a in constants))
         self._acquire()
+        self._open: list[str] = []
+        """Labels at the end of the branches and loops around the current call."""
+        if any(call[0] in CONTROL for call in program["calls"]):
+            for t in range(len(program["tensors"])):  # here, where they dominate all blocks
+                self._pointer(t)
         last = "run"
         for i, call in enumerate(program["calls"]):
-            last = self._call(i, call, last)
+            last = self._control(i, call) if call[0] in CONTROL else self._call(i, call, last)
         self._release(last)
 
     def _check(self, constants: bool) -> None:
@@ -174,6 +179,31 @@ class _Run:
         self._refusals.append(f"[ {self._value(f'select i1 {forked}, i32 {FORKED}, i32 {NO_MEMORY}')}, %refused{i} ]")
         self.lines += ["  br label %leave", f"run{i}:"]
         return f"run{i}"
+
+    def _control(self, i: int, row: list[Any]) -> str:
+        """Emit a row of a branch or a loop; returns the label of the current block after it."""
+        word, operands = row[:2]
+        holds = self._value(f"load i8, ptr {self._pointer(operands[0])}, align 1") if operands else ""
+        holds = self._value(f"icmp ne i8 {holds}, 0") if operands else ""
+        if word == IF:
+            self._open += [f"end{i}", f"else{i}"]
+            return self._block(f"br i1 {holds}, label %then{i}, label %else{i}", f"then{i}")
+        if word == ELSE:
+            return self._block(f"br label %{self._open[-2]}", self._open.pop())
+        if word == END:
+            label = self._open.pop()
+            return self._block(f"br label %{label}", label)
+        if word == LOOP:
+            self._open += [f"left{i}", f"loop{i}"]
+            return self._block(f"br label %loop{i}", f"loop{i}")
+        if word == LEAVE:
+            return self._block(f"br i1 {holds}, label %body{i}, label %{self._open[-2]}", f"body{i}")
+        return self._block(f"br label %{self._open.pop()}", self._open.pop())
+
+    def _block(self, end: str, label: str) -> str:
+        """End the current block, and start the next one."""
+        self.lines += [f"  {end}", f"{label}:"]
+        return label
 
     def _release(self, last: str) -> None:
         statuses = ", ".join([f"[ 0, %{last} ]", *self._refusals])

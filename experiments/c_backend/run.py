@@ -14,7 +14,7 @@ import tunesmith
 from tunesmith.codegen.backends.backend import backend_of
 from tunesmith.codegen.c.compiler import find_compiler
 from tunesmith.driver.compile_model import CompiledModel, compile_model
-from tunesmith.graph.emit.graph_program import emit_graph_program
+from tunesmith.graph.emit.graph_program import emit_aot_program
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.records.database import Database
@@ -64,7 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
 def in_c(model: CompiledModel) -> Executor:
     """The scheduled functions of a model, compiled as C."""
     target = Target(str(model.target).replace("llvm", "c", 1))
-    program, constants = emit_graph_program(model.module)
+    program, constants = emit_aot_program(model.module)
     functions = [f for f in model.module.values() if isinstance(f, PrimFunc)]
     data = backend_of(target).build(functions, target, "call").data
     return load_executable(Executable("graph", program, constants, data))

@@ -13,7 +13,7 @@ from tunesmith.codegen.c.compiler import compile_c
 from tunesmith.codegen.c.host.build import required
 from tunesmith.codegen.c.host.kernel import Kernel, print_kernel
 from tunesmith.codegen.c.host.module import LOADED, CModule
-from tunesmith.codegen.cpu.model import aot_program, check_complete
+from tunesmith.codegen.cpu.model import AGAIN, CONTROL, ELSE, END, IF, LEAVE, LOOP, aot_program, check_complete
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.target.target import Target
 from tunesmith.lower.pass_infra import Pipeline
@@ -79,7 +79,7 @@ def _run(program: Program, constants: NamedArrays, kernels: dict[str, Kernel]) -
     run in a forked child; either ends the run.
     """
     arena = program["arena"]
-    refuses = any(call[0] != COPY and kernels[call[0]].refuses for call in program["calls"])
+    refuses = any(call[0] in kernels and kernels[call[0]].refuses for call in program["calls"])
     lines = [
         "static int32_t run(const void *parameters, const void *const *inputs, void *const *outputs, void *workspace) {",
         "  (void)parameters, (void)inputs, (void)outputs, (void)workspace;",
@@ -101,6 +101,9 @@ def _run(program: Program, constants: NamedArrays, kernels: dict[str, Kernel]) -
         if function == COPY:
             lines.append(f"  __builtin_memcpy({pointers[1]}, {pointers[0]}, {nbytes(*program['tensors'][results[0]][2:])});")
             continue
+        if function in CONTROL:
+            lines.append("  " + _CONTROL[function].format(*pointers))
+            continue
         kernel = kernels[function]
         text = f"{kernel.name}({', '.join([*pointers, *map(str, sizes)])})"
         lines.append(f"  if ((refused = {text})) goto end;" if kernel.refuses else f"  {text};")
@@ -108,6 +111,17 @@ def _run(program: Program, constants: NamedArrays, kernels: dict[str, Kernel]) -
     lines += ["  if (own) free(workspace);"] if arena else []
     status = f"!refused ? 0 : refused == {REFUSED_FORKED} ? {FORKED} : {NO_MEMORY}" if refuses else "0"
     return "\n".join([*lines, f"  return {status};", "}"])
+
+
+_CONTROL = {
+    IF: "if (*(const bool *){}) {{",
+    ELSE: "}} else {{",
+    END: "}}",
+    LOOP: "for (;;) {{",
+    LEAVE: "if (!*(const bool *){}) break;",
+    AGAIN: "}}",
+}
+"""Lines for the rows of branches and loops."""
 
 
 def _checks(program: Program, constants: bool) -> list[str]:

@@ -15,7 +15,7 @@ from tunesmith.codegen.llvm.export import export_library, export_object
 from tunesmith.driver.compile_records import compile_records
 from tunesmith.driver.compiled import CompiledProgram
 from tunesmith.driver.roofline import Roofline, roofline
-from tunesmith.graph.emit.graph_program import emit_graph_program
+from tunesmith.graph.emit.graph_program import emit_aot_program, emit_graph_program
 from tunesmith.graph.emit.vm_program import emit_vm_program
 from tunesmith.graph.ir import structural
 from tunesmith.graph.ir.calls import called_functions, recursive_functions
@@ -48,7 +48,7 @@ from tunesmith.search.analytic_schedule import untuned_choice
 from tunesmith.support.arguments import as_count
 from tunesmith.support.errors import BuildError, OtherMachineError, RecordError, RunError, UserError
 
-EMITTERS = {"graph": emit_graph_program, "vm": emit_vm_program, "aot": emit_graph_program}
+EMITTERS = {"graph": emit_graph_program, "vm": emit_vm_program, "aot": emit_aot_program}
 """Emitters from a module in lowered form to a program, by kind of executor; the "aot" program is compiled with the functions."""
 
 
@@ -154,7 +154,7 @@ class CompiledModel(Model, CompiledProgram):
                 f"executor={self.executable.kind!r}"
             )
         functions = [f for f in self.module.values() if isinstance(f, PrimFunc)]
-        program, constants = emit_graph_program(self.module)
+        program, constants = emit_aot_program(self.module)
         name = program_name(self.executable.program)
         return export(folder, functions, program, constants, name, self.target, self._lowering, parameters)
 
