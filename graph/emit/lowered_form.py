@@ -239,7 +239,7 @@ class _Lowering:
                     bound.setdefault(v, given)
         self._form.assumptions += tuple([_assumed(c, bound) for c in callee.assumptions])
         steps, made = self.region(callee.body, dict(zip(callee.params, args, strict=True)), bound, (*calls, call.function))
-        self._form.aliases.update(zip(results, made, strict=True))
+        self._alias(results, made)
         return steps
 
     def _branch(
@@ -270,7 +270,7 @@ class _Lowering:
                 more.append(CallStep(store, (row,), (target,), (poly(t), *own)))
             steps += more
             carried = made[:count]
-        self._form.aliases.update(zip(results, carried, strict=False))
+        self._alias(results[:count], carried)
         return steps
 
     def _while(
@@ -325,6 +325,12 @@ class _Lowering:
             return [CopyStep(source, target)]
         self._form.aliases[target] = source
         return []
+
+    def _alias(self, values: Sequence[Value], operands: Sequence[Operand]) -> None:
+        """The values are the operands, in the memory of their devices."""
+        self._form.aliases.update(zip(values, operands, strict=True))
+        for v, o in zip(values, operands, strict=True):
+            self._place(v, self._form.device_of(o))
 
     def _place(self, value: Value, device: str) -> None:
         if device != HOST:

@@ -148,7 +148,10 @@ class BoundProgram:
         self.outputs = outputs
         stale: dict[int, None] = {}
         streams = [memory.stream for memory in self._devices.values()]
-        if streams != self._streams:  # calls are prepared for one stream
+        changed = streams != self._streams
+        if changed:  # calls are prepared for one stream, and the memory of the program may be in use on the old one
+            for memory, old, new in zip(self._devices.values(), self._streams, streams, strict=True):
+                memory.follow(old, new)
             self._streams = streams
             stale.update(dict.fromkeys(range(len(self._steps))))
         for storage, arrays in ((INPUT, inputs), (OUTPUT, outputs)):
@@ -157,13 +160,14 @@ class BoundProgram:
                 if self._bound.get(key) is array:
                     continue
                 self._bound[key] = array
+                changed = True
                 for t in self._tensors_on.get(key, ()):
                     self._arrays[t] = self._edge(self._slots[t], array)
                     self._tensors[t] = None
                 stale.update(dict.fromkeys(self._steps_on.get(key, ())))
         for n in stale:
             self._prepare(n)
-        if self._devices and stale:
+        if self._devices and changed:
             self._before, self._after = self._copies(INPUT), self._copies(OUTPUT)
 
     def run(self) -> None:
@@ -182,6 +186,8 @@ class BoundProgram:
                 at = self._next(at)
             for copy in self._after:
                 copy()
+            for memory in self._devices.values():
+                memory.mark()
             if self._before or self._after:
                 self._wait()
         except DeviceLost:

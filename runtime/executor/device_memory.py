@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -51,6 +53,8 @@ class DeviceMemory:
         self._buffers = [DeviceArray(self.device, (n,), "uint8") for n in buffers]
         self._constants = constants
         self._staging: dict[tuple[str, int], DeviceArray] = {}
+        self._event: int | None = None
+        """The end of the last run on a stream other than the default one, which may be freed before the next run."""
 
     def buffer(self, number: int, shape: Sequence[int], dtype: str) -> DeviceArray:
         """A tensor at the start of a buffer.  RunError if it exceeds the buffer."""
@@ -72,6 +76,22 @@ class DeviceMemory:
         """Wait for the work on the current stream."""
         self.device.api.synchronise(self.device.index, self.stream)
 
+    def mark(self) -> None:
+        """Remember that the work of a run ends here on the current stream."""
+        api, index, stream = self.device.api, self.device.index, self.stream
+        if stream:
+            if self._event is None:
+                self._event = api.create_event(index)
+                weakref.finalize(self, _free_event, self.device, self._event)
+            api.record_event(index, self._event, stream)
+
+    def follow(self, old: int, new: int) -> None:
+        """Let later work on the stream `new` wait for the last run, which was on the stream `old`: both use the same memory."""
+        if not old:
+            self.device.api.sync_streams(self.device.index, old, new)
+        elif self._event is not None:
+            self.device.api.wait_event(self.device.index, self._event, new)
+
     @property
     def stream(self) -> int:
         """The current stream of the device in this thread."""
@@ -89,6 +109,11 @@ class DeviceMemory:
         finally:
             for event in (start, stop):
                 api.free_event(index, event)
+
+
+def _free_event(device: Device, event: int) -> None:
+    with contextlib.suppress(Exception):  # the device may be lost, or the interpreter may shut down
+        device.api.free_event(device.index, event)
 
 
 def kind_of_memory(array: Array) -> str:

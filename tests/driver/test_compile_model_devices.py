@@ -115,6 +115,58 @@ def test_work_runs_on_the_current_stream(model: CompiledModel, monkeypatch: pyte
         OPENCL.free_stream(0, stream)
 
 
+def test_a_run_waits_for_the_one_before_on_another_stream(model: CompiledModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both use the same memory; the stream before may have been freed."""
+    waits: list[tuple[str, int]] = []
+    for name in ("sync_streams", "wait_event"):
+        real = getattr(OPENCL, name)
+        monkeypatch.setattr(OPENCL, name, lambda *a, name=name, real=real: (waits.append((name, a[-1])), real(*a))[1])
+    there = DeviceArray.from_numpy(opencl(), X)
+    model(there)
+    del waits[:]
+    first, second = OPENCL.create_stream(0), OPENCL.create_stream(0)
+    with OPENCL.using_stream(0, first):
+        model(there)
+    assert ("wait_event", first) in waits or ("sync_streams", first) in waits
+    OPENCL.free_stream(0, first)
+    del waits[:]
+    with OPENCL.using_stream(0, second):
+        same(model(there))
+        OPENCL.synchronise(0, second)
+    assert waits == [("wait_event", second)]
+    OPENCL.free_stream(0, second)
+    same(model(there))
+
+
+def test_the_condition_of_a_branch_is_taken_from_the_array_that_was_set_last() -> None:
+    b = GraphBuilder()
+    x, c = b.input("x", (4,)), b.input("c", (), "bool")
+    made = tunesmith.compile(IRModule({"main": b.finish(b.branch(c, lambda r: r.relu(x), lambda r: r.neg(x)))}), "opencl")
+    assert isinstance(made, CompiledModel)
+    values = np.array([-1, 0, 1, 2], "float32")
+    made.set_input("x", DeviceArray.from_numpy(opencl(), values))
+    for holds in (True, False, True):
+        made.set_input("c", DeviceArray.from_numpy(opencl(), np.array(holds)))
+        made.run()
+        np.testing.assert_array_equal(made.get_output(0).numpy(), np.maximum(values, 0) if holds else -values)
+
+
+@pytest.mark.parametrize("executor", ["graph", "vm"])
+def test_results_of_a_loop_whose_initial_value_is_computed_on_the_device(executor: str) -> None:
+    b = GraphBuilder()
+    x, w = b.input("x", (4,)), b.constant(np.full((4, 4), 0.25, "float32"))
+    step = lambda r, t, v: ((r.add(r.square(v), x),), (v,))  # noqa: E731
+    y, rows = b.loop(2, [b.tanh(x)], step)
+    mod = IRModule({"main": b.finish(y, y, b.relu(b.matmul(y, w)), rows, b.reshape(y, shape=(2, 2)))})
+    made = tunesmith.compile(mod, "opencl", executor=executor)
+    assert isinstance(made, CompiledModel)
+    values = np.array([-1, 0, 0.5, 0.25], "float32")
+    want = run(mod["main"], [values])
+    for given in (values, DeviceArray.from_numpy(opencl(), values)):
+        for found, w_ in zip(made(given), want, strict=True):
+            np.testing.assert_allclose(found.numpy() if isinstance(found, DeviceArray) else found, w_, rtol=1e-5, atol=1e-6)
+
+
 def test_an_output_as_the_next_input_is_copied() -> None:
     b = GraphBuilder()
     made = tunesmith.compile(IRModule({"main": b.finish(b.add(b.input("x", (4,)), b.constant(np.ones(4, "float32"))))}), "opencl")

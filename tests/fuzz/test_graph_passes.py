@@ -11,6 +11,7 @@ from tunesmith.driver.compile_model import compile_model
 from tunesmith.graph.ir.calls import called_functions
 from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.ir.interpret import run
+from tunesmith.graph.ir.node import ReadSize, all_bindings
 from tunesmith.graph.ir.verify import verify
 from tunesmith.graph.passes.common_subexpressions import common_subexpressions
 from tunesmith.graph.passes.convert_layout import convert_layout
@@ -109,6 +110,20 @@ def test_compiled_loops_agree_with_the_interpreter(seed: int) -> None:
     for _ in range(2):
         found = model(*g.arrays)
         compare(found if isinstance(found, tuple) else (found,), expected, "vm")
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_loops_ahead_of_time_agree_with_the_interpreter(seed: int) -> None:
+    """Graphs that call functions which call themselves, or whose shapes depend on data, are refused."""
+    g = RandomGraph(7000 + seed, 10, symbolic=False, loops=True)
+    bindings = [b for f in dead_code(g.module).values() if isinstance(f, GraphFunc) for b in all_bindings(f.body)]
+    dynamic = any(isinstance(b.operation, ReadSize) for b in bindings) or "halve" in called_functions(dead_code(g.module), "main")
+    if dynamic:
+        with pytest.raises(BuildError, match="this executor supports only"):
+            compile_model(g.module, TARGET, executor="aot", untuned=default_schedule)
+        return
+    found = compile_model(g.module, TARGET, executor="aot", untuned=default_schedule)(*g.arrays)
+    compare(found if isinstance(found, tuple) else (found,), run(g.module["main"], g.arrays, g.module), "aot")
 
 
 @pytest.mark.skipif(OPENCL.count() == 0, reason="no OpenCL runtime here: pip install 'tunesmith[opencl]'")

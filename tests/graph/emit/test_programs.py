@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tunesmith.graph.emit.graph_program import emit_graph_program
+from tunesmith.graph.emit.graph_program import emit_aot_program, emit_graph_program
 from tunesmith.graph.emit.lowered_form import lowered_form
 from tunesmith.graph.emit.vm_program import condition_data, emit_vm_program, index_data
 from tunesmith.graph.ir.builder import GraphBuilder, RegionBuilder
@@ -340,20 +340,30 @@ def test_functions_not_in_lowered_form() -> None:
 
 
 def test_recursion() -> None:
+    """A function that calls itself is a function of the program, with constants in the table of all."""
     inner = GraphBuilder("inner")
-    func = inner.finish(*inner.call_function("inner", [inner.input("x", (8,))], [FLOAT]))
-    text = error_of(lambda b: b.finish(*b.call_function("inner", [b.input("x", (8,))], [FLOAT])), emit_vm_program, inner=func)
-    assert text == "main: main calls inner calls inner: graph functions must not be recursive"
+    x, c = inner.input("x", (8,)), inner.input("c", (), "bool")
+    again = lambda r: r.call_function("inner", [r.call_function("next", [x], [FLOAT])[0], c], [FLOAT])[0]  # noqa: E731
+    func = inner.finish(inner.branch(c, again, lambda r: x))
+    build = lambda b: b.finish(*b.call_function("inner", [b.input("x", (8,)), b.input("c", (), "bool")], [FLOAT]))  # noqa: E731
+    b = GraphBuilder()
+    program, _ = emit_vm_program(IRModule({**PRIMS, "inner": func, "main": build(b)}))
+    assert ["invoke", "inner", [0, 1], [2]] in program["code"] and list(program["functions"]) == ["inner"]
+    assert "invoke" in {ins[0] for ins in program["functions"]["inner"]["code"]}
+    for emit in (emit_graph_program, emit_aot_program):
+        text = error_of(build, emit, inner=func)
+        assert text.startswith("main calls functions that call themselves, but this executor supports only lists of calls.")
 
 
 def test_functions_not_supported_by_the_graph_executor() -> None:
     text = error_of(lambda b: b.finish(b.input("x", (Var("n"),))))
     assert text == (
-        "main: x: float32[n] has a dynamic shape, but the graph executor supports only static shapes. "
+        "main: x: float32[n] has a dynamic shape, but this executor supports only static shapes. "
         'Compile it for the virtual machine: executor="vm"'
     )
     text = error_of(lambda b: b.finish(b.branch(b.input("c", (), "bool"), lambda r: b.params[0], lambda r: b.params[0])))
     assert text.startswith("main has branches or `while` loops, but the graph executor supports only sequences of calls.")
+    assert text.endswith('or ahead of time: executor="aot"')
 
 
 def test_unknown_sizes() -> None:

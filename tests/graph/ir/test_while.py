@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -310,14 +311,48 @@ def test_sizes_in_a_loop_are_read_in_each_iteration() -> None:
         assert [int(v) for v in compiled(np.array(k_value))] == [k_value, 3 * sum(range(k_value))]
 
 
-def test_only_the_virtual_machine_runs_them() -> None:
+STATIC = TEXT.replace("    n = G.read_size(k)\n", "").replace("(n,)", "(1,)")
+C = pytest.param("c", marks=pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no C compiler here"))
+
+
+def test_what_each_executor_runs() -> None:
     for executor in ("graph", "aot"):
         with pytest.raises(BuildError, match=re.escape('Compile it for the virtual machine: executor="vm"')):
             tunesmith.compile(module(), TARGET, executor=executor)
-    static = module(TEXT.replace("    n = G.read_size(k)\n", "").replace("(n,)", "(1,)"))
-    with pytest.raises(BuildError, match="main has branches or `while` loops"):
-        tunesmith.compile(static, TARGET, executor="graph")
-    check(tunesmith.compile(static, TARGET)(*arguments(9.0, 1)), 9.0, 1)
+    with pytest.raises(BuildError, match=re.escape("main has branches or `while` loops")):
+        tunesmith.compile(module(STATIC), TARGET, executor="graph")
+    check(tunesmith.compile(module(STATIC), TARGET)(*arguments(9.0, 1)), 9.0, 1)
+
+
+@pytest.mark.parametrize("kind", ["llvm", C])
+def test_loops_and_branches_ahead_of_time(kind: str, tmp_path: Path) -> None:
+    """A loop in a branch in a loop: memory of what the outer loop needs is not used again in the inner one."""
+    b = GraphBuilder("main")
+    x, n = b.input("x", (4,)), b.input("n", (), "int64")
+    one, zero, two = b.constant(np.array(1)), b.constant(np.array(0)), b.constant(np.array(2))
+    outside = b.exp(x)
+
+    def inner(r: RegionBuilder, h: Operand, limit: Operand) -> Operand:
+        return r.while_loop([zero, h], lambda q, j, v: q.less(j, limit), lambda q, j, v: [q.add(j, one), q.tanh(q.add(v, outside))])[1]
+
+    def body(r: RegionBuilder, i: Operand, h: Operand, other: Operand) -> list[Operand]:
+        even = r.equal(r.mod(i, two), zero)
+        made = r.branch(even, lambda q: inner(q, h, i), lambda q: q.neg(h), name="made")
+        return [r.add(i, one), r.add(made, r.sin(other)), h]
+
+    results = b.while_loop([zero, x, outside], lambda r, i, *v: r.less(i, n), body)
+    mod = IRModule({"main": b.finish(*results, outside)})
+    model = tunesmith.compile(mod, kind, executor="aot")
+    assert isinstance(model, tunesmith.CompiledModel)
+    loaded = model
+    if kind == "llvm":
+        model.export_library(tmp_path / "model.so")
+        loaded = load_module(tmp_path / "model.so")
+    for trips in (0, 1, 2, 7):
+        want = run(mod["main"], [X, np.array(trips)])
+        for call in (model, loaded):
+            for found, w in zip(call(X, np.array(trips)), want, strict=True):
+                np.testing.assert_allclose(found, w, rtol=1e-5, atol=1e-6)
 
 
 # ---- recursion -------------------------------------------------------------------------------------------------------------------
