@@ -6,7 +6,9 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 
+from tunesmith.graph.ir.calls import called_functions
 from tunesmith.graph.ir.function import GraphFunc
+from tunesmith.graph.ir.node import ReadSize, all_bindings
 from tunesmith.graph.passes.bind_sizes import bind_sizes
 from tunesmith.graph.tuning.tasks import ExtractedTask
 from tunesmith.ir.analysis.size_ranges import LARGEST_SIZE
@@ -64,6 +66,16 @@ def boxes_of(buckets: Buckets) -> list[SizeRanges]:
     return [SizeRanges.of(dict(zip(buckets, choice, strict=True))) for choice in itertools.product(*buckets.values())]
 
 
+def model_sizes(mod: IRModule, main: GraphFunc) -> dict[str, list[Var]]:
+    """The dynamic sizes of a model by name: those of its inputs, and those that it, or a function that it calls, reads from tensors."""
+    functions = [main, *[mod[name] for name in sorted(called_functions(mod, main.name)) if name != main.name]]
+    read = [op.size for f in functions for b in all_bindings(f.body) if isinstance(op := b.operation, ReadSize)]
+    found: dict[str, list[Var]] = {}
+    for v in dict.fromkeys((*main.sizes, *read)):
+        found.setdefault(v.name, []).append(v)
+    return found
+
+
 def model_boxes(mod: IRModule, main: GraphFunc, buckets: Buckets) -> list[SizeRanges]:
     """All combinations of the buckets of a model's sizes.
 
@@ -71,21 +83,23 @@ def model_boxes(mod: IRModule, main: GraphFunc, buckets: Buckets) -> list[SizeRa
         UserError: the model has no such size, or an assumption of the model excludes the ends of a range.
     """
     boxes = boxes_of(buckets) if buckets else []
+    read = model_sizes(mod, main).keys() - {v.name for v in main.sizes}
     for box in boxes:
         for ends in ({name: low for name, low, _ in box.ranges}, box.last):
-            bind_sizes(mod, ends, main.name)
+            given = {name: size for name, size in ends.items() if name not in read}
+            if given or not read:
+                bind_sizes(mod, given, main.name)
     return boxes
 
 
-def function_boxes(task: ExtractedTask, main: GraphFunc, boxes: Sequence[SizeRanges]) -> list[SizeRanges]:
-    """The sizes of a function of a model for the boxes of the model's sizes, at each of its calls.
+def function_boxes(task: ExtractedTask, named: Mapping[str, Sequence[Var]], boxes: Sequence[SizeRanges]) -> list[SizeRanges]:
+    """The sizes of a function of a model for the boxes of the model's sizes (`model_sizes`), at each of its calls.
 
     Sizes of a function are expressions of those of the model, which grow with them or shrink: the ends of a box give the ends of a range.
     """
     out: dict[SizeRanges, None] = {}
-    named = {v.name: v for v in main.sizes}
     for box, given in itertools.product(boxes, task.sizes):
-        ends: list[dict[Var, int]] = [{named[n]: r[i] for n, *r in box.ranges} for i in (0, 1)]
+        ends: list[dict[Var, int]] = [{v: r[i] for n, *r in box.ranges for v in named[n]} for i in (0, 1)]
         values = [sorted(evaluate(e, end) for end in ends) for e in given]
         if all(high >= 1 for _, high in values):
             names = [v.name for v in sizes_of(task.func)]

@@ -13,7 +13,7 @@ from typing import Any
 
 from tunesmith.datasets.suites import expand
 from tunesmith.driver.script_file import load_script
-from tunesmith.driver.size_buckets import Buckets, boxes_of, function_boxes, model_boxes
+from tunesmith.driver.size_buckets import Buckets, boxes_of, function_boxes, model_boxes, model_sizes
 from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.passes.pipelines import GRAPH
 from tunesmith.graph.tuning.apply_records import example_sizes
@@ -258,14 +258,16 @@ def _of_model(mod: IRModule, main: GraphFunc, prefix: str, buckets: Buckets | No
     tasks = extract_tasks(lowered)
     if not tasks:
         raise UserError("the model has no functions to tune. Compile it as it is")
+    whole = lowered["main"]
+    named = model_sizes(lowered, whole) if isinstance(whole, GraphFunc) else {}
     if any(sizes_of(t.func) for t in tasks) and buckets is None:
-        names = [v.name for v in main.sizes]
+        names = list(named)
         example = " ".join(f"{name}=1..128" for name in names)
         raise UserError(
             f"the model has the dynamic size{'s' * (len(names) > 1)} {', '.join(names)}: pass the sizes to tune it for, as in "
             f"sizes={example!r} (--sizes '{example}'), or bind them (graph.passes.bind_sizes), or compile it as it is"
         )
-    missing = [v.name for v in main.sizes if buckets is not None and v.name not in buckets]
+    missing = [name for name in named if buckets is not None and name not in buckets]
     if missing and any(sizes_of(t.func) for t in tasks):
         raise UserError(f"sizes= has nothing for {', '.join(missing)}: give a range for each dynamic size, as in {missing[0]}=1..128")
     boxes = model_boxes(mod, main, buckets or {})
@@ -274,7 +276,7 @@ def _of_model(mod: IRModule, main: GraphFunc, prefix: str, buckets: Buckets | No
         if not sizes_of(t.func):
             out.append(Subject(prefix + t.name, t.func, weight=float(t.weight), in_model=True))
             continue
-        for box in function_boxes(t, main, boxes):
+        for box in function_boxes(t, named, boxes):
             out.append(_for_box(Subject(prefix + t.name, t.func, weight=float(t.weight), in_model=True), box))
     return out
 

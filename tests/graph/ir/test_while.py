@@ -30,7 +30,7 @@ from tunesmith.ir.function import IRModule
 from tunesmith.ir.poly import Var, poly
 from tunesmith.ir.target.target import Target
 from tunesmith.runtime.module import load_module
-from tunesmith.support.errors import BuildError, RunError, ScriptError
+from tunesmith.support.errors import BuildError, RunError, ScriptError, UserError
 
 TARGET = Target.detect()
 TEXT = """@G.function
@@ -313,6 +313,20 @@ def test_sizes_in_a_loop_are_read_in_each_iteration() -> None:
 
 STATIC = TEXT.replace("    n = G.read_size(k)\n", "").replace("(n,)", "(1,)")
 C = pytest.param("c", marks=pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no C compiler here"))
+
+
+def test_functions_of_sizes_that_are_read_are_tuned(tmp_path: Path) -> None:
+    """For ranges of the sizes by their names, as for dynamic shapes of inputs."""
+    few: dict[str, Any] = {"search": tunesmith.Search("random", seed=1, leaders=0), "budget": 2, "workers": 0, "progress": False}
+    with pytest.raises(UserError, match="the model has the dynamic size n: pass the sizes to tune it for"):
+        tunesmith.tune(module(), TARGET, log=tmp_path / "log.jsonl", **few)
+    with pytest.raises(UserError, match="main has no size m"):
+        tunesmith.tune(module(), TARGET, log=tmp_path / "log.jsonl", sizes="n=4 m=4", **few)
+    tunesmith.tune(module(), TARGET, log=tmp_path / "log.jsonl", sizes="n=1..8", **few)
+    model = tunesmith.compile(module(), TARGET, tmp_path / "log.jsonl")
+    assert any(c.sizes and c.status == "used" for c in model.coverage)
+    for limit, k in CASES:
+        check(model(*arguments(limit, k)), limit, k)
 
 
 def test_what_each_executor_runs() -> None:
