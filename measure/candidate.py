@@ -97,6 +97,7 @@ class MeasureTask:
         tolerance: relative tolerance of the comparison; by default derived from the function.
         sizes: the sizes of a function with dynamic shapes that the records are for; `func` is that function for the largest of them.
         version: that function for all of these sizes; None if they are single numbers.
+        in_loop: a loop calls the function again and again, so that its constants are in a cache, whatever the policy says.
     """
 
     func: PrimFunc
@@ -107,6 +108,7 @@ class MeasureTask:
     tolerance: float | None = None
     sizes: TunedSizes | None = None
     version: PrimFunc | None = None
+    in_loop: bool = False
 
     def __post_init__(self) -> None:
         names = [s.name for s in self.sketches]

@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Self, TypeVar
@@ -157,7 +157,7 @@ class Measurer:
         requests = [self._run_request(setup, task, b) for b in built if b.artifact is not None]
         ran = iter(_one_each(self.runner.compare(requests, timing), RunResult, len(requests), f"{type(self.runner).__name__}.compare"))
         shown = {"kind": "interleaved", "data_seed": self.policy.data_seed, **asdict(timing)}
-        shown["constant_bytes"] = self.policy.race.constant_bytes
+        shown["constant_bytes"] = self._policy_of(task).race.constant_bytes
         return [
             self._record(task, c, b, None if b.artifact is None else next(ran), seed, extra or {}, shown)
             for c, b in zip(candidates, built, strict=True)
@@ -209,7 +209,11 @@ class Measurer:
 
     def _run_request(self, setup: RunSetup, task: MeasureTask, built: BuildResult) -> RunRequest:
         assert built.artifact is not None
-        return RunRequest(setup, built.artifact.code(), self.policy.race, self._best.get(task.digest), self.policy.verify)
+        return RunRequest(setup, built.artifact.code(), self._policy_of(task).race, self._best.get(task.digest), self.policy.verify)
+
+    def _policy_of(self, task: MeasureTask) -> MeasurePolicy:
+        """The policy for a task: constants of functions that loops call are not cold."""
+        return replace(self.policy, race=replace(self.policy.race, constant_bytes=0)) if task.in_loop else self.policy
 
     def _record(
         self,
@@ -246,7 +250,7 @@ class Measurer:
             versions=versions,
             seed=seed,
             timestamp=time.time(),
-            policy={name: None if value == math.inf else value for name, value in (policy or self.policy.to_json()).items()},
+            policy={name: None if value == math.inf else value for name, value in (policy or self._policy_of(task).to_json()).items()},
             extra={**extra, **facts},
             sizes=task.sizes,
             passes=self._passes,

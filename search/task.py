@@ -37,6 +37,7 @@ class Task:
         sizes: of a function with dynamic shapes, the sizes to tune for.  `func` is the function for the largest of them; the space has the
             sketches that apply to all of them.
         error_growth: largest growth of rounding errors of sketches, relative to direct sums.
+        in_loop: see `MeasureTask`.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Task:
     ranges: Mapping[str, Range] = field(default_factory=dict)
     sizes: DynamicSizes | None = None
     error_growth: float = ERROR_GROWTH
+    in_loop: bool = False
 
     @cached_property
     def digest(self) -> str:
@@ -58,7 +60,7 @@ class Task:
     @cached_property
     def measured(self) -> MeasureTask:
         """The task in the form that builders and runners take."""
-        made = MeasureTask(self.func, self.space.sketches, self.reference, self.name, self.ranges)
+        made = MeasureTask(self.func, self.space.sketches, self.reference, self.name, self.ranges, in_loop=self.in_loop)
         return made if self.sizes is None else replace(made, sizes=self.sizes.tuned, version=self.sizes.version)
 
     @cached_property

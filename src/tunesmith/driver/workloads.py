@@ -56,6 +56,7 @@ class Subject:
         operator: the operator's workload, with reference and flops, or None.
         weight: number of calls in the source model.
         in_model: the function was extracted from a model.
+        in_loop: only loops of the model call it.
         sizes: of a function with dynamic shapes, the sizes to tune it for; `func` is then its `measured_function` for them.
     """
 
@@ -64,6 +65,7 @@ class Subject:
     operator: Workload | None = None
     weight: float = 1.0
     in_model: bool = False
+    in_loop: bool = False
     sizes: DynamicSizes | None = None
 
     @property
@@ -114,6 +116,7 @@ class Subject:
             ranges=self.ranges,
             sizes=self.sizes,
             error_growth=error_growth,
+            in_loop=self.in_loop,
         )
 
 
@@ -274,10 +277,10 @@ def _of_model(mod: IRModule, main: GraphFunc, prefix: str, buckets: Buckets | No
     out: list[Subject] = []
     for t in tasks:
         if not sizes_of(t.func):
-            out.append(Subject(prefix + t.name, t.func, weight=float(t.weight), in_model=True))
+            out.append(Subject(prefix + t.name, t.func, weight=float(t.weight), in_model=True, in_loop=t.in_loop))
             continue
         for box in function_boxes(t, named, boxes):
-            out.append(_for_box(Subject(prefix + t.name, t.func, weight=float(t.weight), in_model=True), box))
+            out.append(_for_box(Subject(prefix + t.name, t.func, weight=float(t.weight), in_model=True, in_loop=t.in_loop), box))
     return out
 
 

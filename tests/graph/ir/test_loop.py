@@ -23,10 +23,12 @@ from tunesmith.graph.passes.bind_sizes import bind_sizes
 from tunesmith.graph.passes.common_subexpressions import common_subexpressions
 from tunesmith.graph.passes.dead_code import dead_code
 from tunesmith.graph.passes.pipelines import GRAPH
+from tunesmith.graph.tuning import tasks as tasks_module
 from tunesmith.graph.tuning.tasks import extract_tasks
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.poly import Var, poly
 from tunesmith.ir.target.target import Target
+from tunesmith.measure.records.database import Database
 from tunesmith.runtime.module import load_module
 from tunesmith.support.errors import BuildError, ScriptError
 from tunesmith.support.seeds import stream
@@ -278,6 +280,26 @@ def test_a_log_covers_a_model_with_a_loop(tmp_path: Path) -> None:
     assert {c.status for c in compiled.coverage} == {"used", "plain"}
     assert all("it copies a row" in c.reason for c in compiled.coverage if c.status == "plain")
     check(compiled(*inputs()))
+    bytes_of = {r.workload: r.policy["constant_bytes"] for r in Database.from_log(log).records()}
+    tasks = extract_tasks(GRAPH(recurrent(), TARGET))
+    assert all(t.in_loop for t in tasks) and {bytes_of[t.digest] for t in tasks} == {0}
+
+
+def test_only_small_constants_of_a_loop_are_cached(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same function outside of the loop, too, takes its weights from memory."""
+
+    def looped(outside: bool) -> dict[str, bool]:
+        b = GraphBuilder("main")
+        x, w = b.input("x", (4,)), b.constant(np.eye(4, dtype=np.float32))
+        step = lambda r, t, h: ((r.tanh(r.matmul(h, w)),), ())  # noqa: E731
+        (h,) = b.loop(5, [x], step)
+        mod = IRModule({"main": b.finish(b.tanh(b.matmul(h, w)) if outside else h)})
+        return {t.name: t.in_loop for t in extract_tasks(GRAPH(mod, TARGET))}
+
+    assert set(looped(False).values()) == {True}
+    assert set(looped(True).values()) == {False}
+    monkeypatch.setattr(tasks_module, "CACHED_BYTES", 63)
+    assert set(looped(False).values()) == {False}
 
 
 def test_dead_code_and_common_subexpressions_in_a_region() -> None:
