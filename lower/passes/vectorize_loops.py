@@ -63,7 +63,13 @@ def vectorize_loops(func: PrimFunc, target: Target) -> PrimFunc:
         versions = chosen[out.body].under(out) if out.body in chosen and low > 0 else None
         return out if versions is None else stmt(versions)
 
-    return with_body(func, transform(func.body, {For: on_for}))
+    def on_bind(n: BindIndex, recurse: Any) -> BindIndex:
+        s.ranges[n.var] = (0, max(s.bounds(n.extent)[1] - 1, 0))
+        out: BindIndex = n.map_children(recurse)
+        del s.ranges[n.var]
+        return out
+
+    return with_body(func, transform(func.body, {For: on_for, BindIndex: on_bind}))
 
 
 def _vectorize(n: For, s: Simplifier, sizes: Collection[Var], target: Target, exact: Collection[Buffer]) -> Versions | Stmt:

@@ -421,3 +421,19 @@ def f(A: T.Buffer((4,), "float32"), C: T.Buffer((8,), "float32")):
         c = np.ones(8, np.float32)
         Module.from_object(build(func, target).data)["f"](np.full(4, 5, np.float32), c)
         np.testing.assert_array_equal(c, [5, 5, 5, 0, 0, 0, 0, 0])
+
+
+def test_a_vectorized_loop_may_be_inside_an_indirect_index() -> None:
+    text = """
+@T.prim_func
+def put(I: T.Buffer((1,), "int64"), X: T.Buffer((8,), "float32"), Y: T.Buffer((n, 8), "float32"), n: T.int64):
+    with T.block("Y"):
+        with T.lookup(I[0], n) as v:
+            for u in T.vectorized(8):
+                Y[v, u] = X[u]
+"""
+    f = parse(text)
+    assert isinstance(f, PrimFunc)
+    x, y = np.arange(8, dtype=np.float32), np.zeros((3, 8), np.float32)
+    Module(build([f]), str(f))["put"](np.array([1]), x, y, 3)
+    np.testing.assert_array_equal(y, [x * 0, x, x * 0])
