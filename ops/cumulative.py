@@ -98,8 +98,9 @@ def cumulative_reference(function: str, x: np.ndarray, axis: int, *, exclusive: 
     with np.errstate(all="ignore"):
         found = CUMULATIVE[function].accumulate(x, axis)
         if exclusive:
-            first = np.full_like(np.take(found, [0], axis), CUMULATIVE[function].identity(x.dtype.name))
-            found = np.concatenate([first, np.delete(found, -1, axis)], axis)
+            shape = [1 if d == axis else e for d, e in enumerate(x.shape)]
+            first = np.full(shape, CUMULATIVE[function].identity(x.dtype.name), found.dtype)
+            found = np.take(np.concatenate([first, found], axis), range(x.shape[axis]), axis)
     return (np.flip(found, axis) if reverse else found).astype(x.dtype)
 
 

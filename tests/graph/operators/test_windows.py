@@ -92,6 +92,11 @@ def test_cumsum(axis: int, reverse: bool, exclusive: bool) -> None:
     x = floats(3, 5, 4)
     check_operator("cumsum", [x], axis=axis, reverse=reverse, exclusive=exclusive)
     check_operator("cumsum", [(x * 10).astype(np.int64)], axis=axis, reverse=reverse, exclusive=exclusive)
+    nothing = np.zeros((3, 0), np.int64)
+    for a in (0, 1):
+        np.testing.assert_array_equal(
+            GRAPH_OPERATORS.get("cumsum").reference(nothing, axis=a, exclusive=exclusive, reverse=reverse), nothing
+        )
 
 
 def test_unfold() -> None:
