@@ -24,13 +24,14 @@ from tunesmith.graph.emit.lowered_form import (
     used,
 )
 from tunesmith.graph.emit.memory_plan import Lifetime, plan_buffers, plan_memory
-from tunesmith.graph.emit.program_constants import ConstantTable, unique_names
+from tunesmith.graph.emit.program_constants import ConstantTable
 from tunesmith.graph.ir.node import Constant, Operand, Value
 from tunesmith.graph.passes.place_functions import HOST
 from tunesmith.ir.function import IRModule
 from tunesmith.runtime.executor.bound_program import ARENA, CONSTANT, COPY, INPUT, OUTPUT
 from tunesmith.runtime.executor.executable import VERSION, NamedArrays
 from tunesmith.support.errors import BuildError
+from tunesmith.support.unique_names import unique_names
 
 
 def emit_aot_program(module: IRModule, name: str = "main") -> tuple[dict[str, Any], NamedArrays]:

@@ -1,26 +1,12 @@
-"""Provide the parts common to the programs of all executors: unique tensor names and the constant table."""
+"""Provide the constant table, which the programs of all executors have."""
 
 from __future__ import annotations
-
-from collections.abc import Iterable
 
 import numpy as np
 
 from tunesmith.graph.ir.node import Constant
 from tunesmith.runtime.executor.executable import NamedArrays
-
-
-def unique_names(names: Iterable[str]) -> list[str]:
-    """Make names unique: a number is appended to repeated names."""
-    taken: set[str] = set()
-    found = []
-    for name in names:
-        fresh, number = name, 1
-        while fresh in taken:
-            fresh, number = f"{name}_{number}", number + 1
-        taken.add(fresh)
-        found.append(fresh)
-    return found
+from tunesmith.support.unique_names import unique_names
 
 
 class ConstantTable:

@@ -22,7 +22,7 @@ from tunesmith.graph.emit.lowered_form import (
     lowered_form,
     used,
 )
-from tunesmith.graph.emit.program_constants import ConstantTable, unique_names
+from tunesmith.graph.emit.program_constants import ConstantTable
 from tunesmith.graph.ir.node import Constant, Operand, TensorType, Value
 from tunesmith.graph.passes.place_functions import HOST
 from tunesmith.ir.expr import Binary, Const, Expr, IsNegative, Not
@@ -30,6 +30,7 @@ from tunesmith.ir.function import IRModule
 from tunesmith.ir.poly import Atom, Op, Poly, Var, poly
 from tunesmith.runtime.executor.executable import VERSION, NamedArrays
 from tunesmith.support.errors import BuildError
+from tunesmith.support.unique_names import unique_names
 
 
 def emit_vm_program(module: IRModule, name: str = "main") -> tuple[dict[str, Any], NamedArrays]:

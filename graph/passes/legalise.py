@@ -9,15 +9,18 @@ from __future__ import annotations
 from typing import Any
 
 from tunesmith.graph.ir.function import GraphFunc
+from tunesmith.graph.ir.instantiate import Instance
 from tunesmith.graph.ir.node import Call, Constant, Operand
 from tunesmith.graph.ir.operator import GRAPH_OPERATORS
 from tunesmith.graph.passes.fuse_operators import fuse_operators
 from tunesmith.graph.passes.store_rows import COPIES_ROW, with_stores
 from tunesmith.ir.expr import Expr, const
 from tunesmith.ir.function import IRModule, PrimFunc
+from tunesmith.ir.poly import Var, poly
 from tunesmith.ops import tensor_expression as te
 from tunesmith.ops.tensor_expression import Tensor
 from tunesmith.support.errors import InternalError
+from tunesmith.support.unique_names import unique_names
 
 
 def legalise(mod: IRModule) -> IRModule:
@@ -32,7 +35,8 @@ def legalise(mod: IRModule) -> IRModule:
 
 
 def prim_func(func: GraphFunc) -> PrimFunc:
-    """Lower a graph function of operator calls to a TIR function."""
+    """Lower a graph function of operator calls to a TIR function, whose sizes have different names."""
+    func = _with_size_names(func)
     inputs = [te.placeholder(p.type.shape, p.type.dtype, p.name) for p in func.params]
     env: dict[Operand, Tensor] = dict(zip(func.params, inputs, strict=True))
     for b in func.body.bindings:
@@ -48,6 +52,16 @@ def prim_func(func: GraphFunc) -> PrimFunc:
     if any(isinstance(b.operation, Call) and b.operation.operator == "row" and func.sizes for b in func.body.bindings):
         attrs.append((COPIES_ROW, "1"))
     return made.with_(params=(*buffers, *func.sizes), attrs=tuple(attrs))
+
+
+def _with_size_names(func: GraphFunc) -> GraphFunc:
+    """The function with new names for sizes of one name, such as two that are read from tensors: versions for sizes go by names."""
+    names = unique_names([v.name for v in func.sizes])
+    renamed = {v: poly(Var(n)) for v, n in zip(func.sizes, names, strict=True) if v.name != n}
+    if not renamed:
+        return func
+    copy = Instance({}, renamed)
+    return func.with_(params=tuple([copy.value(p) for p in func.params]), body=copy.region(func.body))
 
 
 class _Literal(Tensor):

@@ -9,8 +9,9 @@ from tunesmith.graph.ir.node import Binding, Loop, Region, TensorType, with_bran
 from tunesmith.graph.ir.outline import Outlined
 from tunesmith.ir.buffer import Buffer, BufferLoad
 from tunesmith.ir.function import IRModule, PrimFunc
-from tunesmith.ir.poly import Var, poly
+from tunesmith.ir.poly import Var, poly, substitute
 from tunesmith.ir.stmt import Block, BufferStore, Iter, nest
+from tunesmith.support.unique_names import unique_names
 
 COPIES_ROW = "copies_row"
 """Attribute of functions that copy a row whose number is an argument: they have the default schedule, and are not tuned."""
@@ -59,9 +60,12 @@ def sizes_of_row(row: TensorType) -> tuple[Var, ...]:
 
 def store_row(row: TensorType, count: int, name: str) -> PrimFunc:
     """The function of a row, the tensor of all rows, the number of the row, and the sizes of its shape: it stores the row there."""
-    source, target, t = Buffer("row", row.shape, row.dtype), Buffer("rows", (poly(count), *row.shape), row.dtype), Var("t")
-    params: tuple[Buffer | Var, ...] = (source, target, t, *sizes_of_row(row))
-    loops = [(Var(f"i{d}"), e) for d, e in enumerate(row.shape)]
+    sizes = sizes_of_row(row)
+    t, *renamed = [Var(n) for n in unique_names(["t", *[v.name for v in sizes]])]
+    shape = tuple([substitute(e, dict(zip(sizes, map(poly, renamed), strict=True))) for e in row.shape])
+    source, target = Buffer("row", shape, row.dtype), Buffer("rows", (poly(count), *shape), row.dtype)
+    params: tuple[Buffer | Var, ...] = (source, target, t, *renamed)
+    loops = [(Var(f"i{d}"), e) for d, e in enumerate(shape)]
     iters = tuple([Iter(Var(f"v_{v.name}"), e, "S") for v, e in loops])
     at = tuple([poly(i.var) for i in iters])
     store = BufferStore(target, (poly(t), *at), BufferLoad(source, at))
