@@ -9,15 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tunesmith.graph.importers.onnx.node import normalised, rank
-from tunesmith.graph.importers.onnx.sequences import described, parts, sequence_map, with_parts
+from tunesmith.graph.importers.onnx.sequences import described, parts, with_parts
 from tunesmith.graph.importers.onnx.values import MISSING, Datum, FoldingBuilder, UnsupportedNode
 from tunesmith.graph.ir.builder import RegionBuilder
 from tunesmith.graph.ir.node import Constant, Operand, Value
 from tunesmith.support.errors import ScriptError
-
-MOST_STEPS = 256
-"""Maximum number of unrolled Scan steps."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +52,7 @@ class GraphImporter(Protocol):
         """A tensor by name, or `MISSING`."""
 
 
-def _if(
+def branch(
     importer: GraphImporter, attributes: Mapping[str, Any], inputs: Sequence[Datum | None], scope: Scope, b: FoldingBuilder, place: str
 ) -> Sequence[Any]:
     condition = inputs[0]
@@ -106,48 +102,3 @@ def _difference(then: Any, branches: Sequence[Sequence[Any]]) -> str:
         if len(set(forms)) > 1:
             return f"output {output.name} is {' in one branch and '.join(forms)} in the other; the condition must be known at import"
     return ""
-
-
-def _scan(
-    importer: GraphImporter, attributes: Mapping[str, Any], inputs: Sequence[Datum | None], scope: Scope, b: FoldingBuilder, place: str
-) -> Sequence[Any]:
-    body, count = attributes["body"].g, attributes["num_scan_inputs"].i
-    if scope.opsets.get("", 0) < 9 or any(x is None for x in inputs):
-        raise UnsupportedNode("the form before operator set 9, or an omitted input")
-    state: list[Any] = list(inputs[:-count])
-    sequences = [x for x in inputs[-count:] if x is not None]
-    axes, out_axes, back, out_back = (
-        list(attributes[name].ints) if name in attributes else []
-        for name in ("scan_input_axes", "scan_output_axes", "scan_input_directions", "scan_output_directions")
-    )
-    at = [normalised(axes[i] if axes else 0, rank(x)) for i, x in enumerate(sequences)]
-    steps = sequences[0].type.shape[at[0]].const
-    if steps is None or steps > MOST_STEPS:
-        raise UnsupportedNode(f"{sequences[0].type.shape[at[0]]} steps; the number of steps must be constant and at most {MOST_STEPS}")
-    names, outputs = [i.name for i in body.input], [o.name for o in body.output]
-    rows: list[list[Any]] = []
-    for t in range(steps):
-        inner = scope.inner(f"{body.name}_{t}")
-        parts = []
-        for i, (x, axis) in enumerate(zip(sequences, at, strict=True)):
-            k = steps - 1 - t if back and back[i] else t
-            parts.append(b.squeeze(b.strided_slice(x, axes=(axis,), begin=(k,), end=(k + 1,)), axes=(axis,)))
-        inner.tensors.update(zip(names, [*state, *parts], strict=True))
-        importer.graph(body, inner, b)
-        made = [importer.lookup(name, inner, f"node {place}") for name in outputs]
-        if any(m is MISSING for m in made):
-            return [MISSING] * len(outputs)
-        state = made[: len(state)]
-        rows.append(made[len(state) :])
-    collected = []
-    for i, column in enumerate(zip(*rows, strict=True)):
-        ordered = column[::-1] if out_back and out_back[i] else column
-        axis = normalised(out_axes[i] if out_axes else 0, rank(column[0]) + 1)
-        collected.append(b.concat(*[b.expand_dims(v, axes=(axis,)) for v in ordered], axis=axis))
-    return [*state, *collected]
-
-
-Control = Callable[[GraphImporter, Mapping[str, Any], Sequence[Datum | None], Scope, FoldingBuilder, str], Sequence[Any]]
-
-CONTROL: Mapping[str, Control] = {"If": _if, "Scan": _scan, "SequenceMap": sequence_map}
-"""Converters of nodes with sub-graphs."""

@@ -29,16 +29,17 @@ from tunesmith.graph.importers.onnx import resize as onnx_import_resize
 from tunesmith.graph.importers.onnx import sampling as onnx_import_sampling
 from tunesmith.graph.importers.onnx import sequences as onnx_import_sequences
 from tunesmith.graph.importers.onnx import shapes as onnx_import_shapes
-from tunesmith.graph.importers.onnx.control import CONTROL, Scope
+from tunesmith.graph.importers.onnx.control import Scope
 from tunesmith.graph.importers.onnx.errors import OnnxImportError, Unsupported
 from tunesmith.graph.importers.onnx.file import Extents, Input, Known, initializer, load_onnx, model_inputs, onnx_package
+from tunesmith.graph.importers.onnx.loops import CONTROL
 from tunesmith.graph.importers.onnx.narrow import AWARE, MOVING, TYPES, Narrow, constant
 from tunesmith.graph.importers.onnx.node import ONNX_OPERATORS, Converter, OnnxNode
 from tunesmith.graph.importers.onnx.sequences import SEQUENCE_OPERATORS, OptionalDatum, TensorSequence, described, is_composite, parts
 from tunesmith.graph.importers.onnx.values import MISSING, Datum, FoldingBuilder, UnsupportedNode
 from tunesmith.graph.ir.builder import GraphBuilder
 from tunesmith.graph.ir.node import Constant, Operand
-from tunesmith.ir.function import IRModule
+from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.support.errors import ModelImportError, ScriptError
 
 OLDEST = 7
@@ -99,7 +100,9 @@ def from_onnx(
         OnnxImportError: the model has unsupported nodes; all of them are listed.
     """
     proto = load_onnx(model)
-    return IRModule({name: _Importer(proto).function(name, dict(shapes or {}), dict(constants or {}), dict(sequences or {}))})
+    importer = _Importer(proto)
+    func = importer.function(name, dict(shapes or {}), dict(constants or {}), dict(sequences or {}))
+    return IRModule({name: func, **importer.called})
 
 
 class _Importer:
@@ -110,6 +113,7 @@ class _Importer:
         self.proto = proto
         self.functions = {(_domain(f.domain), f.name, f.overload): f for f in proto.functions}
         self.unsupported: list[Unsupported] = []
+        self.called: Mapping[str, PrimFunc] = {}
 
     def function(
         self, name: str, shapes: dict[str, int], constants: dict[str, Known], sequences: dict[str, Sequence[Extents] | None]
@@ -126,6 +130,7 @@ class _Importer:
             )
         builder = GraphBuilder(name)
         folding = FoldingBuilder(builder)
+        self.called = folding.functions
         inputs = model_inputs(graph, shapes, constants, sequences)
         scope = Scope({given.name: self._input(given, folding, builder) for given in inputs}, opsets, {})
         _check_parameters(builder)
@@ -241,9 +246,10 @@ class _Importer:
             else:
                 made = self._convert(node, domain, version, inputs, scope, b, place)
         except UnsupportedNode as error:
-            self._refuse(node.op_type, domain, version, error, place)
+            wanted = error.wanted or b.wanted_for(inputs)
+            self._refuse(node.op_type, domain, version, UnsupportedNode(error.reason, wanted), place)
         except ScriptError as error:
-            self._refuse(node.op_type, domain, version, UnsupportedNode(str(error)), place)
+            self._refuse(node.op_type, domain, version, UnsupportedNode(str(error), b.wanted_for(inputs)), place)
         except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
             self._refuse(node.op_type, domain, version, _misfit(node, inputs, error), place, error)
         b.hint = outer
@@ -414,11 +420,9 @@ def _misfit(node: Any, inputs: Sequence[Any], error: Exception) -> UnsupportedNo
     )
 
 
-_DATA_DEPENDENT = "the shape of its result depends on data; end the model before it, and compute it from the model's results"
 _RANDOM = "it draws random numbers; pass them to the model as an input"
 _REASONS = {
     "ImageDecoder": "it decodes files of images; decode them before the model is called",
-    "NonMaxSuppression": _DATA_DEPENDENT,
     **dict.fromkeys(("Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"), _RANDOM),
 }
 """Operators that have no converter, and why."""

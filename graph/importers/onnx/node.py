@@ -107,6 +107,21 @@ class OnnxNode:
             raise self._unknown(i, what)
         return found
 
+    def scalars(self, i: int, what: str) -> tuple[Poly | int | Datum, ...]:
+        """The flat elements of input `i`, an integer tensor: those that are not known at import are tensors without axes."""
+        found = self.b.elements(self.input(i))
+        if found is None:
+            raise self._unknown(i, what)
+        return found
+
+    def extents(self, i: int, what: str) -> tuple[Poly | int, ...]:
+        """The flat elements of input `i`, which are extents: those that are not known at import are read when the model runs."""
+        return tuple([e if isinstance(e, (int, Poly)) else self.b.read_size(e, "n") for e in self.scalars(i, what)])
+
+    def knows(self, i: int) -> bool:
+        """Whether the elements of input `i` are known at import, or the input is omitted."""
+        return not self.has(i) or known_ints(self.input(i)) is not None
+
     def numbers(self, i: int, what: str) -> tuple[int, ...]:
         """The flat elements of input `i`, which must be constant ints."""
         found = self.ints(i, what)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from tunesmith.graph.importers.onnx.node import Converted, Converter, OnnxNode, normalised, rank, shape_of
+from tunesmith.graph.importers.onnx.node import Converted, Converter, OnnxNode, cast_to, normalised, rank, shape_of
+from tunesmith.graph.importers.onnx.runtime_shapes import within
 from tunesmith.graph.importers.onnx.values import Datum, UnsupportedNode
 from tunesmith.graph.operators.element_types import int_range
+from tunesmith.ir.poly import Poly, poly
 from tunesmith.support import dtype as dt
 
 _Reduce = Callable[[OnnxNode, Datum, tuple[int, ...], bool], Datum]
@@ -136,10 +138,25 @@ def _top_k(node: OnnxNode) -> Converted:
     """The k greatest or least elements in order, and their indices; of equal elements the first ones."""
     x, b = node.input(0), node.b
     axis = normalised(node.attr("axis", -1), rank(x))
+    if node.version >= 10 and not node.knows(1):
+        return _top_read(node, x, axis)
     ks = [node.attr("k")] if node.version < 10 else node.numbers(1, "k")
     if len(ks) != 1:
         raise UnsupportedNode(f"k has {len(ks)} elements, expected 1")
     indices = b.argsort(x, axis=axis, descending=bool(node.attr("largest", 1)), count=ks[0])
+    return b.gather_elements(x, indices, axis=axis), indices
+
+
+def _top_read(node: OnnxNode, x: Datum, axis: int) -> Converted:
+    """The same for a k that is known when the model runs: the axis is sorted, and cut."""
+    b = node.b
+    extent = shape_of(x)[axis]
+    (k,) = node.scalars(1, "k")
+    size = k if isinstance(k, (int, Poly)) else b.read_size(within(b, cast_to(b, k, "int64"), extent), "k")
+    if poly(extent).const is None:
+        raise UnsupportedNode(f"an axis of the extent {extent} with a k that is not known at import")
+    order = b.argsort(x, axis=axis, descending=bool(node.attr("largest", 1)))
+    indices = b.strided_slice(order, axes=(axis,), begin=(0,), end=(size,))
     return b.gather_elements(x, indices, axis=axis), indices
 
 

@@ -1,4 +1,4 @@
-"""Convert ONNX operators that move elements or compute shapes; shape operands must be known at import."""
+"""Convert ONNX operators that move elements or compute shapes; `runtime_shapes` converts those of shapes that are not known at import."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from tunesmith.graph.importers.onnx import runtime_shapes
 from tunesmith.graph.importers.onnx.node import Converted, Converter, OnnxNode, dtype_of, extents, is_float, normalised, rank, shape_of
-from tunesmith.graph.importers.onnx.values import Datum, UnsupportedNode, known_ints, least, sizes
+from tunesmith.graph.importers.onnx.values import Datum, UnsupportedNode, is_read, known_ints, least, sizes
 from tunesmith.graph.ir.node import Constant
 from tunesmith.ir.poly import Index, Poly, ceildiv, floordiv, less_than, maximum, minimum, poly, product
 from tunesmith.support import dtype as dt
@@ -45,7 +46,7 @@ def _constant(node: OnnxNode) -> Converted:
 
 
 def _constant_of_shape(node: OnnxNode) -> Converted:
-    shape = node.ints(0, "shape")
+    shape = node.extents(0, "shape")
     value = np.asarray(node.attr("value", np.zeros(1, dtype=np.float32))).ravel()
     if any(e == 0 for e in shape):
         return node.b.constant(np.zeros([0 if isinstance(e, Poly) else e for e in shape], dtype=value.dtype))
@@ -53,7 +54,9 @@ def _constant_of_shape(node: OnnxNode) -> Converted:
 
 
 def _reshape(node: OnnxNode) -> Converted:
-    x, requested = node.input(0), node.ints(1, "shape")
+    if not node.knows(1) and any(not isinstance(e, int) for e in node.scalars(1, "shape")):
+        return runtime_shapes.reshape(node)
+    x, requested = node.input(0), [e for e in node.scalars(1, "shape") if isinstance(e, (int, Poly))]
     old = x.type.shape
     shape: list[Index] = []
     for i, e in enumerate(requested):
@@ -136,6 +139,8 @@ def _empty(node: OnnxNode, x: Datum, axis: int) -> Datum:
 def _slice(node: OnnxNode) -> Converted:
     x = node.input(0)
     if node.version >= 10:
+        if not (node.knows(1) and node.knows(2)):
+            return runtime_shapes.strided_slice(node)
         starts, ends = node.ints(1, "starts"), node.ints(2, "ends")
         axes = node.numbers(3, "axes") if node.has(3) else tuple(range(len(starts)))
         steps = node.numbers(4, "steps") if node.has(4) else (1,) * len(starts)
@@ -187,6 +192,8 @@ def _is_natural(p: Poly) -> bool:
 def _pad(node: OnnxNode) -> Converted:
     x, n = node.input(0), rank(node.input(0))
     if node.version >= 11:
+        if not (node.knows(1) and isinstance(node.get(2) or node.b.constant(0), Constant)):
+            return runtime_shapes.pad(node)
         pads = node.numbers(1, "pads")
         axes = [normalised(a, n) for a in node.numbers(3, "axes")] if node.has(3) else list(range(n))
         value = node.array(2, "constant_value").item() if node.has(2) else 0
@@ -216,6 +223,8 @@ def padded(node: OnnxNode, x: Datum, before: Sequence[int], after: Sequence[int]
 
 
 def _expand(node: OnnxNode) -> Converted:
+    if not node.knows(1):
+        return runtime_shapes.expand(node)
     x, requested = node.input(0), node.ints(1, "shape")
     old = shape_of(x)
     n = max(len(old), len(requested))
@@ -223,11 +232,14 @@ def _expand(node: OnnxNode) -> Converted:
     shape = tuple([b if a == 1 else a for a, b in zip(one, other, strict=True)])
     if any(e == 0 for e in shape) and isinstance(x, Constant):
         return node.b.constant(np.broadcast_to(x.data, [e for e in shape if isinstance(e, int)]))
+    for a, b, e in zip(one, other, shape, strict=True):
+        if is_read(a) and b not in (1, e):
+            raise node.refuse(f"the extents {a} and {b}: whether the first one is 1 is known only when the model runs")
     return x if shape == tuple(old) else node.b.broadcast_to(x, shape=shape)
 
 
 def _tile(node: OnnxNode) -> Converted:
-    repeats, n = node.numbers(1, "repeats"), rank(node.input(0))
+    repeats, n = node.extents(1, "repeats"), rank(node.input(0))
     if len(repeats) != n:
         raise UnsupportedNode(f"repeats has {len(repeats)} elements, expected {n}")
     return node.b.tile(node.input(0), repeats=repeats)
@@ -236,6 +248,8 @@ def _tile(node: OnnxNode) -> Converted:
 def _range(node: OnnxNode) -> Converted:
     first = node.input(0)
     dtype = first.type.dtype
+    if not all(node.knows(i) if dt.is_int(dtype) else isinstance(node.input(i), Constant) for i in range(3)):
+        return runtime_shapes.arange(node)
     bounds: list[float | Index] = []
     for i, what in enumerate(("start", "limit", "delta")):
         known = known_ints(node.input(i)) if dt.is_int(dtype) else None

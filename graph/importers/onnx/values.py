@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -17,7 +18,9 @@ from tunesmith.graph.ir.builder import GraphBuilder, RegionBuilder
 from tunesmith.graph.ir.node import Constant, Operand, TensorType, Value
 from tunesmith.graph.ir.operator import GRAPH_OPERATORS
 from tunesmith.ir.expr import Const, Expr
-from tunesmith.ir.poly import Op, Poly, floordiv, maximum, minimum, mod, poly, product
+from tunesmith.ir.function import PrimFunc
+from tunesmith.ir.poly import Index, Op, Poly, Var, floordiv, maximum, minimum, mod, poly, product
+from tunesmith.ir.visit import walk
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import ScriptError
 
@@ -27,7 +30,25 @@ MOST_CREATED = 1 << 16
 MOST_GROWN = 1 << 20
 """Maximum elements of a folded result of operators that repeat elements."""
 
+MOST_READ = 16
+"""Maximum elements of a tensor that are read one by one as sizes."""
+
 _GROWING = frozenset({"broadcast_to", "tile", "full", "arange", "eye", "one_hot", "pad"})
+
+
+_RANGES: WeakKeyDictionary[Var, tuple[int, int | None]] = WeakKeyDictionary()
+"""Bounds of the sizes that are known only when the model runs: those that are read from tensors, and numbers of iterations."""
+
+
+def declare(size: Var, most: int | None = None) -> Var:
+    """Declare that a size is known only within the model: at least 0, and at most `most`."""
+    _RANGES[size] = (0, most)
+    return size
+
+
+def is_read(p: Index) -> bool:
+    """Whether an index expression depends on a size that is known only within the model."""
+    return any(v in _RANGES for v in poly(p).vars)
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,14 +108,20 @@ def sizes(elements: Any, dtype: str = "int64") -> Datum:
 
 
 def least(p: Poly) -> int | None:
-    """A lower bound of an index expression over sizes, which are >= 1; None if unknown."""
+    """A lower bound of an index expression over sizes, which are >= 1, or >= 0 if they are read; None if unknown."""
     low = 0
     for monomial, c in p.terms:
         if not monomial:
             low += c
             continue
+        if c < 0:
+            most = _RANGES.get(monomial[0], (0, None))[1] if len(monomial) == 1 and isinstance(monomial[0], Var) else None
+            if most is None:
+                return None
+            low += c * most
+            continue
         bounds = [_least_atom(a) for a in monomial]
-        if c < 0 or any(b is None for b in bounds):
+        if any(b is None for b in bounds):
             return None
         low += c * int(np.prod([b for b in bounds if b is not None]))
     return low
@@ -102,11 +129,11 @@ def least(p: Poly) -> int | None:
 
 def _least_atom(atom: Any) -> int | None:
     if not isinstance(atom, Op):
-        return 1
+        return _RANGES.get(atom, (1, None))[0]
     bounds = [least(a) for a in atom.args]
     if atom.op == "max":
         known = [b for b in bounds if b is not None]
-        return max(0, *known) if known and max(known) >= 0 else None
+        return max(known) if known and max(known) >= 0 else None
     return 0 if all(b is not None and b >= 0 for b in bounds) else None
 
 
@@ -233,6 +260,8 @@ _ON_SIZES: dict[str, Callable[..., Any]] = {
 }
 """Operators on object arrays of index expressions, as used in shape computations."""
 
+_LINKED = frozenset({"concat", "expand_dims", "reshape", "squeeze"})
+
 _COMPARISONS = frozenset({"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"})
 
 
@@ -248,6 +277,11 @@ class FoldingBuilder:
         self.region = region
         self.hint: str | None = None
         self.origins: dict[Value, frozenset[str]] = outer.origins if outer else {}
+        self.functions: dict[str, PrimFunc] = outer.functions if outer else {}
+        self.computed: dict[Any, Any] = dict(outer.computed) if outer else {}
+        """Results of computations that converters share, visible in inner regions but not outside."""
+        self._tensors: dict[Var, Value] = dict(outer._tensors) if outer else {}
+        self._sources: dict[Var, frozenset[str]] = outer._sources if outer else {}
 
     def __getattr__(self, operator: str) -> Callable[..., Any]:
         if operator.startswith("_") or operator not in GRAPH_OPERATORS:
@@ -273,7 +307,74 @@ class FoldingBuilder:
                 result = self.region.call(operator, *operands, name=self.hint or operator, **attrs)
                 made = result if isinstance(result, tuple) else (result,)
                 self._remember(made, operands)
+        if operator in _LINKED and isinstance(made[0], Value) and dt.is_int(made[0].type.dtype):
+            self._link(operator, args, made[0])
         return made[0] if len(made) == 1 else tuple(made)
+
+    def call_function(
+        self, func: PrimFunc, args: Sequence[Datum], types: Sequence[TensorType], sizes: Sequence[Index] = ()
+    ) -> tuple[Value, ...]:
+        """Call a function that is added to the module."""
+        self.functions.setdefault(func.name, func)
+        operands = [self.operand(a) for a in args]
+        made = self.region.call_function(func.name, operands, types, sizes, self.hint)
+        self._remember(made, operands)
+        return made
+
+    def read_size(self, value: Datum, name: str = "n", most: int | None = None) -> Poly | int:
+        """A scalar as a size: what is known of it, or what is read when the model runs, at least 0, and at most `most`."""
+        known = known_ints(value)
+        if known is not None:
+            return known[0]
+        assert isinstance(value, Value)
+        root = self._root(value)
+        if ("size", root) not in self.computed:
+            scalar = root if not root.type.shape else self.call("reshape", root, shape=())
+            wide = scalar if scalar.type.dtype == "int64" else self.call("cast", scalar, dtype="int64")
+            size = declare(self.region.read_size(wide, name), most)
+            self.computed["size", root] = poly(size)
+            self._tensors[size] = wide
+            self._sources[size] = self.origins.get(root, frozenset())
+        found: Poly = self.computed["size", root]
+        return found
+
+    def elements(self, datum: Datum) -> tuple[Poly | int | Value, ...] | None:
+        """The flat elements of an integer tensor: those that are not known are scalars; None for a tensor of unknown or large size."""
+        known = known_ints(datum)
+        if known is not None:
+            return known
+        assert isinstance(datum, Value)
+        if ("elements", datum) not in self.computed:
+            count = product(datum.type.shape).const
+            if count is None or count > MOST_READ:
+                return None
+            if count == 1:
+                return (self._root(datum),)
+            flat = self.call("reshape", datum, shape=(count,))
+            parts = [self.call("strided_slice", flat, axes=(0,), begin=(i,), end=(i + 1,)) for i in range(count)]
+            self.computed["elements", datum] = tuple([self.call("reshape", p, shape=()) for p in parts])
+        found: tuple[Poly | int | Value, ...] = self.computed["elements", datum]
+        return found
+
+    def number_is(self, size: Var, tensor: Value) -> None:
+        """Record the int64[] that has the value of a size."""
+        self._tensors[size] = tensor
+
+    def _root(self, value: Value) -> Value:
+        """The value of one element that this one is a view of."""
+        while ("view", value) in self.computed:
+            value = self.computed["view", value]
+        return value
+
+    def _link(self, operator: str, args: Sequence[Datum], made: Value) -> None:
+        """Record the elements of a small tensor of integers, if it is computed from numbers."""
+        if operator != "concat":
+            if isinstance(args[0], Value) and product(made.type.shape) == 1:
+                self.computed["view", made] = args[0]
+        elif len(made.type.shape) == 1 and (made.type.shape[0].const or MOST_READ + 1) <= MOST_READ:
+            parts = [self.elements(a) for a in args]
+            if all(p is not None for p in parts):
+                self.computed["elements", made] = tuple([e for p in parts for e in p or ()])
 
     def operand(self, datum: Datum) -> Operand:
         """The tensor as an operand; sizes become `size_value` calls."""
@@ -289,9 +390,17 @@ class FoldingBuilder:
         """The model inputs that a tensor depends on, sorted by name."""
         return tuple(sorted(self.origins.get(datum, frozenset()))) if isinstance(datum, Value) else ()
 
+    def wanted_for(self, data: Sequence[Any]) -> tuple[str, ...]:
+        """The model inputs on whose values sizes, or the shapes of tensors, depend, sorted by name."""
+        sizes = {v for d in data if isinstance(d, Value) for e in d.type.shape for v in e.vars}
+        sizes.update(v for d in data if isinstance(d, Poly) for v in d.vars)
+        return tuple(sorted(frozenset().union(*[self._sources.get(v, frozenset()) for v in sizes])))
+
     def assume(self, condition: Expr) -> bool:
-        """Add an assumption on sizes to the function; False if the condition is constant or this is an inner region."""
+        """Add an assumption on sizes to the function; False if it is constant, on sizes that are read, or in an inner region."""
         if not isinstance(self.region, GraphBuilder) or isinstance(condition, Const):
+            return False
+        if any(is_read(p) for p in walk(condition) if isinstance(p, Poly)):
             return False
         self.region.assume(condition)
         return True
@@ -303,6 +412,9 @@ class FoldingBuilder:
     def _size(self, value: Poly, dtype: str) -> Operand:
         if value.const is not None:
             return self.constant(value.const, dtype)
+        tensor = self._tensors.get(v) if (v := value.as_var()) is not None else None
+        if tensor is not None:
+            return tensor if dtype == "int64" else self.call("cast", tensor, dtype=dtype)
         return self.region.call("size_value", value=value, dtype=dtype, name="size")
 
     def _remember(self, results: Sequence[Datum], operands: Sequence[Datum]) -> None:
