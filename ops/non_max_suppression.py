@@ -12,22 +12,22 @@ _TEXT = """
 @T.prim_func
 def {name}(
     boxes: T.Buffer((batches, n, 4), "{dtype}"),
-    scores: T.Buffer((rows, n), "{dtype}"),
-    order: T.Buffer((rows, n), "int64"),
+    scores: T.Buffer((batches * classes, n), "{dtype}"),
+    order: T.Buffer((batches * classes, n), "int64"),
     limit: T.Buffer((), "int64"),
     overlap: T.Buffer((), "{dtype}"),
     least: T.Buffer((), "{dtype}"),
-    found: T.Buffer((rows, n), "int64"),
-    count: T.Buffer((rows,), "int64"),
-    batches: T.int64, classes: T.int64, rows: T.int64, n: T.int64,
+    found: T.Buffer((batches * classes, n), "int64"),
+    count: T.Buffer((batches * classes,), "int64"),
+    batches: T.int64, classes: T.int64, n: T.int64,
 ):
-    low_y = T.alloc_buffer((rows, (n + 7) // 8, 8), "{dtype}")
-    low_x = T.alloc_buffer((rows, (n + 7) // 8, 8), "{dtype}")
-    high_y = T.alloc_buffer((rows, (n + 7) // 8, 8), "{dtype}")
-    high_x = T.alloc_buffer((rows, (n + 7) // 8, 8), "{dtype}")
-    for r in T.parallel(rows):
+    low_y = T.alloc_buffer((batches * classes, (n + 7) // 8, 8), "{dtype}")
+    low_x = T.alloc_buffer((batches * classes, (n + 7) // 8, 8), "{dtype}")
+    high_y = T.alloc_buffer((batches * classes, (n + 7) // 8, 8), "{dtype}")
+    high_x = T.alloc_buffer((batches * classes, (n + 7) // 8, 8), "{dtype}")
+    for r in T.parallel(batches * classes):
         with T.block("select"):
-            v = T.axis.spatial(rows, r)
+            v = T.axis.spatial(batches * classes, r)
             at = T.allocate((1,), "int64", scope="register")
             k = T.allocate((1,), "int64", scope="register")
             made = T.allocate((1,), "int64", scope="register")
@@ -95,7 +95,7 @@ def non_max_suppression(dtype: str, *, center: bool = False, filtered: bool = Tr
     """The function of boxes, scores, their order, the limits, and its results: the selected boxes of each row, and their number.
 
     A row is a class of a batch, in the order of the batches; the first results of a row are the selected boxes in the order of their
-    scores, and the rest are 0.  The parameters after the buffers are the numbers of batches, of classes, of rows, and of boxes.
+    scores, and the rest are 0.  The parameters after the buffers are the numbers of batches, of classes and of boxes.
 
     Args:
         dtype: type of the boxes and scores, a float.

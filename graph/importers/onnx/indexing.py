@@ -54,11 +54,10 @@ def _scatter_nd(node: OnnxNode) -> Converted:
 
 def _one_hot(node: OnnxNode) -> Converted:
     b, depth = node.b, node.input(1)
-    count: Index = depth.data.ravel()[0] if isinstance(depth, Constant) else node.extents(1, "depth")[0]
+    count: Poly | int = int(depth.data.ravel()[0]) if isinstance(depth, Constant) else node.extents(1, "depth")[0]
     indices = cast_to(b, node.input(0), "int64")
     off, on = (b.reshape(b.strided_slice(node.input(2), axes=(0,), begin=(i,), end=(i + 1,)), shape=()) for i in (0, 1))
     axis = normalised(node.attr("axis", -1), rank(indices) + 1)
-    count = count if isinstance(count, Poly) else int(count)
     return b.one_hot(indices, on, off, depth=count, axis=axis)
 
 
@@ -75,7 +74,7 @@ def positions(b: FoldingBuilder, flags: Datum) -> Datum:
         every = b.arange(start=0, stop=extent, step=1, dtype="int64")
         found = b.scatter_elements(room, at, every, axis=0)
         b.computed["positions", flags] = b.strided_slice(found, axes=(0,), begin=(0,), end=(many,))
-    return b.computed["positions", flags]  # type: ignore[no-any-return]
+    return b.computed["positions", flags]
 
 
 def _flat(b: FoldingBuilder, x: Datum) -> Datum:
@@ -103,9 +102,10 @@ def _compress(node: OnnxNode) -> Converted:
 
 def _no_elements(node: OnnxNode, x: Datum, axis: int) -> Datum:
     shape = shape_of(x)
-    if any(isinstance(e, Poly) for i, e in enumerate(shape) if i != axis):
+    others = [0 if i == axis else e for i, e in enumerate(shape)]
+    if any(isinstance(e, Poly) for e in others):
         raise node.refuse("the selection is empty")
-    return node.b.constant(np.zeros([0 if i == axis else int(e) for i, e in enumerate(shape)]), x.type.dtype)
+    return node.b.constant(np.zeros([e for e in others if isinstance(e, int)]), x.type.dtype)
 
 
 def _non_zero(node: OnnxNode) -> Converted:
@@ -234,7 +234,7 @@ def _non_max_suppression(node: OnnxNode) -> Converted:
     func = non_max_suppression(dtype, center=bool(node.attr("center_point_box", 0)), filtered=node.has(4))
     types = [TensorType.of((rows, n), "int64"), TensorType.of((rows,), "int64")]
     args = [boxes, matrix, _order_of_rows(b, matrix, descending=True), *limits]
-    found, counts = b.call_function(func, args, types, (batches, classes, rows, n))
+    found, counts = b.call_function(func, args, types, (batches, classes, n))
     most = limits[0].data.item() if isinstance(limits[0], Constant) else None
     if most is not None and isinstance(n, int) and most < n:
         n = max(most, 1)

@@ -30,7 +30,22 @@ from tunesmith.graph.importers.onnx.values import (
     sizes,
 )
 from tunesmith.graph.ir.builder import RegionBuilder
-from tunesmith.graph.ir.node import Binding, Constant, Loop, Operand, ReadSize, Region, TensorType, Value, While, defined_sizes, sizes_in
+from tunesmith.graph.ir.node import (
+    Binding,
+    Call,
+    Constant,
+    Loop,
+    Operand,
+    ReadSize,
+    Region,
+    TensorType,
+    Value,
+    While,
+    defined_sizes,
+    sizes_in,
+    used,
+)
+from tunesmith.graph.ir.operator import GRAPH_OPERATORS
 from tunesmith.ir.poly import Index, Poly, Var, maximum, poly
 from tunesmith.support import dtype as dt
 
@@ -226,7 +241,7 @@ class _Converted:
     Attributes:
         builder: its bindings.
         index: the number of the iteration, as a size.
-        number: the number of the iteration, as a tensor; of a `While` only.
+        number: the number of the iteration, as a tensor.
         params: the carried state.
         more: whether another iteration follows.
         state: the next state.
@@ -261,7 +276,7 @@ def _region_loop(plan: _Plan, b: FoldingBuilder, before: int) -> Sequence[Any]:
         trips = plan.trips if isinstance(body.more, Constant) and body.more.data.all() else 1
         if trips <= MOST_TRIPS:
             results = tuple([*body.state, *body.rows])
-            operation = Loop(body.index, trips, tuple(initial), body.params, Region(tuple(body.region.bindings), results))
+            operation = Loop(body.index, trips, tuple(initial), body.params, _with_number(body, results))
             return _bound(b, operation, operation.types, plan, initial)
     return _while(plan, b, body, initial)
 
@@ -371,6 +386,15 @@ def _decide(plan: _Plan, b: FoldingBuilder, number: Value, flag: Value | None) -
         running = below if flag is None else builder.logical_and(below, flag)
     assert running is not None
     return Region(tuple(builder.region.bindings), (builder.operand(running),))
+
+
+def _with_number(body: _Converted, results: Sequence[Operand]) -> Region:
+    """The region of a `Loop`, which computes the number of the iteration as a tensor if something uses it."""
+    bindings = tuple(body.region.bindings)
+    if body.number in (*results, *[o for binding in bindings for o in used(binding.operation)]):
+        attrs = GRAPH_OPERATORS.get("size_value").bind({"value": poly(body.index), "dtype": "int64"})
+        bindings = (Binding((body.number,), Call("size_value", (), attrs)), *bindings)
+    return Region(bindings, tuple(results))
 
 
 def _with_index(body: _Converted, number: Value, results: Sequence[Operand]) -> Region:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from tunesmith.graph.importers.onnx.node import Converted, OnnxNode, cast_to, is_float, normalised, rank, shape_of
 from tunesmith.graph.importers.onnx.values import Datum, FoldingBuilder, is_read, sizes
+from tunesmith.graph.ir.node import Constant
 from tunesmith.ir.poly import Index, Poly, poly, product
 
 
@@ -68,7 +69,7 @@ def expand(node: OnnxNode) -> Converted:
     old = shape_of(x)
     n = max(len(old), len(wanted))
     fits: list[Datum] = []
-    shape: list[Index | Datum] = []
+    shape: list[Poly | int | Datum] = []
     for have, want in zip((*[1] * (n - len(old)), *old), (*[1] * (n - len(wanted)), *wanted), strict=True):
         if have == 1:
             shape.append(want)
@@ -102,7 +103,7 @@ def strided_slice(node: OnnxNode) -> Converted:
             raise node.refuse(f"a step of {step} with bounds that are not known at import")
         extent = sizes(shape[a])
         low, high = (_clamped(b, _number(b, v), extent) for v in (start, stop))
-        most = shape[a] if isinstance(shape[a], int) else None
+        most = extent.data.item() if isinstance(extent, Constant) else None
         begin.append(b.read_size(low, "begin", most))
         end.append(b.read_size(b.maximum(low, high), "end", most))
     return b.strided_slice(x, axes=where, begin=tuple(begin), end=tuple(end), strides=tuple(steps))

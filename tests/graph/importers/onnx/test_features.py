@@ -140,7 +140,7 @@ IMAGE = np.zeros((1, 2, 3, 3), np.float32)
         ("DFT", {"x": ROWS[..., None]}, {}, {"inverse": 1, "onesided": 1}, "it must be 2, complex"),
         ("ImageDecoder", {"x": np.uint8([1])}, {}, {}, "it decodes files of images"),
         ("RandomUniformLike", {"x": ROWS}, {}, {}, "it draws random numbers"),
-        ("NonMaxSuppression", {"x": ROWS}, {}, {}, "the shape of its result depends on data"),
+        ("NonMaxSuppression", {"x": ROWS}, {}, {}, "input 1 is missing"),
         ("RoiAlign", {"x": IMAGE, "r": IMAGE[0, 0, :, [0, 1, 2, 0]].T, "b": np.int64([0, 0, 0])}, {}, {}, "sampling_ratio 0, with which"),
         ("DeformConv", {"x": IMAGE[..., 0], "w": IMAGE[..., 0], "o": IMAGE[..., 0]}, {}, {}, "over 1 dimensions"),
         ("BitCast", {"x": ROWS}, {}, {"to": 7}, "the types must be numbers of one width"),
