@@ -20,10 +20,11 @@ from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
+from tunesmith.graph.importers.torch.data_dependent.numbers import depends_on_data, scalar
 from tunesmith.graph.importers.torch.sizes import Sizes
 from tunesmith.graph.ir.builder import RegionBuilder
 from tunesmith.graph.ir.node import Constant, Operand, TensorType, Value
-from tunesmith.ir.poly import Poly, poly
+from tunesmith.ir.poly import Poly, maximum, poly
 from tunesmith.runtime.arrays import in_bfloat16
 from tunesmith.support import dtype as dt
 from tunesmith.support.errors import MissingExtraError, ModelImportError
@@ -59,9 +60,10 @@ def import_torch() -> ModuleType:
 
 @dataclass(frozen=True, slots=True)
 class SizeNumber:
-    """A floating-point number computed from sizes, as a sympy expression (`n**-0.5`)."""
+    """A floating-point number computed from sizes (`n**-0.5`), or a number computed from data, as a sympy expression."""
 
     expr: Any
+    dtype: str = "float32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,8 @@ class TorchCall:
         types: result types in torch.
         region: converter of sub-graphs: maps the module, the values of its inputs and a builder to the results.
         draw: the seed, and the number of a stream that no other call has; None if the import has no seed.
+        created: the symbols in the shapes of the results that the node defines.
+        asserted: what torch asserts about a symbol, see `data_dependent.sizes.DataSizes.conditions`.
     """
 
     name: str
@@ -83,6 +87,8 @@ class TorchCall:
     types: tuple[TensorType, ...]
     region: Callable[[Any, Sequence[Any], RegionBuilder], tuple[Any, ...]] | None = None
     draw: Callable[[], tuple[Operand, int]] | None = None
+    created: Sequence[str] = ()
+    asserted: Callable[..., list[Operand]] | None = None
 
     @property
     def shape(self) -> tuple[Poly, ...]:
@@ -96,7 +102,19 @@ class TorchCall:
 
     def emit(self, operator: str, *args: Operand, **attrs: Any) -> Any:
         """The result of a graph operator."""
+        if operator in ("take", "gather_elements", "gather_nd"):
+            args = (self._with_elements(args[0]), *args[1:])
         return self.builder.call(operator, *args, name=self.name, **attrs)
+
+    def _with_elements(self, x: Operand) -> Operand:
+        """A tensor of the same elements, whose extents that depend on data are at least 1: code that gathers reads some element always."""
+        for axis, extent in enumerate(x.type.shape):
+            if self.sizes.reads_data(extent):
+                missing = maximum(1 - extent, 0)
+                shape = tuple([missing if a == axis else e for a, e in enumerate(x.type.shape)])
+                zeros = self.builder.call("full", name=self.name, shape=shape, value=0, dtype=x.type.dtype)
+                x = self.builder.call("concat", x, zeros, name=self.name, axis=axis)
+        return x
 
     def cast(self, x: Operand, dtype: str) -> Operand:
         """`x` cast to an element type; `x` itself if it has this type.  A cast to bool compares with zero."""
@@ -125,7 +143,8 @@ class TorchCall:
         if isinstance(x, Poly):
             return self.cast(self.emit("size_value", value=x, dtype="int64"), dtype)
         if isinstance(x, SizeNumber):
-            return self.cast(self._float(x.expr), dtype)
+            made = scalar(self, x.expr) if x.dtype != "float32" or depends_on_data(self, x.expr) else self._float(x.expr)
+            return self.cast(made, dtype)
         return self.cast(x, dtype)
 
     def operands(self, *xs: Any) -> tuple[Operand, ...]:
@@ -140,7 +159,7 @@ class TorchCall:
         groups = (
             [t.dtype for t in tensors if t.shape],
             [t.dtype for t in tensors if not t.shape],
-            ["bool" if isinstance(x, bool) else "int64" if isinstance(x, (int, Poly)) else "float32" for x in numbers],
+            [_type_of_number(x) for x in numbers],
         )
         decided = ""
         for group in groups:
@@ -198,6 +217,12 @@ def wrapped(value: int, dtype: str) -> int:
     bits = dt.bits(dtype)
     value = int(value) % 2**bits
     return value if dt.is_unsigned(dtype) or value < 2 ** (bits - 1) else value - 2**bits
+
+
+def _type_of_number(x: Any) -> str:
+    if isinstance(x, SizeNumber):
+        return x.dtype
+    return "bool" if isinstance(x, bool) else "int64" if isinstance(x, (int, Poly)) else "float32"
 
 
 _FLOAT_FUNCTIONS = {

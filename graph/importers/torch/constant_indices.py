@@ -14,7 +14,7 @@ from tunesmith.graph.importers.torch.sizes import relation
 from tunesmith.graph.ir.node import Binding, Call, Constant, Operand, Value, expressions
 from tunesmith.graph.ir.operator import GRAPH_OPERATORS
 from tunesmith.ir.expr import Expr
-from tunesmith.ir.poly import Poly, poly
+from tunesmith.ir.poly import Poly, Var, poly
 
 BY_AXIS = ("take", "gather_elements", "index_put_rows", "scatter_elements")
 """Operators whose second operand has indices of the attribute `axis` of the first."""
@@ -23,14 +23,14 @@ BY_VECTOR = ("gather_nd", "scatter_nd")
 """Operators whose second operand has vectors of indices along its last axis."""
 
 
-def constant_index_conditions(bindings: Sequence[Binding]) -> list[Expr]:
-    """Conditions that all constant indices of dynamic axes are in [-extent, extent)."""
+def constant_index_conditions(bindings: Sequence[Binding], sizes: frozenset[Var]) -> list[Expr]:
+    """Conditions that all constant indices of dynamic axes are in [-extent, extent), for extents of these sizes."""
     made = {b.results[0]: b.operation for b in bindings if isinstance(b.operation, Call) and len(b.results) == 1}
     found: list[Expr] = []
     for operation in made.values():
         if operation.operator in (*BY_AXIS, *BY_VECTOR):
             for extent, least, most in _ranges(operation, made):
-                if extent.const is None:
+                if extent.const is None and extent.vars <= sizes:
                     found.append(relation("gt", extent, poly(most)))
                     found += [relation("ge", extent, poly(-least))] if least < 0 else []
     return found

@@ -32,6 +32,9 @@ from tunesmith.graph.importers.torch import reductions as _reductions
 from tunesmith.graph.importers.torch import shapes as _shapes
 from tunesmith.graph.importers.torch.call import TORCH_OPERATORS, SizeNumber, TorchCall, import_torch
 from tunesmith.graph.importers.torch.constant_indices import constant_index_conditions
+from tunesmith.graph.importers.torch.data_dependent import loops as _loops
+from tunesmith.graph.importers.torch.data_dependent import shapes as _data_shapes
+from tunesmith.graph.importers.torch.data_dependent.loops import distinct_operands
 from tunesmith.graph.importers.torch.recurrent_shapes import shapes_of_one_step
 from tunesmith.graph.importers.torch.region import RegionImport
 from tunesmith.graph.importers.torch.sizes import Sizes
@@ -48,7 +51,10 @@ from tunesmith.support.errors import ModelImportError, UserError
 
 __all__ = ["TORCH_OPERATORS", "from_torch"]
 
-CONVERTERS = (_creation, _elementwise, _images, _indexing, _nn, _ordering, _pooling, _quantized, _random, _recurrent, _reductions, _shapes)
+CONVERTERS = (
+    *(_creation, _data_shapes, _elementwise, _images, _indexing, _loops, _nn, _ordering, _pooling, _quantized, _random, _recurrent),
+    *(_reductions, _shapes),
+)
 """Modules that register converters in TORCH_OPERATORS when they are imported."""
 
 DECOMPOSED = ("addmv",)
@@ -89,7 +95,8 @@ def from_torch(
             program = model
         else:
             program = _export(torch, model, example_inputs, dynamic_shapes)
-        decomposed = _decomposed(torch, program)
+        with distinct_operands(torch, program):
+            decomposed = _decomposed(torch, program)
         importing = _Import(decomposed, dynamic_shapes, name, drop_buffer_writes, traced=program, seed=seed)
         return IRModule({name: importing.function()})
 
@@ -154,6 +161,7 @@ class _Import:
         self.dynamic_shapes = dynamic_shapes
         self.builder = GraphBuilder(name)
         self.sizes = Sizes()
+        self.ranges = program.range_constraints
         self.unsupported = UnsupportedOperators(name)
         self.torch = import_torch()
         self._shared: dict[tuple[Any, ...], Constant] = {}
@@ -181,7 +189,7 @@ class _Import:
             )
         self.unsupported.raise_if_any()
         if self.sizes.variables:
-            for condition in constant_index_conditions(self.builder.bindings):
+            for condition in constant_index_conditions(self.builder.bindings, frozenset(self.sizes.variables.values())):
                 self._assume(condition)
         return self.builder.finish()
 

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from tunesmith.graph.importers.torch.call import TORCH_OPERATORS, TorchCall, converts
+from tunesmith.graph.importers.torch.data_dependent.shapes import put_masked, with_mask
 from tunesmith.graph.importers.torch.shapes import slice_start
 from tunesmith.graph.ir.node import Operand
 from tunesmith.ir.poly import Poly, poly, product
 from tunesmith.support import dtype as dt
 
-_MASKS = "it is indexed with a bool mask, so its shape depends on data; use torch.where"
+_MASKS = "it is indexed with several bool masks, or writes through a mask in a way that is not supported; use torch.where"
 
 
 @converts("aten.embedding.default")
@@ -89,7 +90,12 @@ def _checked(call: TorchCall, indices: Sequence[Operand | None]) -> list[Operand
 
 @converts("aten.index.Tensor")
 def index(call: TorchCall, x: Operand, indices: Sequence[Operand | None]) -> Operand:
-    """Advanced indexing: x[:, i], x[i, j], and x[:, i, :, j] with the indexed axes moved to the front."""
+    """Advanced indexing: x[:, i], x[i, j], x[:, i, :, j] with the indexed axes moved to the front, and x[mask]."""
+    masks = [i for i in indices if i is not None and i.type.dtype in ("bool", "uint8")]
+    if len(masks) == 1:
+        x, indices, masked = with_mask(call, x, list(indices))
+        if masked is not None:
+            return masked
     given = _checked(call, indices)
     if len(given) == 1:
         axis = next(a for a, i in enumerate(indices) if i is not None)
@@ -136,10 +142,15 @@ def _put_where(call: TorchCall, x: Operand, indices: Sequence[Operand | None], v
     (first, *rest) = indices
     if first is None or rest or first.type.dtype != "bool":
         return None
-    if values.type.shape and any(e != 1 for e in values.type.shape):
-        call.refuse(_MASKS)
+    rank = len(first.type.shape)
+    if len(values.type.shape) == len(x.type.shape) - rank + 1 and values.type.shape[0] != 1:
+        if accumulate or not rank:
+            call.refuse(_MASKS)
+        return put_masked(call, x, first, call.operand(values))
+    if len(values.type.shape) > len(x.type.shape) - rank:
+        values = call.emit("squeeze", values, axes=(0,))
     mask = call.reshaped(first, (*first.type.shape, *[poly(1)] * (len(x.type.shape) - len(first.type.shape))))
-    value = call.reshaped(call.operand(values), ())
+    value = call.operand(values)
     return call.emit("where", mask, call.emit("add", x, value) if accumulate else value, x)
 
 

@@ -333,6 +333,8 @@ for _name in ("softmax", "log_softmax"):
 @converts("higher_order.cond")
 def cond(call: TorchCall, condition: Any, then: Any, otherwise: Any, args: Sequence[Any] = ()) -> Sequence[Operand]:
     """torch.cond as a branch of two regions that capture values of the enclosing scope."""
+    if isinstance(condition, SizeNumber) and condition.dtype == "bool":
+        condition = call.operand(condition, "bool")
     if isinstance(condition, (bool, int, SizeNumber, Poly)):
         call.refuse("its condition compares sizes; write it as a Python `if`, which torch.export decides for a range of sizes")
     flag = call.cast(condition, "bool")

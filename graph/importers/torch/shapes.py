@@ -5,12 +5,14 @@ Result extents are taken from torch, so -1 and symbolic sizes in arguments need 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from tunesmith.graph.importers.torch.call import TORCH_OPERATORS, TorchCall, converts
+from tunesmith.graph.importers.torch.call import TORCH_OPERATORS, SizeNumber, TorchCall, converts
+from tunesmith.graph.importers.torch.data_dependent.sizes import slice_bound
 from tunesmith.graph.ir.builder import GraphBuilder
 from tunesmith.graph.ir.node import Operand
 from tunesmith.ir.expr import IsNegative
@@ -87,6 +89,9 @@ def split(call: TorchCall, x: Operand, _: Any, dim: int = 0) -> Sequence[Operand
     axis = call.axis(dim, len(x.type.shape))
     if len(call.types) == 1:
         return [x]
+    if call.sizes.reads_data(*[t.shape[axis] for t in call.types]):  # torch asserts that they add up to the extent
+        ends = list(itertools.accumulate([t.shape[axis] for t in call.types], initial=poly(0)))
+        return [call.emit("strided_slice", x, axes=(axis,), begin=(a,), end=(b,), strides=(1,)) for a, b in itertools.pairwise(ends)]
     return call.emit("split", x, sizes=tuple([t.shape[axis] for t in call.types]), axis=axis)
 
 
@@ -105,6 +110,8 @@ def unbind(call: TorchCall, x: Operand, dim: int) -> Sequence[Operand]:
 def slice_start(call: TorchCall, start: Any, extent: Poly) -> Poly:
     """Start of a slice, non-negative and clamped to the axis as in Python."""
     begin = poly(0 if start is None else start)
+    if call.sizes.reads_data(begin, extent):
+        return slice_bound(begin, extent)
     if call.sizes.is_negative(begin):
         begin = begin + extent
     if begin.const is not None and extent.const is not None:
@@ -127,6 +134,8 @@ def slice_(call: TorchCall, x: Operand, dim: int, start: Any, end: Any, step: in
 def select(call: TorchCall, x: Operand, dim: int, index: Any) -> Operand:
     """Select one slice along an axis and remove this axis."""
     axis = call.axis(dim, len(x.type.shape))
+    if isinstance(index, SizeNumber) or call.sizes.reads_data(poly(index)):
+        return call.emit("take", x, call.operand(index, "int64"), axis=axis)
     begin = slice_start(call, index, x.type.shape[axis])
     row = x if x.type.shape[axis] == 1 else call.emit("strided_slice", x, axes=(axis,), begin=(begin,), end=(begin + 1,), strides=(1,))
     return call.emit("squeeze", row, axes=(axis,))

@@ -7,9 +7,11 @@ torch.export represents shapes as sympy expressions with its own functions, and 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+from tunesmith.graph.ir.node import Operand
 from tunesmith.ir.expr import Binary, Const, Expr, Not
 from tunesmith.ir.poly import Poly, Var, ceildiv, evaluate, floordiv, less_than, maximum, minimum, mod, poly, product
 from tunesmith.support.errors import ModelImportError
@@ -24,6 +26,27 @@ class Sizes:
         self.least: dict[str, int] = {}
         """Lower bounds that the user gave to symbols; a bound of 2 in torch's ranges may be its convention only."""
         self._linear: dict[str, tuple[Var, int, int]] = {}
+        self.data: dict[str, Poly] = {}
+        """Symbols whose values are read from tensors, in the region that is converted."""
+        self.tensors: dict[str, Operand] = {}
+        """Symbols for elements of tensors, as int64[] or float64[]."""
+
+    @contextmanager
+    def region(self) -> Iterator[None]:
+        """Forget the symbols that are defined within the context: those of an inner region are not known outside."""
+        kept = dict(self.data), dict(self.tensors)
+        try:
+            yield
+        finally:
+            self.data, self.tensors = kept
+
+    def reads_data(self, *sizes: Poly) -> bool:
+        """Whether one of the sizes depends on data."""
+        return any(v not in self._entry for e in sizes for v in e.vars)
+
+    @property
+    def _entry(self) -> set[Var]:
+        return set(self.variables.values())
 
     def declare(self, size: Any, name: str | None = None) -> None:
         """Create a variable for a symbol that is an input extent; no effect for numbers and compound expressions."""
@@ -76,6 +99,8 @@ class Sizes:
             return poly(int(expr))
         expr = self._in_extents(expr)
         if expr.is_Symbol:
+            if str(expr) in self.data:
+                return self.data[str(expr)]
             bound = self.bound_to(expr)
             if bound is None:
                 raise ModelImportError(_unbound(str(expr)))
@@ -148,7 +173,7 @@ class Sizes:
 
 def _unbound(symbol: str) -> str:
     if is_unbacked(symbol):
-        return "its shape depends on data (nonzero, item, or indexing with a mask), which index expressions do not support; use torch.where"
+        return "a size in it depends on data in a way that is not supported; use torch.where"
     return f"the size {symbol} is not itself the extent of an input; add an input with this extent, or make the others multiples of it"
 
 

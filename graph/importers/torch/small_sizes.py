@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from tunesmith.graph.importers.torch.sizes import Sizes, logic, relation
+from tunesmith.graph.importers.torch.sizes import Sizes, is_unbacked, logic, relation
 from tunesmith.ir.expr import Binary, Const, Expr, IsNegative, Not
 from tunesmith.ir.poly import Var, evaluate, poly
 from tunesmith.support.errors import ModelImportError
@@ -79,8 +79,8 @@ class _Replay:
         with _silent("torch._subclasses.fake_tensor"):
             try:
                 self._run(values)
-            except Exception:  # torch raises many types for accesses out of bounds
-                return False
+            except Exception as error:  # torch raises many types for accesses out of bounds
+                return self._reads_data and type(error).__name__ in _UNDECIDED
         return True
 
     def _values(self, chosen: Mapping[Any, int]) -> dict[Var, int] | None:
@@ -114,20 +114,28 @@ class _Replay:
 
             def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
                 tensors = [t for t in tree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
-                if isinstance(target, torch._ops.OpOverload) and any(t.numel() == 0 for t in tensors):
+                if isinstance(target, torch._ops.OpOverload) and any(_is_zero(e) for t in tensors for e in t.shape):
                     on_empty.append((target, tree.tree_map_only(torch.Tensor, _Shape.of, (args, kwargs))))
                 return super().call_function(target, args, kwargs)
 
         with self._fake_mode():
             Interpreter(self.program.graph_module).run(*[self._input(n, values) for n in self._placeholders()])
         for target, given in on_empty:
+            if any(isinstance(e, torch.SymInt) for t in tree.tree_leaves(given) for e in (t.extents if isinstance(t, _Shape) else [t])):
+                continue
             args, kwargs = tree.tree_map_only(_Shape, lambda t: torch.zeros(t.extents, dtype=t.dtype), given)
             target(*args, **kwargs)
 
     def _fake_mode(self) -> Any:
-        from torch._subclasses.fake_tensor import FakeTensorMode  # a submodule that importing torch does not load
+        from torch._subclasses.fake_tensor import FakeTensorMode  # submodules that importing torch does not load
+        from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-        return FakeTensorMode(allow_non_fake_inputs=True)
+        return FakeTensorMode(shape_env=ShapeEnv() if self._reads_data else None, allow_non_fake_inputs=True)
+
+    @property
+    def _reads_data(self) -> bool:
+        """Whether shapes or numbers of the program depend on data."""
+        return any(is_unbacked(str(s)) for s in self.program.range_constraints)
 
     def _placeholders(self) -> list[Any]:
         return [n for n in self.program.graph.nodes if n.op == "placeholder"]
@@ -146,13 +154,26 @@ class _Replay:
         traced = node.meta.get("val")
         for result, expected in zip(*[v if isinstance(v, (list, tuple)) else [v] for v in (made, traced)], strict=False):
             if isinstance(result, self.torch.Tensor) and isinstance(expected, self.torch.Tensor):
+                if any(_from_data(e) for e in expected.shape):
+                    continue
                 shape = self._extents(expected.shape, values)
                 if list(result.shape) != shape:
                     raise ModelImportError(f"{node.name} has the shape {list(result.shape)}, and {shape} in the trace")
 
 
+_UNDECIDED = ("GuardOnDataDependentSymNode", "DataDependentOutputException", "DynamicOutputShapeException")
+"""Errors of torch where it cannot decide without data; what follows is not replayed."""
+
 _FEW = 9
 """Sizes that guards may tie to a small one are below this number, or are those of the example."""
+
+
+def _is_zero(extent: Any) -> bool:
+    return isinstance(extent, int) and extent == 0
+
+
+def _from_data(extent: Any) -> bool:
+    return not isinstance(extent, int) and any(is_unbacked(str(s)) for s in extent.node.expr.free_symbols)
 
 
 def _holds(condition: Expr, values: Mapping[Var, int]) -> bool:

@@ -11,23 +11,16 @@ _DATA_DEPENDENT = "the shape of its result depends on data; compute a mask inste
 _RANDOM = "it draws random numbers; pass them in as an input"
 _COMPLEX = "its elements are complex numbers; compute real and imaginary parts, a transform as products with cosines and sines"
 _HINTS = {
-    "aten.nonzero": _DATA_DEPENDENT,
-    "aten.masked_select": _DATA_DEPENDENT,
     "aten.unique": _DATA_DEPENDENT,
     "aten._unique": _DATA_DEPENDENT,
-    "aten._unique2": _DATA_DEPENDENT,
-    "aten.item": "a number from data cannot determine shapes; keep it as a tensor",
-    "aten._local_scalar_dense": "a number from data cannot determine shapes; keep it as a tensor",
     "aten.rand": _RANDOM,
     "aten.bernoulli": _RANDOM,
     "aten.multinomial": _RANDOM,
-    "aten.bincount": f"{_DATA_DEPENDENT.partition(';')[0]}, even with minlength; use zeros(n).scatter_add, or one_hot(x, n).sum(0)",
     "aten._fft_r2c": _COMPLEX,
     "aten._fft_c2c": _COMPLEX,
     "aten._fft_c2r": _COMPLEX,
     "aten.complex": _COMPLEX,
     "aten.polar": _COMPLEX,
-    "higher_order.while_loop": "unroll the loop, or remove it from the model and call the function in a loop",
 }
 
 
