@@ -33,7 +33,8 @@ def empty_version(func: PrimFunc, size: Var) -> PrimFunc:
     made = _Empty({size: ZERO}, Simplifier(symbol_ranges(func))).stmt(func.body, ())
     made = seq([]) if made is None else made
     bare = specialize(func.with_(body=made), {size.name: 0})
-    body = Simplifier(symbol_ranges(bare))(bare.body)
+    from_zero = {v: (0, high) for v, (_, high) in symbol_ranges(bare).items()}  # a version for another size that is 0 is made of this one
+    body = Simplifier(from_zero)(bare.body)
     return bare.with_(body=seq([]) if body is None else body)
 
 

@@ -10,6 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+import tunesmith
+from tunesmith.graph.ir.builder import GraphBuilder
+from tunesmith.ir.function import IRModule
+from tunesmith.ir.poly import maximum, minimum, poly
 from tunesmith.runtime.executor.dynamic_program import DEEPEST, Memory
 from tunesmith.runtime.executor.virtual_machine import VirtualMachine
 from tunesmith.support.errors import RunError
@@ -237,3 +241,37 @@ def test_blocks_are_used_again_and_released() -> None:
     memory.end_run()
     memory.end_run()
     assert memory.tensor("float32", (1000,), "cpu").block is not first.block
+
+
+# ---- compiled programs -----------------------------------------------------------------------------------------------------------
+
+
+def test_constants_are_operands_of_compiled_functions() -> None:
+    b = GraphBuilder("main")
+    x = b.input("x", (6,))
+    n = b.read_size(b.sum(b.cast(b.greater(x, b.constant(np.float32(0))), dtype="int64"), axes=(0,)))
+    table = b.constant(np.arange(12, dtype=np.float32).reshape(6, 2), "table")
+    rows = b.strided_slice(table, axes=(0,), begin=(0,), end=(n,))
+    b.output(rows, b.matmul(b.reshape(x, shape=(1, 6)), table))
+    run = tunesmith.compile(IRModule({"main": b.finish()}))
+    for x_ in (-np.ones(6), np.ones(6), np.arange(6) - 2.0):
+        given = x_.astype(np.float32)
+        rows_, product = run(given)
+        np.testing.assert_array_equal(rows_, table.data[: (given > 0).sum()], strict=True)
+        np.testing.assert_allclose(product, given[None] @ table.data, rtol=1e-6)
+
+
+@pytest.mark.parametrize("start", [0, 3, -1, 4])
+def test_sizes_of_one_function_may_be_zero_together(start: int) -> None:
+    """Two sizes, of which at least one is 0: the start of a slice that may count from the end."""
+    b = GraphBuilder("main")
+    x, at = b.input("x", (4,)), b.input("at", (), "int64")
+    zero = b.constant(np.int64(0))
+    above = b.read_size(b.maximum(at, zero), "above")
+    below = b.read_size(b.maximum(b.neg(at), zero), "below")
+    begin = maximum(poly(above) - below + minimum(below, 1) * 4, 0)
+    b.output(b.strided_slice(x, axes=(0,), begin=(begin,), end=(maximum(begin, 4),), strides=(1,)))
+    run = tunesmith.compile(IRModule({"main": b.finish()}))
+    given = np.arange(4, dtype=np.float32)
+    for _ in range(2):
+        np.testing.assert_array_equal(run(given, np.array(start)), given[start:], strict=True)
