@@ -20,7 +20,6 @@ t = torch.tensor
 CUBE = (3, 4, 5)
 NANS = t([[1.0, math.nan, 3.0, -1.0], [math.inf, 2.0, -math.inf, 0.0], [-0.0, 0.0, -0.0, -0.0], [math.nan, math.nan, -math.inf, math.inf]])
 TIES = t([[2.0, 5.0, 5.0, 2.0], [-1.0, -1.0, -1.0, -1.0], [0.0, -0.0, 0.0, -0.0]])
-DATA_DEPENDENT = "depends on data"
 
 
 def _written(x: Any, write: Any) -> Any:
@@ -261,11 +260,7 @@ _INDEXED: dict[str, Any] = {
     "argwhere_where": lambda x: torch.where(x > 0)[0],
     "searchsorted": lambda x: torch.searchsorted(t([0.0, 1.0]), x),
 }
-_MASKS = dict.fromkeys(
-    "mask mask_known mask_rows put_mask_values put_mask_row_value nonzero masked_select argwhere_where".split(), DATA_DEPENDENT
-)
 _REFUSED = {
-    **_MASKS,
     "empty": "a result has no elements",
     "scatter_wide_source": "differ in shape",
     "scatter_reduce_apart": "with include_self=True",

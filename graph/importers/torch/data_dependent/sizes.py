@@ -193,6 +193,8 @@ def slice_extent(start: Any, end: Any, step: int, extent: Poly) -> Poly:
 def slice_bound(bound: Any, extent: Poly) -> Poly:
     """A bound of a slice, counted from the end if it is negative, and clamped to the axis."""
     at = poly(bound)
+    if at == 0:
+        return at
     if at.const is None or at.const < 0:
         below = 1 if at.const is not None else minimum(maximum(-at, 0), 1)
         at = at + extent * below
