@@ -203,12 +203,18 @@ class DynamicProgram:
         else:
             operands, results = [[frame.register(r) for r in group] for group in (ins[2], ins[3])]
             call = _call(self._functions[ins[1]], [*operands, *results], [frame.index(e) for e in ins[4]])
+        if all(0 in r.array.shape for r in results):
+            call = _nothing  # functions with many sizes, or with divisions by a size, refuse a size of 0
         try:
             watch(self._steps[id(frame.code), frame.at - 1], call, operands, results)
         except DeviceLost:
             raise
         except Exception as error:  # functions raise exceptions of any type
             raise RunError(f"a call of the program failed: {error}") from error
+
+
+def _nothing() -> None:
+    """Compute results without elements."""
 
 
 class Frame:
