@@ -154,7 +154,7 @@ def _top_read(node: OnnxNode, x: Datum, axis: int) -> Converted:
     (k,) = node.scalars(1, "k")
     size = k if isinstance(k, (int, Poly)) else b.read_size(within(b, cast_to(b, k, "int64"), extent), "k")
     if poly(extent).const is None:
-        raise UnsupportedNode(f"an axis of the extent {extent} with a k that is not known at import")
+        raise UnsupportedNode(f"an axis of the extent {extent} with a k that is not known at import", b.wanted(node.input(1)))
     order = b.argsort(x, axis=axis, descending=bool(node.attr("largest", 1)))
     indices = b.strided_slice(order, axes=(axis,), begin=(0,), end=(size,))
     return b.gather_elements(x, indices, axis=axis), indices

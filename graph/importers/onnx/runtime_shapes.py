@@ -9,9 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tunesmith.graph.importers.onnx.node import Converted, OnnxNode, cast_to, is_float, normalised, rank, shape_of
-from tunesmith.graph.importers.onnx.values import Datum, FoldingBuilder, is_read, sizes
+from tunesmith.graph.importers.onnx.values import Datum, FoldingBuilder, UnsupportedNode, is_read, sizes
 from tunesmith.graph.ir.node import Constant
 from tunesmith.ir.poly import Index, Poly, poly, product
+
+
+def _needed(node: OnnxNode, inputs: Sequence[int], reason: str) -> UnsupportedNode:
+    """The error of a node that needs the values of some inputs at import."""
+    return UnsupportedNode(reason, tuple(dict.fromkeys(name for i in inputs for name in node.b.wanted(node.input(i)))))
 
 
 def within(b: FoldingBuilder, value: Datum, most: Index) -> Datum:
@@ -34,8 +39,10 @@ def reshape(node: OnnxNode) -> Converted:
     """Reshape: a copy, since the compiler cannot know that the elements fill the shape."""
     x, b = node.input(0), node.b
     if rank(x) == 0:
-        raise node.refuse("a number without axes in a shape that is not known at import")
+        raise _needed(node, (1,), "a number without axes in a shape that is not known at import")
     old = shape_of(x)
+    if 0 in old:
+        raise _needed(node, (1,), f"a tensor without elements, {x.type}, in a shape that is not known at import")
     wanted = node.scalars(1, "shape")
     if len(wanted) == 0:
         raise node.refuse("a shape without axes")
@@ -79,7 +86,7 @@ def expand(node: OnnxNode) -> Converted:
             number = _number(b, want)
             fits.append(b.logical_or(b.equal(number, b.constant(1, "int64")), b.equal(number, sizes(have))))
         elif want != 1 and poly(want) != poly(have):
-            raise node.refuse(f"the extents {have} and {want}, which may differ")
+            raise _needed(node, (1,), f"the extents {have} and {want}, which may differ")
     if all(isinstance(e, (int, Poly)) for e in shape) or any(is_read(e) for e in old):
         node.ints(1, "shape")  # which are not known: nothing can check them
     fit: Datum = b.constant(True)
@@ -95,17 +102,22 @@ def strided_slice(node: OnnxNode) -> Converted:
     starts, ends = node.scalars(1, "starts"), node.scalars(2, "ends")
     axes = node.numbers(3, "axes") if node.has(3) else tuple(range(len(starts)))
     steps = node.numbers(4, "steps") if node.has(4) else (1,) * len(starts)
-    begin, end = [], []
+    begin: list[Index] = []
+    end: list[Index] = []
     shape = shape_of(x)
+    one = b.constant(1, "int64")
     where = tuple([normalised(a, rank(x)) for a in axes])
     for start, stop, step, a in zip(starts, ends, steps, where, strict=True):
         if step < 1:
-            raise node.refuse(f"a step of {step} with bounds that are not known at import")
+            raise _needed(node, (1, 2), f"a step of {step} with bounds that are not known at import")
         extent = sizes(shape[a])
         low, high = (_clamped(b, _number(b, v), extent) for v in (start, stop))
+        distance = b.maximum(b.subtract(high, low), b.constant(0, "int64"))
+        count = distance if step == 1 else b.floor_divide(b.add(distance, b.constant(step - 1, "int64")), b.constant(step, "int64"))
         most = extent.data.item() if isinstance(extent, Constant) else None
-        begin.append(b.read_size(low, "begin", most))
-        end.append(b.read_size(b.maximum(low, high), "end", most))
+        first = b.read_size(b.add(low, one), "after")  # at least 1: a function with many sizes takes none that is 0
+        begin.append(first - 1)
+        end.append(first - 1 + b.read_size(count, "count", most) * step)
     return b.strided_slice(x, axes=where, begin=tuple(begin), end=tuple(end), strides=tuple(steps))
 
 
@@ -124,7 +136,7 @@ def pad(node: OnnxNode) -> Converted:
         raise node.refuse(f"pads has {len(amounts)} elements, expected {2 * len(axes)} for {len(axes)} axes")
     value = b.reshape(node.input(2), shape=()) if node.has(2) else b.constant(0.0 if is_float(x) else 0, x.type.dtype)
     if mode not in ("constant", "edge"):
-        raise node.refuse(f"the mode {mode} with pads that are not known at import")
+        raise _needed(node, (1,), f"the mode {mode} with pads that are not known at import")
     for i, axis in enumerate(axes):
         before, after = amounts[i], amounts[len(axes) + i]
         if before == 0 and after == 0:

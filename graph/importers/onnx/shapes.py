@@ -49,6 +49,8 @@ def _constant_of_shape(node: OnnxNode) -> Converted:
     shape = node.extents(0, "shape")
     value = np.asarray(node.attr("value", np.zeros(1, dtype=np.float32))).ravel()
     if any(e == 0 for e in shape):
+        if any(is_read(e) for e in shape):
+            raise node.refuse(f"a tensor without elements of the shape {list(shape)}, of which parts are known only when the model runs")
         return node.b.constant(np.zeros([0 if isinstance(e, Poly) else e for e in shape], dtype=value.dtype))
     return node.b.full(shape=shape, value=value[0].item(), dtype=dt.from_numpy(value.dtype))
 

@@ -182,6 +182,13 @@ def test_shapes_that_are_inputs(agrees: Any, graph_model: Any, name: str) -> Non
     agrees(graph_model([tested], inputs, list(tested.output), {"a": ints(0), "t": ints(2)}), calls)
 
 
+def test_a_function_of_many_sizes_some_of_which_are_0(agrees: Any, graph_model: Any) -> None:
+    inputs = {"x": (FLOAT, (3, 4, 5)), "b": (INT, (3,)), "e": (INT, (3,))}
+    x = RNG.standard_normal((3, 4, 5), dtype=np.float32)
+    bounds = [((0, 0, 0), (9, 9, 9)), ((0, 1, 0), (2, 1, 9)), ((3, 4, 5), (3, 4, 5)), ((0, -3, 1), (1, 9, -1))]
+    agrees(graph_model([node("Slice", ["x", "b", "e"], ["y"])], inputs, ["y"]), [(x, ints(*b), ints(*e)) for b, e in bounds])
+
+
 @pytest.mark.parametrize(("kind", "dtype"), [(INT, np.int64), (TensorProto.INT32, np.int32), (FLOAT, np.float32)])
 def test_range(agrees: Any, graph_model: Any, kind: int, dtype: Any) -> None:
     calls = [tuple([np.array(v, dtype) for v in call]) for call in ((0, 5, 1), (3, -4, -2), (0, 0, 1), (5, 0, 1), (1, 8, 3))]
@@ -236,9 +243,14 @@ REFUSED: list[tuple[str, Any, str, tuple[str, ...]]] = [
     ("a shape of unknown length", node("Reshape", ["x", "k"], ["y"]), r"input 1 \(shape\) is not known at import", ("k",)),
     ("an expansion that nothing checks", node("Expand", ["x", "s"], ["y"]), r"input 1 \(shape\) is not known at import", ("s",)),
     ("an unknown step", node("Slice", ["x", "s", "s", "axes", "s"], ["y"]), r"input 4 \(steps\) is not known at import", ("s",)),
-    ("a negative step", node("Slice", ["x", "s", "s", "axes", "back"], ["y"]), "a step of -1 with bounds that are not known at import", ()),
-    ("reflection", node("Pad", ["x", "four"], ["y"], mode="reflect"), "the mode reflect with pads that are not known at import", ()),
-    ("k of a symbolic axis", node("TopK", ["u", "one_k"], ["y", "i"]), "an axis of the extent u with a k that is not known", ()),
+    (
+        "a negative step",
+        node("Slice", ["x", "s", "s", "axes", "back"], ["y"]),
+        "a step of -1 with bounds that are not known at import",
+        ("s",),
+    ),
+    ("reflection", node("Pad", ["x", "four"], ["y"], mode="reflect"), "the mode reflect with pads that are not known at import", ("four",)),
+    ("k of a symbolic axis", node("TopK", ["u", "one_k"], ["y", "i"]), "an axis of the extent u with a k that is not known", ("one_k",)),
 ]
 
 

@@ -75,7 +75,7 @@ class RandomModel:
         self.groups[made[0]] = made
 
     def unique(self, group: str, v: str) -> None:
-        rounded = self.add("Floor", [v])
+        rounded = self.add("Floor", [self.add("Add", [v, "shift"])])  # sums of terms that cancel are not at a step
         self._made += 1
         made = f"u{self._made}"
         axis = {"axis": 0} if self.rng.random() < 0.5 else {}
@@ -136,7 +136,8 @@ WEIGHTS = {
     "bias": np.float32([0.5, -1, 2]),
     "columns": np.array([1]),
     "row": np.array([0]),
-    "zero": np.float32(0),
+    "zero": np.float32(0.0137),
+    "shift": np.float32(0.3137),
     "huge": np.float32(1e9),
     "least": np.float32(-1e9),
     "index": np.array(0),
