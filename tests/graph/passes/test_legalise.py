@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tunesmith.driver.compile_model import compile_model
 from tunesmith.graph.ir.builder import GraphBuilder
 from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.ir.node import PRIMITIVE, CallFunction, Constant, all_bindings
@@ -17,7 +18,9 @@ from tunesmith.graph.passes.legalise import legalise, prim_func
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.poly import Var, poly
+from tunesmith.ir.target.target import Target
 from tunesmith.ir.verify import verify
+from tunesmith.lower.fallback.default_schedule import default_schedule
 from tunesmith.support.errors import InternalError
 
 Passed = Callable[..., Any]
@@ -98,3 +101,17 @@ def test_unaffected_functions(unchanged: Passed) -> None:
     assert isinstance(made["main"], GraphFunc) and isinstance(made["op_relu"], PrimFunc)
     again = legalise(made)
     assert all(again[name] is made[name] for name in made)
+
+
+def test_sizes_of_one_name_are_different_sizes() -> None:
+    """Versions of a function for sizes go by the names of the sizes, and two sizes that are read often have the same name."""
+    b = GraphBuilder("main")
+    x, s = b.input("x", (3, 1)), b.input("s", (2,), "int64")
+    n, m = [b.read_size(b.squeeze(b.strided_slice(s, axes=(0,), begin=(i,), end=(i + 1,)), axes=(0,)), "n") for i in (0, 1)]
+    module = IRModule({"main": b.finish(b.broadcast_to(x, shape=(n, 3, m)))})
+    (made,) = [f for name, f in legalise(module).items() if isinstance(f, PrimFunc) and "broadcast" in name]
+    assert [p.name for p in made.params if isinstance(p, Var)] == ["n", "n_1"]
+    a = np.arange(3, dtype=np.float32).reshape(3, 1)
+    model = compile_model(module, Target.detect(), untuned=default_schedule)
+    for shape in ((2, 6), (6, 2), (0, 3), (4, 0)):
+        np.testing.assert_array_equal(model(a, np.array(shape)), np.broadcast_to(a, (shape[0], 3, shape[1])))
