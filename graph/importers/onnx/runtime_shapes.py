@@ -174,6 +174,7 @@ def arange(node: OnnxNode) -> Converted:
     else:
         distance, step = cast_to(b, distance, "int64"), cast_to(b, delta, "int64")
         steps = b.neg(b.floor_divide(b.neg(distance), step))
-    count = b.read_size(b.maximum(steps, b.constant(0, "int64")), "count")
+    some = b.maximum(steps, b.constant(0, "int64"))
+    count = b.read_size(_only_if(b, b.not_equal(delta, b.constant(0, dtype)), some), "count")
     every = b.arange(start=0, stop=count, step=1, dtype=dtype)
     return b.add(start, b.multiply(every, delta))

@@ -192,7 +192,9 @@ def test_a_function_of_many_sizes_some_of_which_are_0(agrees: Any, graph_model: 
 @pytest.mark.parametrize(("kind", "dtype"), [(INT, np.int64), (TensorProto.INT32, np.int32), (FLOAT, np.float32)])
 def test_range(agrees: Any, graph_model: Any, kind: int, dtype: Any) -> None:
     calls = [tuple([np.array(v, dtype) for v in call]) for call in ((0, 5, 1), (3, -4, -2), (0, 0, 1), (5, 0, 1), (1, 8, 3))]
-    agrees(graph_model([node("Range", list("abc"), ["y"])], {k: (kind, ()) for k in "abc"}, ["y"]), calls)
+    model = agrees(graph_model([node("Range", list("abc"), ["y"])], {k: (kind, ()) for k in "abc"}, ["y"]), calls)
+    with pytest.raises(RunError, match="the size count is read from a tensor, which must be at least 0, and is -1"):
+        model(*[np.array(v, dtype) for v in (0, 5, 0)])
 
 
 def test_pads_that_crop(agrees: Any, graph_model: Any) -> None:
