@@ -193,7 +193,7 @@ class RegionImport:
             self.data.define_number(call, symbols[0], as_scalar(call, value))
 
     @property
-    def _symbolic(self) -> tuple[type, ...]:
+    def _symbolic(self) -> Any:
         torch = self.owner.torch
         return (torch.SymInt, torch.SymFloat, torch.SymBool)
 

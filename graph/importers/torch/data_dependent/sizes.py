@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import reduce
+from importlib import import_module
 from typing import Any
 
 from tunesmith.graph.importers.torch.call import SizeNumber, TorchCall
@@ -132,8 +133,7 @@ class DataSizes:
         return found
 
     def _bounds(self, symbol: str) -> Iterator[Any]:
-        import sympy  # a requirement of torch
-
+        sympy: Any = import_module("sympy")  # a requirement of torch
         bounds, s = self._ranges.get(symbol), sympy.Symbol(symbol, integer=True)
         if bounds is not None and bounds.lower.is_Integer:
             yield sympy.Ge(s, bounds.lower, evaluate=False)
