@@ -24,6 +24,9 @@ COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 LOGIC = ("and", "or")
 BITWISE = {"bitand": "&", "bitor": "|", "bitxor": "^", "shl": "<<", "shr": ">>"}
 """Python's operators of bits, which are logical operations for bools."""
+_OF_BOOLS = {"bitand": "and", "min": "and", "bitor": "or", "max": "or", "bitxor": "ne"}
+"""Operations on numbers that bools have too, and the node each becomes; false is less than true."""
+_SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%", **BITWISE}
 MAX_FACTORS = 4
 """Largest exponent for which a power is a product."""
 
@@ -330,8 +333,16 @@ def _pair(a: Value, b: Value, what: str) -> tuple[Expr, Expr]:
 
 
 def binary(op: str, a: Value, b: Value) -> Expr:
-    """`a op b` of the same dtype; two index polynomials give an index polynomial.  Raises ScriptError for mixed types."""
+    """`a op b` of the same dtype; two index polynomials give an index polynomial.
+
+    Raises:
+        ScriptError: mixed types, or arithmetic of bools.
+    """
     x, y = _pair(a, b, op)
+    if dt.element(x.dtype) == "bool":
+        if op not in _OF_BOOLS:
+            raise ScriptError(f"`{_SIGNS.get(op, op)}` is for numbers, got a condition; cast it to an integer type")
+        return Binary(_OF_BOOLS[op], x, y)
     done = _index_operation(op, x, y)
     if done is not None:
         return done
@@ -366,14 +377,12 @@ def bitwise(op: str, a: Value, b: Value) -> Expr:
         ScriptError: mixed types, floats, or a shift of bools.
     """
     sign = BITWISE[op]
-    x, y = a, b
     if any(isinstance(e, Expr) and dt.element(e.dtype) == "bool" for e in (a, b)):
         if op in ("shl", "shr"):
             raise ScriptError(f"`{sign}` is for integers, got a condition; cast it to an integer type")
         for e in (a, b):
             require_condition(e, f"`{sign}` of conditions")
-        x, y = _pair(a, b, f"`{sign}`")
-        return compare("ne", x, y) if op == "bitxor" else Binary("and" if op == "bitand" else "or", x, y)
+        return binary(op, *_pair(a, b, f"`{sign}`"))
     x, y = _pair(a, b, f"`{sign}`")
     if not dt.is_int(x.dtype):
         raise ScriptError(f"`{sign}` is for integers and conditions, got {x.dtype}")
@@ -441,7 +450,7 @@ def cast(dtype: str, a: Expr) -> Expr:
 
 
 def minimum(a: Value, b: Value) -> Expr:
-    """The smaller operand; NaN if either is NaN (the IEEE 754 minimum of signed zeros is not guaranteed)."""
+    """The smaller operand; NaN if either is NaN (the IEEE 754 minimum of signed zeros is not guaranteed).  False is less than true."""
     return binary("min", a, b)
 
 

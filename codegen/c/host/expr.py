@@ -27,6 +27,7 @@ from tunesmith.support.errors import BuildError
 _INFIX = {"add": ("+", SUM), "sub": ("-", SUM), "mul": ("*", PRODUCT), "div": ("/", PRODUCT)}
 _BITWISE = {"bitand": "&", "bitor": "|", "bitxor": "^"}
 _COMPARE = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
+_MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 _UNARY = ("sqrt", "abs", "floor", "ceil", "trunc", "round")
 _LONG = 240
 """Length of an expression from which on a part of it gets a name."""
@@ -229,7 +230,8 @@ class ExprPrinter(IndexPrinter):
         if e.op in COMPARISONS:
             flags = max(_mask_bits(e.a), _mask_bits(e.b)) if kind == "bool" and lanes > 1 else 0
             a, b = [self.mask(x, flags) if flags else self.value(x) for x in (e.a, e.b)]
-            text = infix(_COMPARE[e.op], a, b, COMPARISON)
+            # True is -1 in a mask, below false.
+            text = infix(_COMPARE[_MIRRORED.get(e.op, e.op) if flags else e.op], a, b, COMPARISON)
             if flags == 64:
                 return Code(f"({self.prelude.type_of(dt.vector('int64', lanes))})({text})", UNARY)
             if lanes > 1 and dt.bits(computed(kind)) == 64:  # its lanes are `long` or `long long`
@@ -289,22 +291,22 @@ class ExprPrinter(IndexPrinter):
 
     def _select(self, e: Select) -> Code:
         element, lanes = dt.split(e.dtype)
+        bits = _mask_bits(e) if element == "bool" and lanes > 1 else 0
         if dt.lanes(e.cond.dtype) > 1:
-            if element == "bool":
-                bits = _mask_bits(e)
+            if bits:
                 c, a, b = [self.mask(x, bits) for x in (e.cond, e.a, e.b)]
                 return Code(f"{c.at(UNARY)} & {a.at(UNARY)} | ~{c.at(UNARY)} & {b.at(UNARY)}", BITS - 1)
             dtype = computed(e.dtype)
             return call(self.prelude.select(dtype), self.mask(e.cond, dt.bits(dtype)), self.value(e.a), self.value(e.b))
         c = self.value(e.cond)
         if not needs_branch(e, lambda x: self._find(x) is not None):
-            return choice(c, self.value(e.a), self.value(e.b))
-        sides = [self._side(x) for x in (e.a, e.b)]
+            return choice(c, *[self.mask(x, bits) if bits else self.value(x) for x in (e.a, e.b)])
+        sides = [self._side(x, bits) for x in (e.a, e.b)]
         if not any(lines for lines, _ in sides):
             return choice(c, sides[0][1], sides[1][1])
         self._temporaries += 1
         result = f"v{self._temporaries}"
-        t = self.prelude.type_of(dt.vector(f"int{_mask_bits(e)}", lanes)) if element == "bool" and lanes > 1 else self._type(e)
+        t = self.prelude.type_of(dt.vector(f"int{bits}", lanes)) if bits else self._type(e)
         self.line(f"{t} {result};")
         for head, (lines, text) in zip((f"if ({c}) {{", "} else {"), sides, strict=True):
             self.line(head)
@@ -313,12 +315,12 @@ class ExprPrinter(IndexPrinter):
         self.line("}")
         return Code(result)
 
-    def _side(self, e: Expr) -> tuple[list[str], Code]:
-        """The lines that one side of a choice needs, and its value."""
+    def _side(self, e: Expr, bits: int) -> tuple[list[str], Code]:
+        """The lines that one side of a choice needs, and its value: a mask of this many bits, if not 0."""
         outside, self.lines = self.lines, []
         self._known.append({})
         self.indent += 1
-        text = self.value(e)
+        text = self.mask(e, bits) if bits else self.value(e)
         self.indent -= 1
         self._known.pop()
         lines, self.lines = self.lines, outside

@@ -327,7 +327,7 @@ class ExprEmitter:
             return self.value(in_float32(e))
         ty = llvm_type(e.a.dtype)
         fp = dt.is_float(e.a.dtype)
-        unsigned = dt.is_unsigned(e.a.dtype)
+        unsigned = dt.is_unsigned(e.a.dtype) or dt.element(e.a.dtype) == "bool"  # true is the bit 1, which is -1 as a signed number
         if e.op in _COMPARE:
             kind = _COMPARE[e.op]
             sign = "" if kind in ("eq", "ne") else "u" if unsigned else "s"

@@ -226,7 +226,7 @@ def _binary(e: p.Binary, env: Env, state: State) -> Any:
     if type(a) is tuple:
         return numbers.float_operation(e.op, a, b, e.dtype)
     if e.dtype == "bool":
-        return bool(a & b if e.op == "&" else a | b if e.op == "|" else a ^ b)
+        return bool(a & b if e.op in ("&", "min") else a | b if e.op in ("|", "max") else a ^ b)
     return numbers.integer_operation(e.op, a, b, e.dtype)
 
 

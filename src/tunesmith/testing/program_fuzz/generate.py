@@ -235,7 +235,7 @@ class _Generator:
         c = self.c
         x = v.value(dtype, 1)
         if dtype == "bool":
-            return p.Logic(c.one(["and", "or"]), old, x) if c.chance(0.7) else p.Binary("^", old, x, dtype)
+            return p.Logic(c.one(["and", "or"]), old, x) if c.chance(0.7) else p.Binary(c.one(["^", "max", "min"]), old, x, dtype)
         how = c.weighted({k: w * (1.0 if n < 4 else self.odd) for n, (k, w) in enumerate(_UPDATES.items())})
         if how in ("+", "*", "min", "max", "-"):
             return p.Binary(how, old, x, dtype)
@@ -354,7 +354,7 @@ def _identity(value: p.Value, dtype: str) -> bool | int | float:
     """The identity element of a reduction that ends in this operation."""
     op = value.op if isinstance(value, (p.Binary, p.Logic)) else "+"
     if dtype == "bool":
-        return op == "and"
+        return op in ("and", "min")
     if op in ("min", "max"):
         if dtype in FLOATS:
             return math.inf if op == "min" else -math.inf

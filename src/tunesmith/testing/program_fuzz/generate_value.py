@@ -201,7 +201,7 @@ class Values:
             case "index" if self.scope.names:
                 return self.index_condition()
             case "compare":
-                dtype = c.weighted({d: w for d, w in DTYPES.items() if d != "bool"})
+                dtype = c.weighted(DTYPES)
                 op = c.one(["<", "<=", ">", ">=", "==", "!="])
                 return p.Compare(op, self.value(dtype, depth - 1), self.value(dtype, depth - 1))
             case "logic":
@@ -209,7 +209,7 @@ class Values:
             case "not":
                 return p.Not(self.condition(depth - 1))
             case "bits":
-                return p.Binary(c.one(["&", "|", "^"]), self.load("bool"), self.condition(depth - 1), "bool")
+                return p.Binary(c.one(["&", "|", "^", "min", "max"]), self.load("bool"), self.condition(depth - 1), "bool")
             case "isnan":
                 return p.Function("isnan", (self.value(c.one(FLOATS), depth - 1),), "bool")
         return self.leaf("bool")
@@ -247,7 +247,7 @@ class Values:
         rest[dim] = place
         body: p.Value = p.Load(table.name, tuple(rest), dtype)
         if c.chance(0.3):
-            body = p.Binary(c.one(["max", "min"] if dtype != "bool" else ["&"]), body, self.leaf(dtype), dtype)
+            body = p.Binary(c.one(["max", "min"]), body, self.leaf(dtype), dtype)
         return p.IndirectIndex(inside, extent, name, body, dtype)
 
 
