@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tunesmith.ir.tile_products import flushed_fma, tile_product_bfloat16, tile_product_bytes
+from tunesmith.support import dtype as dt
 from tunesmith.support.errors import ScriptError
 
 
@@ -198,8 +199,22 @@ _ALL = (
 TILE_PRODUCTS = ("tdpbf16ps", *[name for name, _, _ in BYTE_PRODUCTS])
 """The products of tiles of AMX."""
 PREFETCHES = ("prefetch", "prefetch_l2")
+_OF_FLOATS = frozenset(
+    [i.name for i in _ALL if i.expanded] + ["sqrt", "floor", "ceil", "trunc", "round", "copysign", "isnan", "fma", "ldexp"]
+)
+_OF_NUMBERS = frozenset({"abs", *[i.name for i in _ALL if i.reduces]})
 INTRINSICS: dict[str, Intrinsic] = {i.name: i for i in _ALL}
 """All intrinsics by name.  A shuffle must be executed by all threads of a warp together."""
+
+
+def refused_operand(name: str, dtype: str) -> str:
+    """Why an intrinsic does not take operands of this type, or an empty text."""
+    element = dt.element(dtype)
+    if name in _OF_FLOATS and not dt.is_float(element):
+        return f"takes floats, got {dtype}; cast the operand, for example to float32"
+    if name in _OF_NUMBERS and element == "bool":
+        return f"takes numbers, got {dtype}; cast the operand to an integer type"
+    return ""
 
 
 def intrinsic(name: str) -> Intrinsic:

@@ -17,7 +17,7 @@ from tunesmith.ir.expression_size import check_size
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.gpu import AXES
 from tunesmith.ir.indirect_index import IndirectIndex, IndirectVar
-from tunesmith.ir.intrinsics import INTRINSICS, PREFETCHES
+from tunesmith.ir.intrinsics import INTRINSICS, PREFETCHES, refused_operand
 from tunesmith.ir.node import Node
 from tunesmith.ir.poly import Param, Poly, Var
 from tunesmith.ir.remarks import refuse_uninitialised
@@ -412,7 +412,7 @@ class _Verifier:
             fits = type(e.args[0]) is BufferLoad
         else:
             fits = dtype == args[0]
-        if not fits:
+        if not fits or (args and refused_operand(e.name, args[0])):
             raise self.fail(f"the intrinsic {e.name} does not take {args[0]} to {dtype}")
         return dtype
 

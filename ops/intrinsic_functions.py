@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 
 from tunesmith.ir.expr import Expr, Symbolic, Value, as_expr, call
-from tunesmith.ir.intrinsics import INTRINSICS, Intrinsic
+from tunesmith.ir.intrinsics import INTRINSICS, Intrinsic, refused_operand
 from tunesmith.ir.script.printer_expr import call_dtype
 from tunesmith.support.errors import ScriptError
 
@@ -24,6 +24,8 @@ def _call(known: Intrinsic, operands: tuple[Value, ...], dtype: str | None) -> E
             instead = f"compute it in Python, or write te.const({number!r}, dtype)"
             raise ScriptError(f"{name} takes expressions, got the number {number!r}: {instead}")
     args = [as_expr(x, like or "float32") for x in given]
+    if args and (why := refused_operand(known.name, args[0].dtype)):
+        raise ScriptError(f"{name} {why}")
     return call(known.name, *args, dtype=dtype or call_dtype(known.name, args[0].dtype if args else "int32"))
 
 

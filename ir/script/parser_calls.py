@@ -10,7 +10,7 @@ from tunesmith.ir import poly as ip
 from tunesmith.ir.buffer import Buffer, BufferLoad, load
 from tunesmith.ir.expr import Binary, Broadcast, Call, Cast, Const, Expr, IsNegative, Ramp, cast
 from tunesmith.ir.indirect_index import IndirectIndex, IndirectVar
-from tunesmith.ir.intrinsics import INTRINSICS
+from tunesmith.ir.intrinsics import INTRINSICS, refused_operand
 from tunesmith.ir.poly import Poly
 from tunesmith.ir.script.diagnostics import shorten
 from tunesmith.ir.script.naming import MAX_NAME
@@ -64,6 +64,8 @@ class CallParser(ExprParser):
         given = [self.expr(a) for a in e.args]
         like = next((v.dtype for v in given if isinstance(v, Expr)), None)
         args = tuple([self.typed(a, v, like) for a, v in zip(e.args, given, strict=True)])
+        if args and (why := refused_operand(name, args[0].dtype)):
+            self.fail(e, f"T.{name} {why}")
         dtype = self.dtype(bound["dtype"]) if "dtype" in bound else call_dtype(name, args[0].dtype if args else "int32")
         return Call(name, args, dtype)
 

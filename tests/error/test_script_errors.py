@@ -87,6 +87,7 @@ CASES: list[tuple[str, str, str, str]] = [
     ("A[0, 0] = T.select(n, 1.0, A[0, 0])", "a condition is needed here, got a value of type int64", "n", "Compare it: `x != 0`."),
     ("if A[0, 0]:\n    A[0, 0] = 0", "a condition is needed here, got a value of type float32", "A[0, 0]", ""),
     ("A[0, 0] = A[0, 0] & 3", "`&` is for integers and bools, not for floats", "A[0, 0] & 3", ""),
+    ("M[()] = T.sqrt(T.int32(4))", "T.sqrt takes floats, got int32; cast the operand, for example to float32", "T.sqrt(T.int32(4))", ""),
     ("M[()] = -(n < 3)", "a bool cannot be negated with `-`", "-(n < 3)", "Write `not x`."),
     ('A[0, 0] = T.cast("float31", K[0])', "unknown dtype 'float31'", '"float31"', ""),
     ("A[0, 0] = T.cast(n, n)", "a dtype must be text in quotes", "n", ""),
