@@ -20,6 +20,7 @@ _PLAIN, _VERSIONED = b"dltensor", b"dltensor_versioned"
 """Capsule names; module constants, because a capsule keeps only a pointer to its name."""
 _CODES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 6: "bool"}
 _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))
+_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_IsValid", ctypes.pythonapi))
 
 
 class Tensor(ctypes.Structure):
@@ -98,7 +99,7 @@ def read(array: Any, stream: int | None = None) -> TensorView:
         capsule = array.__dlpack__(max_version=(1, 0), **options)
     except TypeError:  # a library older than DLPack 1.0
         capsule = array.__dlpack__(**options)
-    if not _API.PyCapsule_IsValid(ctypes.py_object(capsule), _VERSIONED):
+    if not _is_valid(capsule, _VERSIONED):
         return view(Tensor.from_address(_pointer(capsule, _PLAIN)), capsule)
     managed = _ManagedVersioned.from_address(_pointer(capsule, _VERSIONED))
     if managed.major != 1:
@@ -129,29 +130,12 @@ def _dtype(t: Tensor) -> str:
     return f"{dtype}x{t.lanes}" if t.lanes != 1 else dtype
 
 
-_API = ctypes.PyDLL(None)
-_API.PyCapsule_GetPointer.restype = ctypes.c_void_p
-_exported: dict[int, tuple[object, ...]] = {}
-"""Address of a managed tensor -> objects that keep it alive until its consumer calls the deleter."""
+class _Memory:
+    """Memory that numpy makes an array of: the array refers to this object, and so to the owner of the memory."""
 
-
-def _release(address: int, _exported: dict[int, tuple[object, ...]] = _exported) -> None:
-    _exported.pop(address, None)
-
-
-def _destroy_capsule(capsule: int, _exported: dict[int, tuple[object, ...]] = _exported, api: Any = _API) -> None:
-    """Release a capsule that was never consumed; a consumer would have renamed it."""
-    for name in (b"dltensor", b"dltensor_versioned"):
-        if api.PyCapsule_IsValid(ctypes.c_void_p(capsule), name):
-            _exported.pop(api.PyCapsule_GetPointer(ctypes.c_void_p(capsule), name), None)
-
-
-_deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(_release)
-_destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_destroy_capsule)
-for _callback in (_deleter, _destructor):
-    # Consumers may outlive this module at process exit and call these functions then.
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_callback))
-_new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(("PyCapsule_New", ctypes.pythonapi))
+    def __init__(self, address: int, shape: tuple[int, ...], dtype: str, owner: object, read_only: bool) -> None:
+        self.owner = owner
+        self.__array_interface__ = {"data": (address, read_only), "shape": shape, "typestr": dtype, "version": 3}
 
 
 def write(
@@ -165,29 +149,33 @@ def write(
 ) -> object:
     """A capsule of a contiguous array.
 
+    It is numpy's capsule of the same number of bytes, with the address, device and type of this array.  numpy releases it in native code:
+    consumers and Python's garbage collector do so also while an exception is raised, when no function in Python may run.
+
     Args:
         address: address of the first element.
         device: DLPack device type and index.
         dtype: a scalar type as in `support.dtype`.
         shape: extents.
         owner: keeps the memory alive; referenced until the consumer releases the array, or the capsule if there is no consumer.
-        versioned: use the struct of DLPack 1.0 instead of 0.x.
+        versioned: use the struct of DLPack 1.0 instead of 0.x.  numpy 2.0 has only that of 0.x.
         flags: READ_ONLY and IS_COPY, for DLPack 1.0.
+    Raises:
+        BufferError: the array is read-only, and numpy 2.0 cannot say so.
     """
-    extents = (ctypes.c_int64 * max(len(shape), 1))(*shape)
-    steps = [1]
-    for extent in reversed(shape[1:]):
-        steps.insert(0, steps[0] * max(extent, 1))
-    strides = (ctypes.c_int64 * len(steps))(*steps)
-    managed: _Managed | _ManagedVersioned = _ManagedVersioned() if versioned else _Managed()
-    if isinstance(managed, _ManagedVersioned):
-        managed.major, managed.minor, managed.flags = 1, 0, flags
     code, bits = _typed(dtype)
-    managed.tensor = Tensor(address, *device, len(shape), code, bits, 1, extents, strides, 0)
-    managed.deleter = ctypes.cast(_deleter, ctypes.c_void_p).value
-    _exported[ctypes.addressof(managed)] = (managed, extents, strides, owner)
-    name = _VERSIONED if versioned else _PLAIN
-    return _new_capsule(ctypes.addressof(managed), name, ctypes.cast(_destructor, ctypes.c_void_p))
+    array = np.asarray(_Memory(address, shape, f"=u{bits // 8}", owner, bool(flags & READ_ONLY)))
+    versioned = versioned and np.lib.NumpyVersion(np.__version__) >= "2.1.0"
+    capsule = array.__dlpack__(max_version=(1, 0)) if versioned else array.__dlpack__()
+    managed: _Managed | _ManagedVersioned
+    if versioned:
+        managed = _ManagedVersioned.from_address(_pointer(capsule, _VERSIONED))
+        managed.flags = flags
+    else:
+        managed = _Managed.from_address(_pointer(capsule, _PLAIN))
+    tensor = managed.tensor
+    tensor.data, tensor.device_type, tensor.device_index, tensor.code, tensor.bits = address, *device, code, bits
+    return capsule
 
 
 def _typed(dtype: str) -> tuple[int, int]:
