@@ -89,6 +89,8 @@ def replay_database(path: PathLike, programs: Mapping[str, PrimFunc] | None = No
             schedule, refusal = replay_trace(steps, func), ""
         except RecordError as error:
             schedule, refusal = None, f"{file}:{number}: {error}"
+        except Exception as error:  # other records do not depend on this one
+            schedule, refusal = None, f"{file}:{number}: replaying the trace raised {type(error).__name__}: {error}"
         yield Replayed(number, found.workload, func, schedule, refusal, found.seconds)
 
 
@@ -274,7 +276,10 @@ class _Replay:
 
     def rfactor(self, inputs: list[Any], attributes: list[Any], decision: Any) -> Any:
         loop = self.loop(inputs)
-        (block,) = self.s.get_child_blocks(loop)
+        inside = self.s.get_child_blocks(loop)
+        if len(inside) != 1:
+            raise RecordError(f"the loop is around {len(inside)} blocks")
+        block = inside[0]
         name = self.s.block(block).name
         self.blocks[f"{name}_rf"] = made = self.s.rfactor(loop, _integer(attributes[0]))
         while True:  # TVM puts the final block into a nest of its own
@@ -315,6 +320,8 @@ class _Replay:
 
     def storage_align(self, inputs: list[Any], attributes: list[Any], decision: Any) -> None:
         block = self.block(inputs)
+        if len(attributes) != 4:
+            raise RecordError(f"it has {len(attributes)} attributes: buffer, axis, factor and offset are needed")
         at, axis, factor, offset = [_integer(x) for x in attributes]
         written = _written(self.s.block(block))
         if not 0 <= at < len(written):

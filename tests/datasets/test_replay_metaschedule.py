@@ -16,11 +16,11 @@ import tunesmith
 from tunesmith.datasets.import_metaschedule import RECORDS
 from tunesmith.datasets.replay_metaschedule import Replayed, replay_database, replay_trace
 from tunesmith.datasets.tvm_module import module_text
-from tunesmith.ir.function import IRModule
+from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.script.parser import parse
 from tunesmith.ir.structural import equal
 from tunesmith.ir.verify import verify
-from tunesmith.schedule.schedule import replay
+from tunesmith.schedule.schedule import Schedule, replay
 from tunesmith.schedule.trace import Trace
 from tunesmith.support.errors import RecordError, UserError
 from tunesmith.support.seeds import stream
@@ -113,11 +113,47 @@ GET = [["GetSBlock", [], ["C", "main"], ["b0"]], ["GetLoops", ["b0"], [], ["l0",
         ([["Fuse", [], [1], ["l3"]]], "Fuse"),
         ([["Parallel", [], [], []]], "Parallel"),
         ([["RFactor", ["l0"], [], ["b1"]]], "RFactor"),
+        ([["StorageAlign", ["b0"], [0, 0, 8], []]], "StorageAlign: it has 3 attributes: buffer, axis, factor and offset are needed"),
     ],
 )
 def test_what_has_no_counterpart_is_refused(steps: list[Any], message: str, replayed: dict[str, list[Replayed]]) -> None:
     with pytest.raises(RecordError, match=message):
         replay_trace([*GET, *steps], replayed["matmul_relu"][0].func)
+
+
+def test_rfactor_needs_a_loop_around_one_block() -> None:
+    func = parse("""
+@T.prim_func
+def f(A: T.Buffer((16,), "float32"), C: T.Buffer((16,), "float32")):
+    for i in range(16):
+        with T.block("C"):
+            vi = T.axis.spatial(16, i)
+            C[vi] = A[vi]
+        with T.block("D"):
+            vi = T.axis.spatial(16, i)
+            C[vi] = C[vi] + A[vi]
+""")
+    assert isinstance(func, PrimFunc)
+    steps = [["GetBlock", [], ["C"], ["b"]], ["GetLoops", ["b"], [], ["l"]], ["RFactor", ["l"], [0], ["r"]]]
+    with pytest.raises(RecordError, match="instruction 3, RFactor: the loop is around 2 blocks"):
+        replay_trace(steps, func)
+
+
+def test_a_record_that_raises_anything_leaves_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(DATABASES / "row_sum", tmp_path / "d")
+    file = tmp_path / "d" / RECORDS
+    file.write_text((file.read_text(encoding="utf-8").splitlines()[0] + "\n") * 2, encoding="utf-8")
+    results: list[Any] = [ValueError("no"), None]
+
+    def replayed(steps: object, func: PrimFunc) -> Schedule:
+        found = results.pop(0)
+        if found is not None:
+            raise found
+        return Schedule(func)
+
+    monkeypatch.setattr("tunesmith.datasets.replay_metaschedule.replay_trace", replayed)
+    bad, good = replay_database(tmp_path / "d")
+    assert bad.schedule is None and bad.refusal.endswith("replaying the trace raised ValueError: no") and good.schedule is not None
 
 
 def test_more_instructions(replayed: dict[str, list[Replayed]]) -> None:
