@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 
 from tunesmith.codegen.backends.backend import backend_of
 from tunesmith.graph.ir.function import GraphFunc
+from tunesmith.graph.offload.external_codegen import external_functions
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.specialize import sizes_of
 from tunesmith.ir.target.target import Target
@@ -39,6 +40,9 @@ def place_functions(mod: IRModule, target: Target, places: Iterable[tuple[str, T
     functions = {name: f for name, f in mod.items() if isinstance(f, PrimFunc)}
     for pattern, _ in places:
         if not any(fnmatchcase(name, pattern) for name in functions):
+            external = [name for name in external_functions(mod) if fnmatchcase(name, pattern)]
+            if external:
+                raise UserError(f"place={pattern!r}: {external[0]} is compiled by an external code generator, which runs on the host only")
             raise UserError(
                 f"place={pattern!r} matches no function of the model{nearest_name(pattern, functions)}. "
                 f"Its functions: {', '.join(functions) or 'none'}"

@@ -340,9 +340,11 @@ def _new(shape: Shape, dtype: str, device: Device | None) -> Array:
 
 
 def is_on_device(array: object) -> bool:
-    """Whether an array is in the memory of a device: a DeviceArray, or a tensor of a library that says so by DLPack."""
-    if isinstance(array, (np.ndarray, DeviceArray)):
-        return isinstance(array, DeviceArray)
+    """Whether an array is in other memory than the host's: a DeviceArray, or a tensor of a library that says so by DLPack."""
+    if isinstance(array, DeviceArray):
+        return array.device.kind != "cpu"
+    if isinstance(array, np.ndarray):
+        return False
     device = getattr(array, "__dlpack_device__", None)
     return callable(device) and int(device()[0]) != CPU
 

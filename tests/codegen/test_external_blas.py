@@ -184,6 +184,14 @@ def test_other_refusals() -> None:
         dense_object("f", Dense(1, 1 << 31, 1, "float32", 0, 1), [], Blas("libblas.so", ""), TARGET)
 
 
+def test_external_functions_have_no_place() -> None:
+    mod = module(lambda b: b.relu(b.matmul(b.input("x", (4, 8)), b.input("w", (8, 4)))))
+    with pytest.raises(
+        UserError, match="place='blas.*': blas_dense is compiled by an external code generator, which runs on the host only"
+    ):
+        compiled(mod, place={"blas*": Target("opencl")})
+
+
 def test_the_entry_point_checks_arguments(blas: Blas) -> None:
     made = compiled(module(lambda b: b.matmul(b.input("x", (4, 3)), b.input("w", (3, 5)))))
     (data,) = made.executable.objects

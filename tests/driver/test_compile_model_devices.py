@@ -281,6 +281,9 @@ def test_refusals(model: CompiledModel) -> None:
         tunesmith.compile(network(), "opencl", bounds_check=True)
     with pytest.raises(UserError, match="place='nothing' matches no function of the model"):
         tunesmith.compile(network(), "opencl", place={"nothing": "llvm"})
+    for place, message in ((["*"], r"place=\['\*'\]: it maps patterns"), ("*", "place='\\*': it maps"), ({1: "llvm"}, "1 is no pattern")):
+        with pytest.raises(UserError, match=message):
+            tunesmith.compile(network(), place=place)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="place=.* is for models"):
         tunesmith.compile("relu(shape=4)", "opencl", place={"relu": "llvm"})
     with pytest.raises(RunError, match=r"input 0 \(x: float32\[1, 3, 8, 8\]\): got dtype float64"):
@@ -289,5 +292,12 @@ def test_refusals(model: CompiledModel) -> None:
         model(DeviceArray.from_numpy(opencl(), X[..., 0]))
     with pytest.raises(RunError, match=r"got shape \[1, 3, 4, 8\]"):
         model(DeviceArray.from_numpy(opencl(), X[:, :, :4]))
-    with pytest.raises(RunError, match=r"got memory of cpu\(0\): pass an array on opencl\(0\) or the host"):
-        model(DeviceArray.from_numpy(cpu(), X))
+    with pytest.raises(UserError, match="offload: blas makes code for the host, and the target is opencl"):
+        tunesmith.compile(network(), "opencl", offload=["blas"])
+
+
+def test_arrays_in_memory_of_the_host(model: CompiledModel) -> None:
+    """Also those that are `DeviceArray`s."""
+    for found, e in zip(model(DeviceArray.from_numpy(cpu(), X)), expected(), strict=True):
+        assert isinstance(found, np.ndarray)
+        np.testing.assert_allclose(found, e, rtol=2e-5, atol=2e-6)

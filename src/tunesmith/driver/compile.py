@@ -138,7 +138,7 @@ def compile(
     if isinstance(module.get("main"), GraphFunc):
         if not backend_of(target).models:
             raise BuildError(f"the backend of {target.kind} compiles no models: compile its functions one by one, or take Target.detect()")
-        placed = {pattern: as_target(t) for pattern, t in (place or {}).items()}
+        placed = _places(place)
         if name is not None and executor != "aot":
             raise UserError(f'name={name!r} requires executor="aot", whose functions other languages call')
         if bounds_check and executor == "aot":
@@ -230,6 +230,16 @@ def as_target(target: str | Target | None) -> Target:
         return target
     named = Target(target)
     return backend_of(named).detect(named.base) if target == named.base else named
+
+
+def _places(place: Mapping[str, str | Target] | None) -> dict[str, Target]:
+    """The targets of `place=`.  UserError for anything but a mapping from patterns to targets."""
+    if place is not None and not isinstance(place, Mapping):
+        raise UserError(f'place={place!r:.200}: it maps patterns of function names to targets, such as {{"op_softmax*": "llvm"}}')
+    for pattern in place or ():
+        if not isinstance(pattern, str):
+            raise UserError(f"place={place!r:.200}: {pattern!r:.80} is no pattern of function names")
+    return {pattern: as_target(t) for pattern, t in (place or {}).items()}
 
 
 def _libraries(target: Target) -> tuple[str, ...]:

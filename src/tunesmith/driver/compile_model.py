@@ -21,7 +21,7 @@ from tunesmith.graph.ir import structural
 from tunesmith.graph.ir.calls import called_functions, recursive_functions
 from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.ir.node import If, ReadSize, While, all_bindings
-from tunesmith.graph.offload.external_codegen import Codegen, compile_external, external_functions, find_codegen
+from tunesmith.graph.offload.external_codegen import Codegen, ExternalCodegen, compile_external, external_functions, find_codegen
 from tunesmith.graph.passes.dead_code import dead_code
 from tunesmith.graph.passes.inline_functions import inline_functions
 from tunesmith.graph.passes.insert_transfers import insert_transfers
@@ -197,7 +197,7 @@ def compile_model(
         error_growth: limit of the growth of rounding errors by schedules.
         place: targets of the functions whose names match a pattern, in place of `target`; see `graph.passes.place_functions`.
     Raises:
-        UserError: unknown executor or external code generator, or a name that C functions cannot have.
+        UserError: unknown executor or external code generator, one for a target that is a device, or a name that C functions cannot have.
         RecordError: strict, and functions have no usable record: all are listed.
         BuildError: a function cannot be compiled, or the executor does not support the graph.
         ScriptError: an index of a function is certainly out of bounds.
@@ -219,9 +219,7 @@ def compile_model(
     for f in mod.values():
         if isinstance(f, PrimFunc):
             check_out_of_bounds(f)
-    if not isinstance(offload, (list, tuple)):
-        raise UserError(f"offload is a list of external code generators, got {offload!r}; write offload=[{offload!r}]")
-    codegens = [find_codegen(c) for c in offload]
+    codegens = _external_codegens(offload, target)
     passes = ApplyRecords(Database() if records is None else records, target, strict, untuned, error_growth)
     made = place_functions(offloading(codegens, pipeline)(mod, target), target, (place or {}).items())
     lowered = choose_parts(made, passes, target)
@@ -249,6 +247,16 @@ def compile_model(
 
     (executable, packed), applied = compile_records(passes, lowered, target, built, built_alone)
     return CompiledModel(executable, (*applied.coverage, *_external(packed)), packed, target, lowered, lowering_passes)
+
+
+def _external_codegens(offload: object, target: Target) -> list[ExternalCodegen]:
+    """The external code generators of `offload=`.  UserError for anything but a list of them, and for targets that are devices."""
+    if not isinstance(offload, (list, tuple)):
+        raise UserError(f"offload is a list of external code generators, got {offload!r}; write offload=[{offload!r}]")
+    found = [find_codegen(c) for c in offload]
+    if found and backend_of(target).device:
+        raise UserError(f"offload: {', '.join([c.name for c in found])} makes code for the host, and the target is {target.kind}")
+    return found
 
 
 def _built(functions: Sequence[PrimFunc], target: Target, packing: str, lowering: Pipeline | None) -> Artifact:
