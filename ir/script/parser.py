@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import FunctionType
 from typing import Any, Protocol
@@ -204,6 +204,7 @@ class FunctionParser(BlockParser):
             self.fail(extra, "parameters have no defaults, no `*` and no `/`")
         exported = d.name if name is None else self.text(name, "the name of a function")
         rest = list(d.body[1:] if _is_docstring(d.body[0]) else d.body)
+        self._check_order(rest)
         rest = [s for s in rest if not self._size(s)]
         types = [(x, self._annotation(x)) for x in a.args]
         params: dict[str, Buffer | Var] = {x.arg: self._scalar_param(x, t) for x, t in types if not self._is_buffer(t)}
@@ -215,6 +216,19 @@ class FunctionParser(BlockParser):
         rest = [s for s in rest if not self._declaration(s)]
         body = self.body(rest, d)
         return PrimFunc(exported, tuple([params[x.arg] for x in a.args]), tuple(self._allocs), body, self._attrs or ())
+
+    def _check_order(self, stmts: Sequence[ast.stmt]) -> None:
+        """Refuse a buffer that is used before the statement of the function that declares it."""
+        used: dict[str, ast.Name] = {}
+        for s in stmts:
+            t = self.t_call(s.value) if isinstance(s, ast.Assign) else None
+            if t is not None and t[0] in ("alloc_buffer", "match_buffer"):
+                for x in s.targets:  # type: ignore[attr-defined]
+                    if isinstance(x, ast.Name) and x.id in used:
+                        self.fail(used[x.id], f"`{shorten(x.id)}` is used before its T.{t[0]}", "Declare it first.")
+            for n in ast.walk(s):
+                if isinstance(n, ast.Name):
+                    used.setdefault(n.id, n)
 
     # ---- signature -------------------------------------------------------------------------------------------------
 

@@ -69,7 +69,9 @@ class BlockParser(StmtParser):
             self._axes[a.name] = (Loop(a.iter.var, a.iter.extent, a.start), a.iter.kind)
         self._captures.append({})
         self._outside.append(frozenset(self.hidden))
+        self.guards += bool(predicate)
         annotations, init, body = self._content(s.body[n:], s)
+        self.guards -= bool(predicate)
         # Its init depends on its own axes only, so that outer ones are spatial for it.
         axes += [a if init is None else replace(a, iter=a.iter.with_(kind="S")) for a in self._captures.pop().values()]
         self._outside.pop()

@@ -296,7 +296,10 @@ class ExprParser(ScopeParser):
         return self._choose(e, e.test, e.body, e.orelse)
 
     def _choose(self, at: ast.expr, test: ast.expr, a: ast.expr, b: ast.expr) -> Expr:
-        c, x, y = self.condition(test), self.expr(a), self.expr(b)
+        c = self.condition(test)
+        self.guards += 1
+        x, y = self.expr(a), self.expr(b)
+        self.guards -= 1
         if not isinstance(x, Expr) and not isinstance(y, Expr):
             x = self.typed(a, x)
         if self.source.tvm:
@@ -350,6 +353,7 @@ class ExprParser(ScopeParser):
             )
         buffer = held(b)
         if isinstance(b, BufferView):
+            self.check_view(e, b, [_as_index(v) for v in indices])
             indices = [self.visible(x) if isinstance(x, Poly) else x for x in b.place(indices, partial(self.combine, e))]
         bound: list[tuple[IndirectVar, Poly, Expr]] = []
         out: list[Poly] = []
@@ -360,6 +364,10 @@ class ExprParser(ScopeParser):
                 index = poly(bound[-1][0])
             out.append(index)
         return Element(buffer, tuple(out), lanes, stride, tuple(bound))
+
+    def check_view(self, e: ast.expr, view: BufferView, indices: list[Poly | None]) -> None:
+        """Refuse an index that certainly leaves a view; implemented in parser_local.py."""
+        raise NotImplementedError
 
     def visible(self, p: Poly) -> Poly:
         """An index of a view, which may use variables around the current block; implemented in parser_block.py."""

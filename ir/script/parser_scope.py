@@ -40,6 +40,7 @@ class ScopeParser:
     Attributes:
         scope: index variables (as polynomials: a shifted loop is `i + 4`), let-bound values, buffers and views by name.
         hidden: names bound outside the current block, which it must not use, with the name of the block.
+        guards: conditions around the current position, which decide whether it runs.
     """
 
     def __init__(self, source: Source, budget: Budget, constants: Callable[[str], object] | None = None, alias: str = "T") -> None:
@@ -49,6 +50,7 @@ class ScopeParser:
         self.scope: dict[str, Expr | Buffer | BufferView] = {}
         self.hidden: dict[str, str] = {}
         self._constants = constants
+        self.guards = 0
         self._depth = 0
 
     # ---- errors ----------------------------------------------------------------------------------------------------

@@ -353,12 +353,19 @@ class StmtParser(LocalParser):
     def _while(self, s: ast.While) -> Stmt:
         if s.orelse:
             self.fail(s.orelse[0], "`else` after a loop is not supported")
-        return While(self.condition(s.test), self.body(s.body, s))
+        cond = self.condition(s.test)
+        self.guards += 1
+        body = self.body(s.body, s)
+        self.guards -= 1
+        return While(cond, body)
 
     def _if(self, s: ast.If) -> Stmt:
         cond = self.condition(s.test)
+        self.guards += 1
         then = self.body(s.body, s)
-        return If(cond, then, self.body(s.orelse, s) if s.orelse else None)
+        orelse = self.body(s.orelse, s) if s.orelse else None
+        self.guards -= 1
+        return If(cond, then, orelse)
 
     def _expression(self, s: ast.Expr) -> Stmt | None:
         e = s.value

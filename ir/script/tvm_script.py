@@ -147,7 +147,11 @@ def _bind_handles(d: ast.FunctionDef) -> None:
                 call.args = call.args[1:]
                 call.func.attr = "Buffer"  # type: ignore[attr-defined]
                 parameter.annotation = call
-                continue
+                if target.id not in {n.id for earlier in rest for n in ast.walk(earlier) if isinstance(n, ast.Name)}:
+                    continue
+                # The parser refuses a declaration after a use.
+                late = ast.Attribute(ast.Name("T", ast.Load()), "match_buffer", ast.Load())
+                s.value = ast.copy_location(ast.Call(late, [], []), call)
         rest.append(s)
     d.body = rest
 

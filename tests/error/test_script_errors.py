@@ -210,6 +210,7 @@ CASES: list[tuple[str, str, str, str]] = [
         "T.allocate",
     ),
     ('if n < 3:\n    t = T.param("t", [1])\n    A[t, 0] = 0', "T.param declares a name of the whole function", 't = T.param("t", [1])', ""),
+    ("S[0] = 0\nS = T.alloc_buffer((4,))", "`S` is used before its T.alloc_buffer", "S", "Declare it first."),
     ("A = T.alloc_buffer((4,))\nA[0] = 0", "`A` already names a buffer", "A = T.alloc_buffer((4,))", ""),
     ("m = T.int64(5)\nA[m, 0] = 0", "`T.int64` got 1 arguments", "T.int64(5)", ""),
     ('t = T.param("t", [])\nA[t, 0] = 0', "Param t: its domain must hold at least one value", 'T.param("t", [])', ""),

@@ -93,6 +93,8 @@ LOOPS = "for i, j in T.grid(8, 8):\n"
         ("c: T.int32\n" + LOOPS + "    c = 0\n    while c < I[i]:\n        c = c + 1\n    B[i, j] = T.Cast('float32', c)", None),
         (LOOPS + "    c: T.int32 = I[j]\n    c = c + i\n    B[i, j] = T.Cast('float32', c)", None),
         ("a = A.view(64)\nb = T.decl_buffer((4, 16), data=B.data)\nfor i, j in T.grid(4, 16):\n    b[i, j] = a[i * 16 + j]", A),
+        ("a = A.view(4, 8)\nfor i, j in T.grid(8, 8):\n    B[i, j] = a[i, j] if i < 4 else T.float32(0)", A * (np.arange(8)[:, None] < 4)),
+        ("a = A.view(32)\nfor i in range(64):\n    if i < 32:\n        B[i // 8, i % 8] = a[i]", A * (np.arange(8)[:, None] < 4)),
         ("b = T.Buffer((64,), data=B.data)\nfor i in range(64):\n    b[i] = A[i // 8, i % 8]", A),
         (
             "c = T.allocate([64], 'float32', 'global')\nd = T.decl_buffer((8, 8), data=c)\n"
@@ -176,6 +178,10 @@ def test_launched_threads() -> None:
         (LOOPS + "    x: T.let[T.int32] = A[i, j]\n    B[i, j] = x", "`x` is of type int32 and its value of type float32"),
         ("x: T.let = A[0, 0:4]\nB[0, 0:4] = x", "`x` is a vector of type float32x4"),
         ("a = A.view(65)\nB[0, 0] = a[0]", "a view of 65 elements of A, which has 64"),
+        ("a = A.view(4)\nfor i in range(64):\n    B[0, 0] = a[i]", "the index i of a view takes the value 63, and its extent is 4"),
+        ("a = A.view(4, 8)\nfor i, j in T.grid(4, 8):\n    B[i, j] = a[i, j - 1]", "the index -1 \\+ j of a view takes the value -1"),
+        ("a = T.decl_buffer((4,), data=A.data)\na[4] = T.float32(1)", "the index 4 of a view takes the value 4, and its extent is 4"),
+        ("a = T.match_buffer(A[0:4, 0:8], (4, 8))\nB[0, 0] = a[5, 0]", "the index 5 of a view takes the value 5"),
         ("a = A.view(8, axis=1)\nB[0, 0] = a[0]", "a view takes the extents of its shape only"),
         ("a = T.decl_buffer((64,), 'int32', data=A.data)\nB[0, 0] = A[0, 0]", "a view of type int32 of A, whose elements are float32"),
         ("a = T.match_buffer(A, (8, 8))\nB[0, 0] = a[0, 0]", "T.match_buffer in a body takes a region of a buffer"),

@@ -132,6 +132,20 @@ def add(a: T.handle, b: T.handle):
 """
 
 
+def test_a_handle_is_matched_before_its_buffer_is_used() -> None:
+    text = """
+# from tvm.script import tir as T
+@T.prim_func
+def f(a: T.handle, c: T.handle):
+    A = T.match_buffer(a, (16,), "float32")
+    for i in range(16):
+        C[i] = A[i]
+    C = T.match_buffer(c, (16,), "float32")
+"""
+    with pytest.raises(ScriptError, match="`C` is used before its T.match_buffer"):
+        parse(text)
+
+
 def test_handles_quoted_sizes_and_the_root_block() -> None:
     f = parse(OLD)
     assert [getattr(p, "name", "") for p in f.params] == ["A", "B", "n"] and [b.name for b in f.allocs] == ["C"] and not f.attrs
