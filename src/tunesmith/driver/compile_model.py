@@ -33,7 +33,7 @@ from tunesmith.graph.tuning.choose_parts import choose_parts
 from tunesmith.ir.analysis.out_of_bounds import check_out_of_bounds
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.target.target import Target
-from tunesmith.lower.pass_infra import Pipeline
+from tunesmith.lower.pass_infra import IR, Pipeline
 from tunesmith.measure.calibration.cpu import machine_rates
 from tunesmith.measure.records.database import Database
 from tunesmith.runtime.executor.aot_executor import program_name
@@ -139,7 +139,8 @@ class CompiledModel(Model, CompiledProgram):
     def export_c(self, folder: str | PathLike[str], parameters: str = "beside") -> tuple[Path, ...]:
         """Write the model as C files without dependencies, for a target of kind c and executor="aot"; returns their paths.
 
-        A program calls the functions of the header, which are those of a library that `export_library` writes.
+        A program calls the functions of the header, which are those of a library that `export_library` writes.  The files have the code
+        that was compiled, whatever the current `PassContext`.
 
         Args:
             folder: folder of the files, which are named like the model.
@@ -157,6 +158,22 @@ class CompiledModel(Model, CompiledProgram):
         program, constants = emit_aot_program(self.module)
         name = program_name(self.executable.program)
         return export(folder, functions, program, constants, name, self.target, self._lowering, parameters)
+
+
+class _LoweredOnce(Pipeline):
+    """A pipeline that lowers each function once, so that files that are exported later have the code that was compiled."""
+
+    __slots__ = ("_made",)
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        super().__init__(pipeline)
+        self._made: dict[int, tuple[object, object]] = {}
+
+    def __call__(self, program: IR, target: Target) -> IR:
+        found = self._made.get(id(program))
+        if found is None:
+            found = self._made[id(program)] = program, super().__call__(program, target)
+        return found[1]  # type: ignore[return-value]  # made from `program`
 
 
 def _executor(executable: Executable) -> Executor:
@@ -226,6 +243,8 @@ def compile_model(
     kind = executor or _suitable(lowered)
     lowered = _inlined(lowered, target, kind)
     build_aot = backend.build_aot if kind == "aot" else None
+    if build_aot is not None and backend.export_c is not None:
+        lowering_passes = _LoweredOnce(lowering_passes)
 
     def built(scheduled: IRModule) -> tuple[Executable, IRModule]:
         packed = insert_transfers(with_devices(dead_code(pack_constants(scheduled, target)), target))

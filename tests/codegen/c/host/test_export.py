@@ -20,6 +20,8 @@ from tunesmith.graph.ir.builder import GraphBuilder
 from tunesmith.ir.function import IRModule
 from tunesmith.ir.target.target import Target
 from tunesmith.lower.fallback.default_schedule import default_schedule
+from tunesmith.lower.instrument import Instrument
+from tunesmith.lower.pass_context import PassContext
 from tunesmith.runtime.elf_symbols import read_symbols
 from tunesmith.runtime.module import load_module
 from tunesmith.support.errors import BuildError
@@ -152,6 +154,23 @@ int main(void)
     subprocess.run(words, cwd=tmp_path, check=True)
     done = subprocess.run([str(tmp_path / "f")], env={"OMP_NUM_THREADS": "2"}, capture_output=True, text=True, check=True)
     assert done.stdout == "0 40"
+
+
+class WithoutFma(Instrument):
+    """Leaves out a pass."""
+
+    def should_run(self, name: str, ir: object) -> bool:
+        return name != "fuse_multiply_add"
+
+
+@pytest.mark.parametrize("context", [PassContext(disabled=["fuse_multiply_add"]), PassContext(instruments=[WithoutFma()])])
+def test_the_files_have_the_passes_of_the_compilation(model: CompiledModel, tmp_path: Path, context: PassContext) -> None:
+    with context:
+        other = compiled()
+        model.export_c(tmp_path / "with")
+    other.export_c(tmp_path / "without")
+    fused, apart = [(tmp_path / folder / "net.c").read_text().count("fma_float32x8(") for folder in ("with", "without")]
+    assert fused > apart
 
 
 def test_all_executors_compute_the_same(model: CompiledModel, expected: np.ndarray) -> None:
