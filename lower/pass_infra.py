@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Protocol, TypeVar, overload
 
+from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.expression_size import check_size
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.node import CHECK
+from tunesmith.ir.poly import Var
 from tunesmith.ir.stmt import BufferStore, Stmt
 from tunesmith.ir.target.target import Target
 from tunesmith.lower.instrument import observed
@@ -22,7 +24,7 @@ from tunesmith.lower.pass_context import PassContext
 from tunesmith.lower.pass_options import Configurable, Option, check_parameters, name_of
 from tunesmith.lower.renamed_passes import did_you_mean_pass
 from tunesmith.lower.stages import STAGES, check_stage
-from tunesmith.support.errors import UserError
+from tunesmith.support.errors import TunesmithError, UserError
 from tunesmith.support.user_code import shown
 
 
@@ -55,9 +57,17 @@ class Pass(Configurable):
             object.__setattr__(self, "needed_by", f"passes and code generators that need stage {self.provides}")
 
     def __call__(self, func: PrimFunc, target: Target) -> PrimFunc:
-        out = self.run(func, target, **dict(self.options))
+        """The rewritten function.
+
+        Raises:
+            UserError: the result is no PrimFunc, or has another name or other parameters.  Buffers that are parameters may change their
+                shapes and types, as by `flatten_buffers`, but not their names and sizes in bytes.
+        """
+        out = _called(self, func, target)
         if not isinstance(out, PrimFunc):
             raise UserError(f"the pass {self.name!r} returned {_shown(out)} for {func.name}: a pass returns the PrimFunc that it makes")
+        if out is not func:
+            _check_interface(self.name, func, out)
         return out
 
 
@@ -74,7 +84,7 @@ class ModulePass(Configurable):
         check_parameters(self.run, "mod, target")
 
     def __call__(self, mod: IRModule, target: Target) -> IRModule:
-        out = self.run(mod, target, **dict(self.options))
+        out = _called(self, mod, target)
         if not isinstance(out, IRModule):
             raise UserError(f"the pass {self.name!r} returned {_shown(out)}: a module pass must return the new IRModule")
         return out
@@ -294,6 +304,39 @@ class _Run:
         if CHECK:
             check_stage(out, self.stage, p.name)
         return out
+
+
+def _called(p: Pass | ModulePass, program: PrimFunc | IRModule, target: Target) -> Any:
+    """What the function of a pass returns; its exceptions get a note with the name of the pass."""
+    try:
+        return p.run(program, target, **dict(p.options))
+    except Exception as error:
+        if not isinstance(error, TunesmithError):
+            error.add_note(f"in the pass {p.name!r}")
+        raise
+
+
+def _check_interface(name: str, func: PrimFunc, out: PrimFunc) -> None:
+    """UserError if a pass changed what callers of a function rely on, or its result has no body."""
+    if out.name != func.name:
+        raise UserError(f"the pass {name!r} renamed {func.name} to {out.name!r:.60}: a pass keeps the name, which callers use")
+    if not isinstance(out.body, Stmt):
+        raise UserError(f"the pass {name!r} returned {func.name} with {_shown(out.body)} as its body: the body is a statement")
+    if out.params is func.params:
+        return
+    if not isinstance(out.params, tuple) or len(out.params) != len(func.params) or not all(map(_same, func.params, out.params)):
+        before, after = [f"({', '.join([repr(p) for p in f.params])})" for f in (func, out)]
+        raise UserError(
+            f"the pass {name!r} changed the parameters of {func.name} from {before} to {after:.400}: a pass keeps them in order, because "
+            "callers give arguments by position. Allocate other buffers in the function"
+        )
+
+
+def _same(before: Buffer | Var, after: object) -> bool:
+    """Whether arguments for one parameter are good for another."""
+    if not isinstance(before, Buffer) or not isinstance(after, Buffer):
+        return before is after
+    return before is after or (before.name == after.name and before.scope == after.scope and before.nbytes == after.nbytes)
 
 
 def _check_sizes(program: PrimFunc | IRModule) -> None:

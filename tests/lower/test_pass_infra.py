@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -123,3 +124,53 @@ def test_levels_of_passes() -> None:
             function_pass(requires="FLAT", level=level)(note.run)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="write a text, what does not work without it"):
         Pass("p", note.run, "FLAT", "FLAT", needed_by=True)  # type: ignore[arg-type]
+
+
+BREAK: list[tuple[dict[str, Callable[[PrimFunc], object]], str]] = [
+    ({"params": lambda f: f.params[::-1]}, r"changed the parameters of relu from \(X: float32\[8\], Y: .* by position"),
+    ({"params": lambda f: f.params[:1]}, r"changed .* to \(X: float32\[8\]\): a pass keeps them in order"),
+    ({"params": lambda f: (*f.params, f.params[0])}, "changed the parameters of relu"),
+    ({"params": lambda f: [*f.params]}, "changed the parameters of relu"),
+    ({"params": lambda f: (f.params[0].like(shape=(4,)), f.params[1])}, "changed the parameters of relu"),
+    ({"params": lambda f: (f.params[0], f.params[1].like(dtype="float16"))}, "changed the parameters of relu"),
+    ({"name": lambda f: "other"}, "renamed relu to 'other': a pass keeps the name"),
+    ({"name": lambda f: 5}, "renamed relu to 5"),
+    ({"body": lambda f: None}, "returned relu with None as its body: the body is a statement"),
+    ({"body": lambda f: "x"}, "returned relu with a str as its body"),
+]
+"""Fields of a function that a pass replaces, and the message."""
+
+
+@pytest.mark.parametrize(("changes", "message"), BREAK, ids=[m[:40] for _, m in BREAK])
+@pytest.mark.parametrize("after", ["simplify", "flatten_buffers"])
+def test_a_pass_keeps_what_callers_rely_on(changes: dict[str, Callable[[PrimFunc], object]], message: str, after: str) -> None:
+    def broken(func: PrimFunc, target: Target) -> PrimFunc:
+        return func.with_(**{key: made(func) for key, made in changes.items()})
+
+    at = [*CPU.names].index(after)
+    pipeline = Pipeline(*CPU.passes[: at + 1], function_pass(requires=CPU.stages[at])(broken))
+    with pytest.raises(UserError, match=rf"the pass 'broken' {message}"):
+        pipeline(relu(), TARGET)
+
+
+def test_a_pass_may_give_a_parameter_another_shape_or_type() -> None:
+    @function_pass(requires="SCHEDULED")
+    def other(func: PrimFunc, target: Target) -> PrimFunc:
+        return func.with_(params=tuple([p.like(shape=(2, 4), dtype="int32") for p in func.params]))
+
+    assert [str(p) for p in Pipeline(other)(relu(), TARGET).params] == ["X: int32[2, 4]", "Y: int32[2, 4]"]
+
+
+def test_exceptions_name_the_pass() -> None:
+    @function_pass(requires="SCHEDULED")
+    def divide(func: PrimFunc, target: Target) -> PrimFunc:
+        raise ZeroDivisionError("mine")
+
+    @module_pass
+    def look_up(mod: IRModule) -> IRModule:
+        raise KeyError("mine")
+
+    for p, kind in ((divide, ZeroDivisionError), (look_up, KeyError)):
+        with pytest.raises(kind) as error:
+            Pipeline(p)(IRModule([relu()]), TARGET)
+        assert error.value.__notes__ == [f"in the pass {p.name!r}"]
