@@ -38,10 +38,7 @@ def as_positive(name: str, value: object, what: str = "") -> float:
     Raises:
         UserError: the value is not a positive finite number.
     """
-    try:
-        found = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
-    except OverflowError:
-        found = math.inf
+    found = _number(value)
     if not 0 < found < math.inf:
         raise _refusal(name, value, what, "expected a positive, finite number")
     return found
@@ -53,9 +50,21 @@ def as_factor(name: str, value: object, what: str = "") -> float:
     Raises:
         UserError: the value is not such a number.
     """
-    found = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    found = _number(value)
     if not found >= 1:
         raise _refusal(name, value, what, "expected a number >= 1")
+    return found
+
+
+def as_tolerance(name: str, value: object, what: str = "") -> float:
+    """The argument as a finite float of at least 0; the parameters are those of `as_count`.
+
+    Raises:
+        UserError: the value is not such a number.
+    """
+    found = _number(value)
+    if not 0 <= found < math.inf:
+        raise _refusal(name, value, what, "expected a finite number >= 0")
     return found
 
 
@@ -83,6 +92,14 @@ def _index(value: object) -> int | None:
         return index(value)  # type: ignore[arg-type]
     except TypeError:
         return None
+
+
+def _number(value: object) -> float:
+    """A real number as a float: infinity if it is too large, NaN for other objects."""
+    try:
+        return float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf  # type: ignore[operator]  # a real number
 
 
 def _refusal(name: str, value: object, what: str, expected: str) -> UserError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -139,6 +140,56 @@ def test_nan_and_infinity() -> None:
     assert found is not None and found.name == b.results[0] and found.error == np.inf
     a.calls[-1].array[0, 0] = np.nan
     assert first_difference(a, b) is None
+
+
+def one_call(make: Callable[[GraphBuilder, Any], Any], dtype: str = "float32") -> IRModule:
+    b = GraphBuilder("main")
+    return IRModule({"main": b.finish(make(b, b.input("x", (4, 8), dtype)))})
+
+
+def test_results_that_are_inputs_or_constants_are_compared() -> None:
+    softmax, identity = one_call(lambda b, x: b.softmax(x)), one_call(lambda b, x: x)
+    constant = one_call(lambda b, x: b.constant(np.ones((4, 8), np.float32), "w"))
+    for model in (identity, compiled(identity), compiled(identity, executor="vm")):
+        np.testing.assert_array_equal(trace(model, INPUT).result_arrays[0], INPUT)
+        with pytest.raises(UserError, match="result 0 of the second model is the input x, and differs"):
+            first_difference(softmax, model, INPUT)
+        assert first_difference(identity, model, INPUT) is None
+    for model in (constant, compiled(constant)):
+        with pytest.raises(UserError, match="result 0 of the second model is a constant, and differs"):
+            first_difference(softmax, model, INPUT)
+        with pytest.raises(UserError, match="result 0 of the second model is a constant, and differs"):
+            first_difference({"softmax": trace(softmax, INPUT)["softmax"]}, model, INPUT)
+        assert first_difference(constant, model, INPUT) is None
+    found = first_difference(identity, softmax, INPUT)
+    assert found is not None and found.name == "softmax" and found.reference == "x" and found.error is not None
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int8", "bool"])
+def test_integers_and_bools_are_compared_exactly(dtype: str) -> None:
+    def changed(value: int) -> IRModule:
+        op = (lambda b, x, c: b.logical_or(x, c)) if dtype == "bool" else (lambda b, x, c: b.add(x, c))
+        return one_call(lambda b, x: op(b, x, b.constant(np.array(value, dtype), "c")), dtype)
+
+    largest = {"int64": 2**60, "int8": 100, "bool": 0}[dtype]
+    x = np.full((4, 8), largest, dtype)
+    found = first_difference(changed(0), changed(1), x, rtol=1.0, atol=10.0)
+    assert found is not None and found.error == 1.0 and found.expected == largest and found.actual == largest + 1
+    assert f"got {largest + 1}, expected {largest}" in str(found)
+    assert first_difference(changed(1), changed(1), x) is None
+
+
+@pytest.mark.parametrize("array", ["abc", None, object(), np.array(["a"] * 32), [[1, 2], [3]], np.ones((4, 8), complex)])
+def test_arrays_that_are_no_numbers_are_refused(array: object) -> None:
+    with pytest.raises(UserError, match="'softmax' of the first model is no array of real numbers: "):
+        first_difference({"softmax": array}, network(), INPUT)
+
+
+@pytest.mark.parametrize("key", ["rtol", "atol"])
+@pytest.mark.parametrize("value", ["x", None, -1, float("nan"), float("inf"), np.array([1, 2]), [], True, 10**400])
+def test_tolerances_that_are_no_numbers_are_refused(key: str, value: Any) -> None:
+    with pytest.raises(UserError, match=f"{key}=.*: expected a finite number >= 0"):
+        first_difference(network(), network(), INPUT, **{key: value})
 
 
 def test_refusals() -> None:

@@ -18,6 +18,7 @@ import numpy as np
 from tunesmith.driver.compile_model import CompiledModel
 from tunesmith.driver.debug.trace import Trace, trace
 from tunesmith.ir.function import IRModule, PrimFunc
+from tunesmith.support.arguments import as_tolerance
 from tunesmith.support.errors import UserError
 
 MOST_AXES = 5
@@ -66,7 +67,7 @@ class Difference:
             lines.append(f"  the first model has no result of the size of {list(self.shape)}")
         else:
             lines.append(f"  from {self.reference} by at most {self.error:.4g}, {self.relative:.2g} of its largest value")
-            lines.append(f"  at {list(self.index)}: got {self.actual:.6g}, expected {self.expected:.6g}")
+            lines.append(f"  at {list(self.index)}: got {_digits(self.actual)}, expected {_digits(self.expected)}")
             lines.append(f"  shapes: {list(self.shape)}, expected {list(self.reference_shape or ())}")
         if self.func is not None:
             lines.append(f"  look at the function {self.function}: `print(difference.func)`, or `tunesmith opt` with its text")
@@ -81,14 +82,16 @@ def first_difference(a: Traceable, b: Traceable, *inputs: object, rtol: float = 
             arrays by name, for example collected by hooks in another framework.
         b: the model in question: compiled for another target, tuned, or after more passes; or its trace.
         inputs: the inputs of the models, in order.
-        rtol: accepted error relative to the largest absolute value of a result.
+        rtol: accepted error relative to the largest absolute value of a result.  Integers and bools must be equal.
         atol: accepted absolute error.
     Returns:
         The difference; None if the results of the models agree.
     Raises:
-        UserError: as `trace`, or the models have different numbers of results.
+        UserError: as `trace`, the models have different numbers of results, a result that differs is an input or a constant, an array is
+            no array of real numbers, or a tolerance is no finite number >= 0.
         RunError: as `trace`.
     """
+    rtol, atol = as_tolerance("rtol", rtol), as_tolerance("atol", atol)
     reference, suspect = _traced(a, inputs), _traced(b, inputs)
     if not isinstance(suspect, Trace):
         raise UserError("the second model must be a module, a compiled model or a trace: arrays alone do not say which call made them")
@@ -96,9 +99,10 @@ def first_difference(a: Traceable, b: Traceable, *inputs: object, rtol: float = 
     wrong = _wrong_results(reference, suspect, known)
     if not wrong:
         return None
+    names = [suspect.results[i] for i in wrong]
     agrees = {c.name: known.counterpart(c.name, c.array) is not None for c in suspect.calls}
     found: set[str] = set()
-    pending = [name for name in wrong if name in suspect]
+    pending = [name for name in names if name in suspect]
     while pending:
         name = pending.pop()
         if name not in found:
@@ -106,7 +110,10 @@ def first_difference(a: Traceable, b: Traceable, *inputs: object, rtol: float = 
             pending += [o for o in suspect.call(name).operands if o in suspect and not agrees[o]]
     first = next((c for c in suspect.calls if c.name in found), None)
     if first is None:
-        raise UserError(f"the result {wrong[0] or 'of the model'} differs and is no result of a call: the models compute different things")
+        which = f"the input {names[0]}" if names[0] else "a constant"
+        raise UserError(
+            f"result {wrong[0]} of the second model is {which}, and differs from that of the first: the models compute different things"
+        )
     func = suspect.module.get(first.function)
     made = Difference(first.name, first.function, first.operands, first.array.shape, func=func if isinstance(func, PrimFunc) else None)
     return known.described(made, first.array)
@@ -118,14 +125,38 @@ def _traced(model: Traceable, inputs: tuple[object, ...]) -> Trace | Mapping[str
     return trace(model, *inputs)
 
 
-def _wrong_results(reference: Mapping[str, Any], suspect: Trace, known: _Known) -> list[str]:
-    """The results of the model that differ; of arrays by name, those that no array agrees with."""
+def _wrong_results(reference: Mapping[str, Any], suspect: Trace, known: _Known) -> list[int]:
+    """The positions of the results of the model that differ; of arrays by name, those that no array agrees with."""
+    made = suspect.result_arrays
     if not isinstance(reference, Trace):
-        return [r for r in suspect.results if r in suspect and known.counterpart(r, suspect[r]) is None]
+        return [i for i, (r, array) in enumerate(zip(suspect.results, made, strict=True)) if known.counterpart(r, array) is None]
     if len(reference.results) != len(suspect.results):
         raise UserError(f"the models have {len(reference.results)} and {len(suspect.results)} results: they compute different things")
-    pairs = zip(reference.results, suspect.results, strict=True)
-    return [b for a, b in pairs if b in suspect and not (a in reference and known.agree(suspect[b], reference[a]))]
+    return [i for i, (a, b) in enumerate(zip(reference.result_arrays, made, strict=True)) if not known.agree(b, a)]
+
+
+def _arrays(reference: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The arrays of the reference by name, those of its results that are inputs or constants included.
+
+    Raises:
+        UserError: an object is no array of real numbers.
+    """
+    found = {str(name): _array(name, array) for name, array in reference.items()}
+    if isinstance(reference, Trace):
+        for i, (name, array) in enumerate(zip(reference.results, reference.result_arrays, strict=True)):
+            found.setdefault(name or f"result {i}", array)
+    return found
+
+
+def _array(name: object, given: object) -> np.ndarray:
+    try:
+        array = np.asarray(given)
+        reason = f"its type is {array.dtype}"
+    except Exception as error:  # conversions of objects of other packages raise any exception
+        array, reason = np.empty(0, object), f"{error}"
+    if array.dtype.kind not in "biuf" and (array.dtype.kind != "V" or array.dtype.type is np.void):  # V: such as bfloat16 of ml_dtypes
+        raise UserError(f"{name!r:.60} of the first model is no array of real numbers: {reason:.200}")
+    return array
 
 
 class _Known:
@@ -133,7 +164,7 @@ class _Known:
 
     def __init__(self, reference: Mapping[str, Any], rtol: float, atol: float) -> None:
         self._rtol, self._atol = rtol, atol
-        self._arrays = {str(name): np.asarray(array) for name, array in reference.items()}
+        self._arrays = _arrays(reference)
         self._sorted: dict[str, np.ndarray] = {}
 
     def agree(self, actual: np.ndarray, expected: np.ndarray) -> bool:
@@ -178,8 +209,8 @@ class _Known:
             float(errors[index]),
             float(errors[index]) / (_largest(expected) or 1.0),
             index,
-            float(actual[index]),
-            float(expected[index]),
+            _element(actual, index),
+            _element(expected, index),
             made.func,
         )
 
@@ -188,15 +219,32 @@ class _Known:
         return sorted(same, key=lambda n: n != name)
 
     def _close(self, actual: np.ndarray, expected: np.ndarray) -> bool:
+        if _is_exact(actual) and _is_exact(expected):
+            return bool((actual == expected).all())
         return bool((_errors(actual, expected) <= self._atol + self._rtol * _largest(expected)).all())
 
 
+def _is_exact(array: np.ndarray) -> bool:
+    return array.dtype.kind in "biu"
+
+
 def _flat(array: np.ndarray) -> np.ndarray:
-    return array.reshape(-1).astype(np.float64)
+    return array.reshape(-1) if _is_exact(array) else array.reshape(-1).astype(np.float64)
+
+
+def _element(array: np.ndarray, index: tuple[int, ...]) -> float:
+    return int(array[index]) if _is_exact(array) else float(array[index])
+
+
+def _digits(value: float | None) -> str:
+    return str(value) if value is None or isinstance(value, int) else f"{value:.6g}"
 
 
 def _errors(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """Absolute differences; 0 for equal infinities and for NaN in both, infinity for NaN in one."""
+    """Absolute differences; 0 for equal infinities and for NaN in both, infinity for NaN in one, at least 1 for unequal integers."""
+    if _is_exact(actual) and _is_exact(expected):
+        unequal = (actual != expected).astype(np.float64)
+        return np.maximum(np.abs(actual.astype(np.float64) - expected.astype(np.float64)), unequal)
     a, e = actual.astype(np.float64), expected.astype(np.float64)
     with np.errstate(invalid="ignore"):
         errors = np.abs(a - e)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, count
 from typing import Any
@@ -43,11 +43,12 @@ class Trace(Mapping[str, np.ndarray]):
     Attributes:
         calls: the results with their functions and operands.
         results: names of the results of the model, in order; the name of an input if the model returns it, "" for a constant.
+        result_arrays: the values of the results of the model, in order.
         module: the graph and the functions that ran.
     """
 
-    def __init__(self, calls: Sequence[TracedCall], results: Sequence[str], module: IRModule) -> None:
-        self.calls, self.results, self.module = tuple(calls), tuple(results), module
+    def __init__(self, calls: Sequence[TracedCall], results: Sequence[str], result_arrays: Sequence[np.ndarray], module: IRModule) -> None:
+        self.calls, self.results, self.result_arrays, self.module = tuple(calls), tuple(results), tuple(result_arrays), module
         self._by_name = {c.name: c for c in self.calls}
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -116,6 +117,19 @@ class _Recorder:
         self.calls[name] = TracedCall(name, function, tuple([r for r in reads if r != name]), array)
         self.origin[key] = name
 
+    def trace(self, results: Sequence[Any], returned: Callable[[], Sequence[np.ndarray]], module: IRModule) -> Trace:
+        """The trace of a run.
+
+        Args:
+            results: storage of the results of the model.
+            returned: gives the results; only called if one of them is an input or a constant.
+            module: the graph and the functions.
+        """
+        names = [self.origin.get(r, "") for r in results]
+        others = () if all(n in self.calls for n in names) else returned()
+        arrays = [self.calls[n].array if n in self.calls else others[i] for i, n in enumerate(names)]
+        return Trace([*self.calls.values()], names, arrays, module)
+
     def _fresh(self, name: str) -> str:
         numbered = (f"{name}_{k}" for k in count(1))
         found = next(n for n in chain([name], numbered) if n not in self._taken)
@@ -135,8 +149,8 @@ def _interpreted(mod: IRModule, inputs: Sequence[object]) -> Trace:
             recorder.add(v, v.name, function, operands, np.array(array))
 
     given = [in_float32(np.asarray(x)) for x in inputs]
-    run(main, given, mod, watch=watch)
-    return Trace([*recorder.calls.values()], [recorder.origin.get(r, "") for r in main.results], mod)
+    returned = run(main, given, mod, watch=watch)
+    return recorder.trace(main.results, lambda: returned, mod)
 
 
 def _executed(model: CompiledModel, inputs: Sequence[object]) -> Trace:
@@ -158,7 +172,12 @@ def _executed(model: CompiledModel, inputs: Sequence[object]) -> Trace:
         assert isinstance(step, CallStep)
         for v, array in zip(step.results, arrays, strict=True):
             recorder.add(root(v), v.name, function, [root(a) for a in step.args], array, again=function in stores)
-    return Trace([*recorder.calls.values()], [recorder.origin.get(root(o), "") for o in form.outputs], model.module)
+
+    def returned() -> tuple[np.ndarray, ...]:
+        found = model(*inputs)
+        return found if isinstance(found, tuple) else (found,)
+
+    return recorder.trace([root(o) for o in form.outputs], returned, model.module)
 
 
 def _flat(steps: Sequence[Step]) -> Iterator[CallStep | CopyStep]:
