@@ -246,6 +246,8 @@ class ExprPrinter(IndexPrinter):
         is_float = dt.is_float(dtype)
         if e.op in ("min", "max"):
             return call(self.prelude.extreme(e.op, dtype), a, b)
+        if is_float and e.op == "sub" and lanes == 1 and _reads_as_zero(e.a):
+            return call(self.prelude.difference(dtype), a, b)
         if is_float and e.op in _INFIX:
             return infix(_INFIX[e.op][0], a, b, _INFIX[e.op][1])
         if is_float:
@@ -298,15 +300,15 @@ class ExprPrinter(IndexPrinter):
                 return Code(f"{c.at(UNARY)} & {a.at(UNARY)} | ~{c.at(UNARY)} & {b.at(UNARY)}", BITS - 1)
             dtype = computed(e.dtype)
             return call(self.prelude.select(dtype), self.mask(e.cond, dt.bits(dtype)), self.value(e.a), self.value(e.b))
-        c = self.value(e.cond)
+        c, bits = self.value(e.cond), _mask_bits(e) if element == "bool" and lanes > 1 else 0
+        t = self.prelude.type_of(dt.vector(f"int{bits}", lanes)) if bits else self._type(e)
         if not needs_branch(e, lambda x: self._find(x) is not None):
-            return choice(c, *[self.mask(x, bits) if bits else self.value(x) for x in (e.a, e.b)])
+            return self._choice(c, *[self.mask(x, bits) if bits else self.value(x) for x in (e.a, e.b)], t, lanes)
         sides = [self._side(x, bits) for x in (e.a, e.b)]
         if not any(lines for lines, _ in sides):
-            return choice(c, sides[0][1], sides[1][1])
+            return self._choice(c, sides[0][1], sides[1][1], t, lanes)
         self._temporaries += 1
         result = f"v{self._temporaries}"
-        t = self.prelude.type_of(dt.vector(f"int{bits}", lanes)) if bits else self._type(e)
         self.line(f"{t} {result};")
         for head, (lines, text) in zip((f"if ({c}) {{", "} else {"), sides, strict=True):
             self.line(head)
@@ -315,8 +317,14 @@ class ExprPrinter(IndexPrinter):
         self.line("}")
         return Code(result)
 
+    def _choice(self, c: Code, a: Code, b: Code, t: str, lanes: int) -> Code:
+        """A choice by a scalar.  Operators on vectors lose attributes of their type, and the sides of a choice need one type."""
+        if lanes > 1:
+            a, b = [Code(f"({t}){x.at(UNARY)}", UNARY) for x in (a, b)]
+        return choice(c, a, b)
+
     def _side(self, e: Expr, bits: int) -> tuple[list[str], Code]:
-        """The lines that one side of a choice needs, and its value: a mask of this many bits, if not 0."""
+        """The lines that one side of a choice needs, and its value; a mask has lanes of this number of bits."""
         outside, self.lines = self.lines, []
         self._known.append({})
         self.indent += 1
@@ -436,6 +444,20 @@ def _mask_bits(e: Expr) -> int:
     if isinstance(e, IndirectIndex):
         return _mask_bits(e.body)
     return 32
+
+
+def _reads_as_zero(e: Expr) -> bool:
+    """Whether compilers may read a value as the constant 0 before they optimise."""
+    stack: list[Any] = [e]
+    while stack:
+        x = stack.pop()
+        if type(x) is Select:
+            stack += [x.a, x.b]
+        elif type(x) in (Binary, Cast):
+            x.each_child(stack.append)
+        elif type(x) is not Const:
+            return False
+    return type(e) is not Const or e.value == 0
 
 
 def _shared(expressions: tuple[Expr, ...]) -> set[int]:

@@ -221,6 +221,10 @@ class Prelude:
         formula = f"({t})(({unsigned})a {_SIGNED[op]} ({unsigned})b)"
         return self.define(name, f"static inline {t} {name}({t} a, {t} b) {{ return {formula}; }}")
 
+    def difference(self, dtype: str) -> str:
+        """`sub_T` of scalar floats with a constant 0 on the left: GCC 12 reads `0 - x` as `-x` if x cannot be -0, which is -0 if x is 0."""
+        return self.lanewise(f"sub_{dtype}", dtype, [(dtype, "a"), (dtype, "b")], "a - b", 1)
+
     def extreme(self, op: str, dtype: str) -> str:
         """`min_T` and `max_T`; those of floats are NaN if an operand is."""
         element, lanes = dt.split(dtype)

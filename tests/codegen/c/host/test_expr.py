@@ -140,6 +140,48 @@ def test_flags_of_different_widths_are_combined() -> None:
         agree(elementwise("int8", value, vector=vector), "int8", "int8", TARGETS[0])
 
 
+DIFFERENCES = (
+    "-T.cast(a, {out})",
+    "{zero} - T.abs(T.cast(a, {out}))",
+    "({zero} + {zero}) - T.cast(a, {out})",
+    "{zero} - T.if_then_else(a < b, {zero}, T.cast(b, {out}))",
+    "T.if_then_else(a < b, {zero}, {zero}) - T.cast(a, {out})",
+    "T.cast({zero}, {out}) - T.cast(a, {out})",
+)
+"""Differences with 0 on the left: the result is +0 if the right side is +0, which GCC 12 folds to -0."""
+
+
+@pytest.mark.parametrize("out", ["float16", "float32", "float64"])
+def test_zero_minus_zero_is_positive(out: str) -> None:
+    for k, value in enumerate(DIFFERENCES):
+        text = value.format(out=f'"{out}"', zero=f"T.{out}(0.0)")
+        for vector in (False, True) if k < 2 else (False,):
+            agree(elementwise("int32", text, out, vector), "int32", out, TARGETS[0])
+
+
+CHOICES = (
+    "T.if_then_else(c < {t}(3), a + b, {t}(1))",
+    "T.if_then_else(c != {t}(3), T.max(a, b), a * b)",
+    "T.if_then_else(c < {t}(3), {t}(1), T.if_then_else(a < b, a, b)) + a",
+    "T.select(c < {t}(3), a - b, T.cast(T.cast(b, 'float32'), '{dtype}'))",
+)
+MASKS = (
+    "T.if_then_else(c < {t}(3), a < b, T.cast(b, 'int8') < T.int8(2))",
+    "T.if_then_else(c < {t}(3), T.cast(a, 'int64') < T.int64(5), b != a)",
+    "T.if_then_else(c < {t}(3), T.cast(a, 'float64') < T.float64(5), c < {t}(2)) and (a < b)",
+    "T.select(c < {t}(3), T.cast(a, 'bool'), T.isnan(T.cast(b, 'float32')))",
+)
+"""Choices by a scalar condition, whose sides are vectors in a vectorized loop."""
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int64", "float16", "float32"])
+def test_choices_by_a_scalar(dtype: str) -> None:
+    for k, value in enumerate([*CHOICES, *MASKS]):
+        text = value.replace("{dtype}", dtype)
+        out = dtype if k < len(CHOICES) else "bool"
+        agree(elementwise(dtype, text, out, vector=True), dtype, out, TARGETS[0])
+
+
 @pytest.mark.parametrize("bits", ["float16", "bfloat16"])
 def test_all_16_bit_floats_are_converted_exactly(bits: str) -> None:
     """To float32 and back, with instructions and with integer arithmetic."""
