@@ -137,7 +137,7 @@ def lowered_form(module: IRModule, name: str = "main") -> LoweredForm:
     form = LoweredForm(name, func.params, assumptions=func.assumptions)
     lowering = _Lowering(module, form)
     steps, results = lowering.region(func.body, {}, {}, (name,))
-    form.outputs = tuple([Value(r.name, r.type) for r in results])
+    form.outputs = tuple([Value(n, r.type) for n, r in zip(func.result_names, results, strict=True)])
     form.steps = lowering.assign_results(steps, results, form.outputs)
     return form
 

@@ -7,11 +7,13 @@ on sizes that a caller must meet.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
-from tunesmith.graph.ir.node import PRIMITIVE, Call, Operand, Region, Value, all_bindings, defined_sizes, expressions
+from tunesmith.graph.ir.node import PRIMITIVE, RESULT_NAMES, Call, Operand, Region, Value, all_bindings, defined_sizes, expressions
 from tunesmith.graph.ir.script_printer import script_of
 from tunesmith.ir.expr import Expr
 from tunesmith.ir.poly import Var
@@ -60,6 +62,17 @@ class GraphFunc:
     def results(self) -> tuple[Operand, ...]:
         """The results of the body."""
         return self.body.results
+
+    @property
+    def result_names(self) -> tuple[str, ...]:
+        """The names of the results: those of `with_result_names`, and for results without one the names of the values."""
+        given = json.loads(self.attr(RESULT_NAMES) or "[]")
+        return tuple([*given, *[r.name for r in self.results[len(given) :]]][: len(self.results)])
+
+    def with_result_names(self, names: Iterable[str]) -> GraphFunc:
+        """A copy whose results have these names, in order, whatever passes do to the values."""
+        attrs = {**dict(self.attrs), RESULT_NAMES: json.dumps(list(names))}
+        return replace(self, attrs=tuple(sorted(attrs.items())))
 
     @property
     def sizes(self) -> tuple[Var, ...]:

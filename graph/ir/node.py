@@ -114,6 +114,10 @@ PARTS_OF = "parts_of"
 """Attribute of a graph function that computes the same as the primitive function of this name by calls of several functions."""
 
 
+RESULT_NAMES = "result_names"
+"""Attribute of a graph function: the names of its results, as a JSON list.  Executors and C headers use them."""
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class Call:
     """An operator applied to tensors.

@@ -2,7 +2,7 @@
 
 A function is serialised into parts (a type, an operator, an operand, ...).  Values and sizes are numbered in program order; constants
 are represented by their digests.  Two functions are equal if all parts are equal; the digest is the hash of the parts.  The order of
-bindings and the names of called functions are significant; names of values, sizes and the function itself are not.
+bindings and the names of called functions are significant; names of values, results, sizes and the function itself are not.
 """
 
 from __future__ import annotations
@@ -12,7 +12,20 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from tunesmith.graph.ir.function import GraphFunc
-from tunesmith.graph.ir.node import Call, CallFunction, Constant, If, Loop, Operand, Operation, ReadSize, Region, TensorType, While
+from tunesmith.graph.ir.node import (
+    RESULT_NAMES,
+    Call,
+    CallFunction,
+    Constant,
+    If,
+    Loop,
+    Operand,
+    Operation,
+    ReadSize,
+    Region,
+    TensorType,
+    While,
+)
 from tunesmith.ir.script.printer import script
 from tunesmith.ir.structural_digest import Structure, Writer
 
@@ -76,7 +89,7 @@ class _Walk:
     def function(self, f: GraphFunc) -> Iterator[_Part]:
         for v in f.bound_sizes:
             self.index.bind(v)
-        yield self.part("attributes", repr(f.attrs))
+        yield self.part("attributes", repr(tuple([a for a in f.attrs if a[0] != RESULT_NAMES])))
         yield self.part("parameters", str(len(f.params)))
         for i, p in enumerate(f.params):
             yield self.type(p.type, f"/parameter {i} ({p.name})")

@@ -6,12 +6,14 @@ of some parameter by itself, so that a call binds it, or is read from a tensor b
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.ir.node import (
+    RESULT_NAMES,
     Attributes,
     Binding,
     Call,
@@ -114,6 +116,7 @@ class _Verifier:
             raise self.fail(f"attributes of a function must be pairs of strings, got {f.attrs!r}")
         if any(a >= b for a, b in pairwise(keys)):
             raise self.fail(f"attributes must be sorted by key without duplicates, got {', '.join(keys)}")
+        self.result_names()
         for p in f.params:
             self.form(p, "parameter")
         self.sizes = frozenset(f.bound_sizes)
@@ -124,6 +127,17 @@ class _Verifier:
         for condition in f.assumptions:
             self.assumption(condition)
         self.region(f.body)
+
+    def result_names(self) -> None:
+        text = self.func.attr(RESULT_NAMES)
+        if text is None:
+            return
+        try:
+            names = json.loads(text)
+        except (ValueError, RecursionError):
+            names = None
+        if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
+            raise self.fail(f"the attribute {RESULT_NAMES} must be a JSON list of names, got {text!r:.100}")
 
     # ---- small checks
 

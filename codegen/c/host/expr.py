@@ -300,7 +300,7 @@ class ExprPrinter(IndexPrinter):
                 return Code(f"{c.at(UNARY)} & {a.at(UNARY)} | ~{c.at(UNARY)} & {b.at(UNARY)}", BITS - 1)
             dtype = computed(e.dtype)
             return call(self.prelude.select(dtype), self.mask(e.cond, dt.bits(dtype)), self.value(e.a), self.value(e.b))
-        c, bits = self.value(e.cond), _mask_bits(e) if element == "bool" and lanes > 1 else 0
+        c = self.value(e.cond)
         t = self.prelude.type_of(dt.vector(f"int{bits}", lanes)) if bits else self._type(e)
         if not needs_branch(e, lambda x: self._find(x) is not None):
             return self._choice(c, *[self.mask(x, bits) if bits else self.value(x) for x in (e.a, e.b)], t, lanes)

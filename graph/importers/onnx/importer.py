@@ -92,8 +92,8 @@ def from_onnx(
             two tensors becomes the parameters `x_0` and `x_1`.  None is for an optional without an element, which is no parameter; other
             optionals have an element.  An optional tensor needs a list of one shape if the model does not declare its shape.
     Returns:
-        The module; parameters and results have the order of the model's inputs and outputs.  A sequence as an output becomes one result
-        per tensor; the function's attribute `sequences` is a JSON object of their numbers by output.
+        The module; parameters and results have the order and the names of the model's inputs and outputs.  A sequence `y` as an output
+        becomes one result per tensor, `y_0` and so on; the function's attribute `sequences` is a JSON object of their numbers by output.
     Raises:
         MissingExtraError: `onnx` is not installed.
         ModelImportError: the file is not an ONNX model, or `shapes`, `constants` or `sequences` do not match it.
@@ -142,8 +142,9 @@ class _Importer:
         if self.unsupported:
             sizes = dict.fromkeys(str(v) for p in builder.params for e in p.type.shape for v in sorted(e.vars, key=lambda v: v.key))
             raise OnnxImportError(graph.name, self.unsupported, list(sizes)) from next((u.cause for u in self.unsupported if u.cause), None)
+        names = [name for o in graph.output for name in _result_names(o.name, lengths.get(o.name))]
         made = builder.finish(*results)
-        return made.with_(attrs=((SEQUENCES, json.dumps(lengths)),)) if lengths else made
+        return (made.with_(attrs=((SEQUENCES, json.dumps(lengths)),)) if lengths else made).with_result_names(names)
 
     def _input(self, given: Input, b: FoldingBuilder, builder: GraphBuilder) -> Any:
         """The datum of an input; a tensor whose value is not known is a parameter."""
@@ -430,6 +431,11 @@ _REASONS = {
 
 def _no_converter(operator: str) -> str:
     return _REASONS.get(operator, "there is no converter")
+
+
+def _result_names(output: str, count: int | None) -> list[str]:
+    """The names of the results of an output: one of each tensor if it is a sequence of `count` tensors."""
+    return [output] if count is None else [f"{output}_{i}" for i in range(count)]
 
 
 def _domain(name: str) -> str:

@@ -159,13 +159,13 @@ def output_errors(reference: IRModule, model: IRModule, batches: Iterable[Batch]
     pairs: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in main.results]
     for batch in batches:
         expected, actual = (_results(run(*_arguments(batch))) for run in runs)
-        for pair, a, b, result in zip(pairs, actual, expected, main.results, strict=True):
+        for pair, a, b, name in zip(pairs, actual, expected, main.result_names, strict=True):
             if a.shape != b.shape:
-                raise UserError(f"the result {result.name} has the shape {b.shape} in the reference, and {a.shape} in the other model")
+                raise UserError(f"the result {name} has the shape {b.shape} in the reference, and {a.shape} in the other model")
             pair.append((a, b))
     if not pairs or not pairs[0]:
         raise UserError("no batch was given: pass a list of the arguments of calls")
-    return [_output_error(o.name, *map(_joined, zip(*p, strict=True))) for o, p in zip(main.results, pairs, strict=True)]
+    return [_output_error(name, *map(_joined, zip(*p, strict=True))) for name, p in zip(main.result_names, pairs, strict=True)]
 
 
 def _main(mod: IRModule, what: str) -> GraphFunc:

@@ -85,6 +85,7 @@ REJECTED = {
     "name": (func(name=""), "the name of a function must be a non-empty string, got ''"),
     "attrs": (func(attrs=(("b", "1"), ("a", "1"))), "sorted by key"),
     "attrs texts": (func(attrs=(("b", 1),)), "must be pairs of strings"),
+    "result names": (func(attrs=(("result_names", "y"),)), "result_names must be a JSON list of names, got 'y'"),
     "if condition": (func(bind(If(X, Region((), (X,)), Region((), (X,))), Y)), r"must be bool\[\], got float32\[n\]"),
     "if types": (func(bind(If(C, Region((), (X,)), Region((), (C,))), Y)), r"got float32\[n\] and bool\[\]"),
     "if result type": (func(bind(If(C, Region((), (C,)), Region((), (C,))), Y)), "result 0 of the `if` is bool"),

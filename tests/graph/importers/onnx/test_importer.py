@@ -374,3 +374,29 @@ def test_lower_bounds_of_sizes() -> None:
     n = poly(Var("n"))
     assert [least(p) for p in (n, n * n + 3, n - 1, 2 - n, n // 2)] == [1, 4, 0, None, 0]
     assert isinstance(sizes([n, 3]), Sizes) and not isinstance(sizes([2, 3]), Sizes)
+
+
+@pytest.mark.parametrize("executor", ["graph", "vm", "aot"])
+def test_results_have_the_names_of_the_models_outputs(executor: str) -> None:
+    add = helper.make_node("Add", ["s", "xi"], ["so"])
+    relu = helper.make_node("Relu", ["so"], ["yi"])
+    values = [helper.make_tensor_value_info(n, FLOAT, [4]) for n in ("s", "xi", "so", "yi")]
+    body = helper.make_graph([add, relu], "body", values[:2], values[2:])
+    nodes = [
+        node("Scan", "s0 x", "sT ys", body=body, num_scan_inputs=1),
+        node("Split", "x", "q p", axis=1, num_outputs=2),
+        node("Identity", "s0", "o1"),
+        node("Identity", "s0", "o2"),
+    ]
+    outputs = ["sT", "ys", "q", "p", "o1", "o2", "x"]
+    mod = from_onnx(model(nodes, {"s0": (4,), "x": (5, 4)}, outputs))
+    assert mod["main"].result_names == tuple(outputs)
+    s0, x = np.ones(4, np.float32), np.arange(20, dtype=np.float32).reshape(5, 4)
+    ex = tunesmith.compile(mod, "llvm -mcpu=x86-64-v3 -num-cores=1", executor=executor).executor
+    for name, value in (("s0", s0), ("x", x)):
+        ex.set_input(name, value)
+    ex.run()
+    rows = s0 + np.cumsum(x, axis=0)
+    expected = {"sT": rows[-1], "ys": rows, "q": x[:, :2], "p": x[:, 2:], "o1": s0, "o2": s0, "x": x}
+    for name, value in expected.items():
+        np.testing.assert_array_equal(ex.get_output(name), value, err_msg=name)
