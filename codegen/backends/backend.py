@@ -39,7 +39,7 @@ class Backend:
         build_checked: `(functions, target) -> Artifact`, whose code checks every index when it runs; None where that is not supported.
         models: whether whole models can be compiled.
         build_aot: `(functions, program, constants, name, target, pipeline) -> (program, object code)`, which compiles a model to one C
-            function; None where that is not supported.
+            function; in place of the code a BuildError if no compiler for the target is found.  None where that is not supported.
         export_c: `(folder, functions, program, constants, name, target, pipeline, parameters) -> paths`, which writes a model as C files;
             None where that is not supported.
         device: name of the runtime device that runs the code (`runtime.device.device.DEVICES`); empty if it runs in this process.
@@ -64,7 +64,7 @@ class Backend:
     large_rules: tuple[str, ...] = ()
     build_checked: Callable[[Any, Target], Artifact] | None = None
     models: bool = False
-    build_aot: Callable[..., tuple[dict[str, Any], bytes]] | None = None
+    build_aot: Callable[..., tuple[dict[str, Any], bytes | BuildError]] | None = None
     export_c: Callable[..., tuple[Path, ...]] | None = None
     device: str = ""
     needs_threads: bool = False

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from tunesmith.ir.target.architectures import architecture
 from tunesmith.ir.target.detect import detect_host
 from tunesmith.ir.target.target import Target
 from tunesmith.support.errors import BuildError
@@ -33,17 +34,29 @@ class CCompiler:
     Attributes:
         command: start of the command line.
         name: gcc, clang, or zig, which is Clang with other names of processors.
+        machine: the architecture that it compiles for without further flags; empty if it does not say so.
     """
 
     command: tuple[str, ...]
     name: str
+    machine: str = ""
+
+
+class NoCompilerError(BuildError):
+    """There is no C compiler for a target."""
+
+
+_ZIG = CCompiler((sys.executable, "-m", "ziglang", "cc"), "zig")
+_MACROS = {"__x86_64__": "x86_64", "__aarch64__": "aarch64", "__riscv": "riscv64"}
+"""Macros by which a compiler names the architecture that it compiles for."""
 
 
 def find_compiler() -> CCompiler:
     """The C compiler of this machine: that of the environment variable CC, `cc`, `gcc`, `clang`, or zig of the package `ziglang`.
 
     Raises:
-        BuildError: there is none, or CC names none; the message says what to install.
+        NoCompilerError: there is none; the message says what to install.
+        BuildError: CC names none, or the compiler is too old.
     """
     return _found(os.environ.get("CC", ""), os.environ.get("PATH", ""))
 
@@ -61,8 +74,8 @@ def _found(named: str, path: str) -> CCompiler:
         if program is not None:
             return _described((program,))
     if importlib.util.find_spec("ziglang") is not None:
-        return CCompiler((sys.executable, "-m", "ziglang", "cc"), "zig")
-    raise BuildError(
+        return _ZIG
+    raise NoCompilerError(
         f"no C compiler found: the environment variable CC is not set, {', '.join(_CANDIDATES)} are not on PATH, and the package ziglang "
         "is not installed. Install one:  apt install gcc  (12 or newer)  or  pip install 'tunesmith[link]'"
     )
@@ -85,36 +98,65 @@ def _described(command: tuple[str, ...]) -> CCompiler:
             f"the C compiler {shlex.join(command)} is {what}; the vector extensions need version 12 of GCC or Clang. Set CC to another one"
         )
     is_zig = "ziglang" in command or Path(command[0]).name == "zig"
-    return CCompiler(command, "zig" if is_zig else "clang" if is_clang else "gcc")
+    machine = next((arch for macro, arch in _MACROS.items() if macro in macros), "")
+    return CCompiler(command, "zig" if is_zig else "clang" if is_clang else "gcc", machine)
+
+
+def compiler_for(target: Target) -> CCompiler:
+    """The C compiler for the architecture of a target: that of `find_compiler`, else `<architecture>-linux-gnu-gcc`, else zig.
+
+    Raises:
+        NoCompilerError: there is none; the message says what to install.
+    """
+    arch = architecture(target.mtriple)
+    try:
+        compiler = find_compiler()
+        if compiler.name != "gcc" or arch == (compiler.machine or detect_host().arch):
+            return compiler
+        reason = f"the C compiler {shlex.join(compiler.command)} compiles for {compiler.machine or 'this machine'} only"
+    except NoCompilerError as error:
+        if arch == detect_host().arch:
+            raise
+        reason = str(error).split(". Install one:")[0]
+    cross = f"{arch}-linux-gnu-gcc"
+    if shutil.which(cross) is not None:
+        return _found(cross, os.environ.get("PATH", ""))
+    if importlib.util.find_spec("ziglang") is not None:
+        return _ZIG
+    raise NoCompilerError(
+        f"cannot compile for {target}: {reason}, and there is no {cross}. Install one, or set CC to Clang:  apt install "
+        f"gcc-{arch.replace('_', '-')}-linux-gnu  or  pip install 'tunesmith[link]'"
+    )
 
 
 def target_flags(target: Target, compiler: CCompiler) -> list[str]:
-    """Flags for the processor of a target.
-
-    Raises:
-        BuildError: the target has another architecture than this machine, and the compiler is GCC.
-    """
-    arch = "aarch64" if target.mtriple.startswith(("aarch64", "arm64")) else "x86_64"
-    if arch == detect_host().arch:
-        return processor_flags(target, compiler.name)
-    if compiler.name == "gcc":
-        raise BuildError(
-            f"the C compiler {shlex.join(compiler.command)} compiles for this machine only, not for {target}. Set CC to Clang, or to zig, "
-            "which compiles for both:  pip install 'tunesmith[link]'"
-        )
-    return [f"--target={arch}-linux-gnu", *processor_flags(target, compiler.name)]
+    """Flags for the architecture and the processor of a target."""
+    arch, flags = architecture(target.mtriple), processor_flags(target, compiler.name)
+    return flags if compiler.name == "gcc" or arch == (compiler.machine or detect_host().arch) else [f"--target={arch}-linux-gnu", *flags]
 
 
 def processor_flags(target: Target, compiler: str = "gcc") -> list[str]:
     """Flags for the instruction sets of a target, as a compiler spells them: see `CCompiler.name`."""
     mcpu = target.mcpu.replace("-", "_") if compiler == "zig" else target.mcpu
     attributes = sorted(filter(None, target.mattr.split(",")), key=lambda flag: flag[0] == "-")
-    if target.mtriple.startswith(("aarch64", "arm64")):
+    arch = architecture(target.mtriple)
+    if arch == "aarch64":
         extensions = "".join(f"+{'' if flag[0] == '+' else 'no'}{flag[1:]}" for flag in attributes)
         return [f"-mcpu={mcpu or 'generic'}{extensions}"]
+    if arch == "riscv64":
+        return _riscv_flags(target, compiler)
     flags = [f"-march={mcpu or 'x86-64'}"]
     flags += [f"-m{'' if flag[0] == '+' else 'no-'}{flag[1:]}" for flag in attributes]
     return [*flags, "-mprefer-vector-width=512"] if target.has_feature("avx512f") else flags
+
+
+def _riscv_flags(target: Target, compiler: str) -> list[str]:
+    """The instruction sets of a RISC-V processor by their names, since compilers know few processors."""
+    letters = "".join(f for f in "mafdcv" if f in target.features)
+    words = sorted(f for f in target.features if len(f) > 1)
+    if compiler == "zig":
+        return [f"-mcpu={'+'.join(['baseline_rv64', *letters, *words])}"]
+    return [f"-march={'_'.join([f'rv64i{letters}', *words])}", "-mabi=lp64d"]
 
 
 def compile_c(text: str, target: Target, what: str) -> bytes:
@@ -136,7 +178,7 @@ def compile_c_assembly(text: str, target: Target, what: str) -> str:
 
 
 def _run(text: str, target: Target, what: str, mode: str) -> bytes:
-    compiler = find_compiler()
+    compiler = compiler_for(target)
     with temporary_folder("tunesmith-c-") as folder:
         command = [*compiler.command, *LANGUAGE, *_OBJECT, *target_flags(target, compiler), mode, "-x", "c", "-", "-o", "out"]
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tunesmith.codegen.c.compiler import compile_c
+from tunesmith.codegen.c.compiler import NoCompilerError, compile_c
 from tunesmith.codegen.c.host.build import required
 from tunesmith.codegen.c.host.kernel import Kernel, print_kernel
 from tunesmith.codegen.c.host.module import LOADED, CModule
@@ -24,14 +24,17 @@ from tunesmith.runtime.executor.bound_program import ARENA, CONSTANT, COPY, INPU
 from tunesmith.runtime.executor.executable import NamedArrays, table
 from tunesmith.runtime.thread_support import FORKED as REFUSED_FORKED
 from tunesmith.support import dtype as dt
+from tunesmith.support.errors import BuildError
 
 Program = dict[str, Any]
 
 
 def build_aot(
     funcs: Sequence[PrimFunc], program: Program, constants: NamedArrays, name: str, target: Target, pipeline: Pipeline = CPU
-) -> tuple[Program, bytes]:
-    """Compile a model with the C compiler of this machine; arguments and results as those of `codegen.llvm.aot.build_aot`.
+) -> tuple[Program, bytes | BuildError]:
+    """Compile a model with a C compiler; arguments and results as those of `codegen.llvm.aot.build_aot`.
+
+    If there is no C compiler for the target, an error in place of the code says so: the C files can be exported.
 
     Raises:
         BuildError: the name is not a C identifier, a function cannot be compiled for the target, or one is missing.
@@ -40,7 +43,11 @@ def build_aot(
     module = print_model(funcs, program, constants, made, target, pipeline)
     head = f"int32_t {name}{RUN_WITH}(const void *parameters, const void *const *inputs, void *const *outputs, void *workspace)"
     run = f"{head} {{\n  return run(parameters, inputs, outputs, workspace);\n}}"
-    return made, compile_c("\n".join([module.text(LOADED), run, *required(target), ""]), target, name)
+    text = "\n".join([module.text(LOADED), run, *required(target), ""])
+    try:
+        return made, compile_c(text, target, name)
+    except NoCompilerError as error:
+        return made, error
 
 
 def print_model(

@@ -71,14 +71,16 @@ class CompiledModel(Model, CompiledProgram):
         target: Target,
         unscheduled: IRModule,
         lowering: Pipeline,
+        missing: BuildError | None = None,
     ) -> None:
-        super().__init__(_executor(executable))
+        super().__init__(_executor(executable, missing))
         self.executable = executable
         self.coverage = coverage
         self.module = module
         self.target = target
         self._unscheduled = unscheduled
         self._lowering = lowering
+        self._missing = missing
 
     def roofline(self, *arrays: object, repeats: int = 10) -> Roofline:
         """The time of each function beside the least time that this machine needs for it, with rates measured now (about 2 s).
@@ -123,6 +125,7 @@ class CompiledModel(Model, CompiledProgram):
         Raises:
             BuildError: the library cannot be linked or written.
         """
+        self._check_compiled()
         return export_library(path, [], self.executable, parameters, header)
 
     def export_object(self, path: str | PathLike[str], header: str | PathLike[str] | None = None) -> Path:
@@ -134,7 +137,13 @@ class CompiledModel(Model, CompiledProgram):
         Raises:
             BuildError: the model was compiled for another executor, or the object cannot be linked or written.
         """
+        self._check_compiled()
         return export_object(path, self.executable, header)
+
+    def _check_compiled(self) -> None:
+        """Raise BuildError if the C text of the model was not compiled, since no compiler for the target was found."""
+        if self._missing is not None:
+            raise BuildError(f"{self._missing}. export_c needs no compiler")
 
     def export_c(self, folder: str | PathLike[str], parameters: str = "beside") -> tuple[Path, ...]:
         """Write the model as C files without dependencies, for a target of kind c and executor="aot"; returns their paths.
@@ -176,8 +185,10 @@ class _LoweredOnce(Pipeline):
         return found[1]  # type: ignore[return-value]  # made from `program`
 
 
-def _executor(executable: Executable) -> Executor:
-    """The executor; for a model of another machine, one that refuses to run it."""
+def _executor(executable: Executable, missing: BuildError | None) -> Executor:
+    """The executor; for a model of another machine, or without code, one that refuses to run it."""
+    if missing is not None:
+        return RefusedExecutor(executable, str(missing))
     try:
         return load_executable(executable)
     except OtherMachineError as error:
@@ -246,14 +257,18 @@ def compile_model(
     if build_aot is not None and backend.export_c is not None:
         lowering_passes = _LoweredOnce(lowering_passes)
 
+    missing: BuildError | None = None
+
     def built(scheduled: IRModule) -> tuple[Executable, IRModule]:
+        nonlocal missing
         packed = insert_transfers(with_devices(dead_code(pack_constants(scheduled, target)), target))
         program, constants = EMITTERS[kind](packed)
         groups = _by_target(packed, target)
         host = [(t, fs) for t, fs in groups if not backend_of(t).device]
         if build_aot is not None:
             program, code = build_aot([f for _, fs in host for f in fs], program, constants, name, target, lowering_passes)
-            codes = [code]
+            missing = code if isinstance(code, BuildError) else None
+            codes = [] if isinstance(code, BuildError) else [code]
         else:
             codes = [_built(fs, t, "call", lowering).data for t, fs in host]
         devices = tuple([_built(fs, t, "call", None).data for t, fs in groups if backend_of(t).device])
@@ -265,7 +280,7 @@ def compile_model(
         return _built([f], target_of(f, target), "both", lowering)
 
     (executable, packed), applied = compile_records(passes, lowered, target, built, built_alone)
-    return CompiledModel(executable, (*applied.coverage, *_external(packed)), packed, target, lowered, lowering_passes)
+    return CompiledModel(executable, (*applied.coverage, *_external(packed)), packed, target, lowered, lowering_passes, missing)
 
 
 def _external_codegens(offload: object, target: Target) -> list[ExternalCodegen]:

@@ -6,17 +6,20 @@ import importlib.util
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tunesmith.codegen.c import compiler
-from tunesmith.codegen.c.compiler import CCompiler, compile_c, find_compiler, processor_flags, target_flags
+from tunesmith.codegen.c.compiler import CCompiler, NoCompilerError, compile_c, compiler_for, find_compiler, processor_flags, target_flags
+from tunesmith.ir.target.architectures import architecture
 from tunesmith.ir.target.target import Target
 from tunesmith.runtime.elf_symbols import read_symbols
 from tunesmith.support.errors import BuildError
 
 X86 = Target("c -mcpu=x86-64-v3 -num-cores=2")
 ARM = Target("c -mcpu=neoverse-n1 -mtriple=aarch64-linux-gnu -num-cores=2")
+RISCV = Target("c -mcpu=spacemit-x60 -mtriple=riscv64-linux-gnu -num-cores=2")
 GCC, CLANG = CCompiler(("gcc",), "gcc"), CCompiler(("clang",), "clang")
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 
@@ -102,8 +105,42 @@ def test_flags_follow_from_the_target() -> None:
     assert processor_flags(X86, "zig") == ["-march=x86_64_v3"]
     assert target_flags(X86, GCC) == ["-march=x86-64-v3"]
     assert target_flags(ARM, CLANG) == ["--target=aarch64-linux-gnu", "-mcpu=neoverse-n1"]
-    with pytest.raises(BuildError, match="compiles for this machine only, not for c -mcpu=neoverse-n1.* Set CC to Clang, or to zig"):
-        target_flags(ARM, GCC)
+    assert target_flags(ARM, CCompiler(("aarch64-linux-gnu-gcc",), "gcc", "aarch64")) == ["-mcpu=neoverse-n1"]
+    assert target_flags(ARM, CCompiler(("clang", "--target=aarch64-linux-gnu"), "clang", "aarch64")) == ["-mcpu=neoverse-n1"]
+    assert target_flags(RISCV, CCompiler(("gcc",), "gcc", "riscv64")) == ["-march=rv64imafdcv_zfhmin_zvl128b_zvl256b", "-mabi=lp64d"]
+    assert target_flags(RISCV, CLANG)[0] == "--target=riscv64-linux-gnu"
+    assert processor_flags(RISCV, "zig") == ["-mcpu=baseline_rv64+m+a+f+d+c+v+zfhmin+zvl128b+zvl256b"]
+
+
+def test_a_compiler_for_the_architecture_is_searched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(compiler, "detect_host", lambda: SimpleNamespace(arch="x86_64"))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    program(tmp_path, "gcc", "echo '#define __GNUC__ 13'; echo '#define __x86_64__ 1'")
+    assert compiler_for(X86).machine == "x86_64"
+    advice = "apt install gcc-aarch64-linux-gnu  or  pip install"
+    with pytest.raises(
+        NoCompilerError, match=f"the C compiler .*gcc compiles for x86_64 only, and there is no aarch64-linux-gnu-gcc.*{advice}"
+    ):
+        compiler_for(ARM)
+    cross = program(tmp_path, "aarch64-linux-gnu-gcc", "echo '#define __GNUC__ 13'; echo '#define __aarch64__ 1'")
+    assert compiler_for(ARM) == CCompiler(("aarch64-linux-gnu-gcc",), "gcc", "aarch64")
+    monkeypatch.setenv("CC", str(cross))
+    assert compiler_for(ARM) == CCompiler((str(cross),), "gcc", "aarch64")
+    with pytest.raises(NoCompilerError, match="compiles for aarch64 only, and there is no x86_64-linux-gnu-gcc"):
+        compiler_for(X86)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    assert compiler_for(X86).name == "zig"
+
+
+@pytest.mark.parametrize("target", [ARM, RISCV], ids=["aarch64", "riscv64"])
+def test_code_for_other_machines(target: Target) -> None:
+    try:
+        compiler_for(target)
+    except NoCompilerError as error:
+        pytest.skip(str(error))
+    assert read_symbols(compile_c("int twice(int x) { return 2 * x; }", target, "twice")).machine == architecture(target.mtriple)
 
 
 @needs_compiler

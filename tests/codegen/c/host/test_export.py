@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tunesmith.codegen.c.compiler import LANGUAGE, processor_flags
+from tunesmith.codegen.c import compiler as compiler_module
+from tunesmith.codegen.c.compiler import LANGUAGE, NoCompilerError, processor_flags
 from tunesmith.codegen.c.host import export
 from tunesmith.driver.compile_model import CompiledModel, compile_model
 from tunesmith.graph.ir.builder import GraphBuilder
@@ -24,7 +25,8 @@ from tunesmith.lower.instrument import Instrument
 from tunesmith.lower.pass_context import PassContext
 from tunesmith.runtime.elf_symbols import read_symbols
 from tunesmith.runtime.module import load_module
-from tunesmith.support.errors import BuildError
+from tunesmith.support.errors import BuildError, OtherMachineError
+from tunesmith.testing.emulated_machine import PROCESSORS, EmulatedMachine, missing
 
 MAIN = Path(__file__).with_name("model_main.c")
 TARGET = Target("c -mcpu=x86-64-v3 -num-cores=2")
@@ -202,3 +204,46 @@ def test_refusals(model: CompiledModel, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(export, "_MOST_INSIDE", 100)
     with pytest.raises(BuildError, match='bytes of constants are too many for a C file. Store them with parameters="beside"'):
         model.export_c(tmp_path, "inside")
+
+
+@pytest.mark.parametrize("machine", PROCESSORS)
+def test_files_for_another_machine(expected: np.ndarray, tmp_path: Path, machine: str) -> None:
+    if missing(machine) is not None:
+        pytest.skip(str(missing(machine)))
+    mcpu = {"aarch64": "cortex-a76", "riscv64": "spacemit-x60"}[machine]
+    native = compiled(Target(f"c -mcpu={mcpu} -mtriple={machine}-linux-gnu -num-cores=2"))
+    paths = native.export_c(tmp_path, "inside")
+    flags = [
+        *LANGUAGE,
+        "-fno-strict-aliasing",
+        *processor_flags(native.target),
+        f"-I{tmp_path}",
+        "-static",
+        str(paths[1]),
+        str(MAIN),
+        "-lm",
+    ]
+    emulated = EmulatedMachine(machine, tmp_path)
+    program = emulated.compile_c(tmp_path / "main", paths[0], *flags)
+    (tmp_path / "input").write_bytes(X.tobytes())
+    done = emulated.run(program, "input", "output")
+    assert done.returncode == 0, done.stderr
+    out = np.frombuffer((tmp_path / "output").read_bytes(), "float32").reshape(1, 10)
+    np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-5)
+    with pytest.raises(OtherMachineError):
+        native(X)
+
+
+def test_files_need_no_compiler(model: CompiledModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_compiler(target: Target) -> None:
+        raise NoCompilerError("no C compiler found")
+
+    monkeypatch.setattr(compiler_module, "compiler_for", no_compiler)
+    native = compiled()
+    for mine, theirs in zip(native.export_c(tmp_path / "a"), model.export_c(tmp_path / "b"), strict=True):
+        assert mine.read_bytes() == theirs.read_bytes()
+    for export_compiled in (native.export_library, native.export_object):
+        with pytest.raises(BuildError, match=r"no C compiler found. export_c needs no compiler"):
+            export_compiled(tmp_path / "net")
+    with pytest.raises(OtherMachineError, match="no C compiler found"):
+        native(X)
