@@ -6,7 +6,9 @@ importing a table of names is cheap.  Other distributions add names through the 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import pickle
 import re
 import threading
 import warnings
@@ -15,7 +17,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from operator import attrgetter
 from types import ModuleType
-from typing import Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from tunesmith.support.caller import stacklevel
 from tunesmith.support.errors import TunesmithError, UserError
@@ -146,6 +148,32 @@ def _entry_points(group: str) -> list[metadata.EntryPoint]:
     return [p for points in found.values() for p in points]
 
 
+_SENT: dict[str, Registry[Any]] = {}
+"""Registries whose values are sent to worker processes, by path."""
+
+Sent = list[tuple[str, str, bytes]]
+"""Path of a registry, name and pickled value."""
+
+
+def registered_values() -> Sent:
+    """The values that this program registered, for `register_values` in a worker process; without those that cannot be pickled."""
+    found: Sent = []
+    for path, registry in _SENT.items():
+        for name, value in registry.registered().items():
+            with contextlib.suppress(Exception):  # such a value exists in this process only
+                found.append((path, name, pickle.dumps(value)))
+    return found
+
+
+def register_values(values: Sent) -> None:
+    """Register the values that another process sent, except those that use something which that process alone defines."""
+    for path, name, data in values:
+        registry = cast(Registry[Any], resolve(path))
+        with contextlib.suppress(Exception):  # such as a function of the script
+            if name not in registry:
+                registry.register(name, pickle.loads(data))
+
+
 class Registry(Generic[T]):
     """Named objects of one kind.
 
@@ -158,9 +186,12 @@ class Registry(Generic[T]):
         formerly: an earlier name of the kind; its entry point group is also read, with a DeprecationWarning for each entry point.  An
             entry point of the same package with the same name in the present group has precedence.
         contract: what values must be; a value that is registered is checked at once, another one when it is imported.
+        sent: dotted path of the registry, if values that a program registers are needed in its worker processes, too.
     """
 
-    def __init__(self, kind: str, lazy: Mapping[str, str] | None = None, formerly: str = "", contract: Contract = ANYTHING) -> None:
+    def __init__(
+        self, kind: str, lazy: Mapping[str, str] | None = None, formerly: str = "", contract: Contract = ANYTHING, sent: str = ""
+    ) -> None:
         self.kind, self.contract = kind, contract
         self.group, self._old_group = _group(kind), _group(formerly) if formerly else ""
         self._values: dict[str, T] = {}
@@ -170,6 +201,8 @@ class Registry(Generic[T]):
         self._lock = threading.RLock()
         for name, path in (lazy or {}).items():
             self.register_lazy(name, path)
+        if sent:
+            _SENT[sent] = self
 
     def register(self, name: str, value: T) -> T:
         """Bind `name` to `value` and return the value.  UserError if the name is already registered, or the value breaks the contract."""
@@ -178,6 +211,11 @@ class Registry(Generic[T]):
             self._claim(name, f"{type(value).__name__} registered in the program")
             self._values[name] = value
         return value
+
+    def registered(self) -> dict[str, T]:
+        """The values that the program registered, in contrast to those that are imported."""
+        with self._lock:
+            return {name: value for name, value in sorted(self._values.items()) if name not in self._paths}
 
     def registers(self, name: str) -> Callable[[T], T]:
         """`register` as a decorator: `@SAMPLERS.registers("random")`."""

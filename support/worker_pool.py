@@ -28,6 +28,7 @@ from typing import Any
 
 from tunesmith.support.errors import RunError, UserError
 from tunesmith.support.message_pipe import MessageEnd
+from tunesmith.support.registry import registered_values
 
 _MAX_ANSWER_BYTES = 1 << 31
 _KEPT_OUTPUT_BYTES = 4096
@@ -66,7 +67,8 @@ class WorkerPool:
     `factory` names a callable as `"package.module:name"`.  Each worker calls `factory(*init_args)` once and then calls
     the function that it returned with the payload of each job.  A method `close` of that function, if there is one, is
     called before a worker exits normally.  Payloads, results and `init_args` are plain picklable
-    data: numbers, text, bytes, containers, arrays.
+    data: numbers, text, bytes, containers, arrays.  Values that this program registered, such as target kinds, are registered in
+    the workers, too.
 
     Thread safe.  Workers start immediately, in the background.  They run in a separate session, so that Ctrl-C in a
     terminal reaches only this process, and they end when this process ends for any reason.
@@ -103,7 +105,7 @@ class WorkerPool:
         self.timeout = timeout
         self._dispatcher = _Dispatcher(
             factory=factory,
-            setup=pickle.dumps((factory, tuple(init_args), memory_limit)),
+            setup=pickle.dumps((factory, tuple(init_args), memory_limit, registered_values())),
             env={**os.environ, **(env or {})},
             start_timeout=start_timeout,
         )

@@ -21,7 +21,7 @@ from typing import Any, cast
 
 from tunesmith.support.errors import UserError
 from tunesmith.support.message_pipe import WaitingEnd
-from tunesmith.support.registry import resolve
+from tunesmith.support.registry import register_values, resolve
 
 _PR_SET_PDEATHSIG = 1
 
@@ -34,7 +34,8 @@ def main(descriptor: int, parent: int) -> None:
     # A connection closed by the parent is the normal end.
     with contextlib.suppress(EOFError, ConnectionError), contextlib.closing(WaitingEnd(descriptor)) as pipe:
         try:
-            function_path, init_args, memory_limit = pickle.loads(pipe.take())
+            function_path, init_args, memory_limit, values = pickle.loads(pipe.take())
+            register_values(values)
             if memory_limit is not None:
                 _limit_memory(memory_limit)
             factory = cast(Callable[..., Callable[[Any], object]], resolve(function_path))

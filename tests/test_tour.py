@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tunesmith.codegen.llvm.link import linkers
-from tunesmith.ir.target.attributes import TARGET_KINDS
+from tunesmith.ir.target.attributes import TARGET_KINDS, TARGET_TAGS
 
 ROOT = Path(__file__).resolve().parents[1]
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
@@ -119,7 +119,8 @@ def test_the_code_runs_and_prints_the_quoted_output(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for part in ("_values", "_sources"):  # a document registers a kind
-        monkeypatch.setattr(TARGET_KINDS, part, dict(getattr(TARGET_KINDS, part)))
+        for registry in (TARGET_KINDS, TARGET_TAGS):
+            monkeypatch.setattr(registry, part, dict(getattr(registry, part)))
     namespace: dict[str, Any] = {"__name__": "__main__"}
     found = list(examples((ROOT / path).read_text(encoding="utf-8")))
     assert found

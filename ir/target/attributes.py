@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from tunesmith.ir.target.tags import TAGS
 from tunesmith.support.errors import TargetError
 from tunesmith.support.nearest_name import did_you_mean
 from tunesmith.support.registry import Registry, instance_of
@@ -79,9 +81,34 @@ class TargetKind:
     keys: tuple[str, ...] = ()
 
 
-TARGET_KINDS: Registry[TargetKind] = Registry("target kind", contract=instance_of(TargetKind))
+class TagRegistry(Registry[Mapping[str, Value]]):
+    """Named targets besides the built-in ones."""
+
+    def register(self, name: str, value: Mapping[str, Value] | str) -> Mapping[str, Value]:
+        """Bind a tag to a kind with attributes, given as a mapping or as text: `"llvm -mcpu=cortex-a76 -num-cores=4"`.
+
+        Raises:
+            TargetError: the name is that of a built-in tag or of a kind, or there is no such kind or attribute.
+            UserError: the tag is already registered, or the value is neither a mapping nor text.
+        """
+        where = f"target tag {name!r}"
+        if name in TAGS or name in known_kinds():
+            raise TargetError(f"{where}: this is the name of a built-in {'tag' if name in TAGS else 'target kind'}. Choose another name.")
+        if isinstance(value, str):
+            head, *flags = split_words(value, where)
+            value = {"kind": head, **flag_values(flags, where)}
+        self.contract.check(value, f"the {self.kind} {name!r}")
+        given = dict(value)
+        kind = check_kind(given.pop("kind", None), where)
+        check_attributes(kind, {k: v for k, v in given.items() if k not in ("keys", "libs", "host")}, where)
+        return super().register(name, value)
+
+
+TARGET_KINDS: Registry[TargetKind] = Registry(
+    "target kind", contract=instance_of(TargetKind), sent="tunesmith.ir.target.attributes:TARGET_KINDS"
+)
 """Kinds besides the built-in ones, by name.  Their programs are searched and recorded separately from those of the base kind."""
-TARGET_TAGS: Registry[Mapping[str, Value]] = Registry("target tag", contract=instance_of(Mapping))
+TARGET_TAGS = TagRegistry("target tag", contract=instance_of(Mapping))
 """Named targets besides the built-in ones: kind and attributes."""
 
 
@@ -93,6 +120,28 @@ def base_kind(kind: str) -> str:
 def known_kinds() -> list[str]:
     """The names of all kinds."""
     return [*KINDS, *TARGET_KINDS]
+
+
+def split_words(text: str, where: str) -> list[str]:
+    """The words of the text of a target; a value with blanks is quoted."""
+    try:
+        return shlex.split(text) or [""]
+    except ValueError as error:
+        raise TargetError(f"{where}: {error}. Quote a value with blanks as in -host='llvm -num-cores=2'.") from None
+
+
+def flag_values(flags: Iterable[str], where: str) -> dict[str, str]:
+    """Attributes of `-name=value` words, with names in Python's spelling.  TargetError for other words."""
+    found: dict[str, str] = {}
+    for flag in flags:
+        name, equals, value = flag.lstrip("-").partition("=")
+        if not flag.startswith("-") or not equals or not value:
+            raise TargetError(f"{where}: expected attributes like -num-cores=2, got {flag!r}.")
+        name = name.replace("-", "_")
+        if name in found:
+            raise TargetError(f"{where}: attribute {name!r} is given twice; keep one of them.")
+        found[name] = value
+    return found
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:

@@ -22,23 +22,8 @@ from tunesmith.ir.target.attributes import (
 from tunesmith.ir.target.cpus import CPUS, CpuModel, architecture_of, implied, is_of_other_architecture, vector_width
 from tunesmith.ir.target.detect import detect_host, nvidia_gpus
 from tunesmith.ir.target.gpus import ARCHITECTURES, CARDS, L2_BYTES_PER_CLOCK, OPENCL_FLOOR, base_arch, card_of_driver_name
+from tunesmith.ir.target.tags import TAGS
 from tunesmith.support.errors import TargetError
-
-_PROCESSORS = {
-    "raspberry-pi/4b-aarch64": ("cortex-a72", 4),
-    "raspberry-pi/5-aarch64": ("cortex-a76", 4),
-    "aws/graviton2": ("neoverse-n1", 64),
-    "aws/graviton3": ("neoverse-v1", 64),
-    "aws/graviton4": ("neoverse-v2", 96),
-    "riscv/sifive-u74": ("sifive-u74", 4),
-    "riscv/bananapi-f3": ("spacemit-x60", 8),
-}
-"""Processor and number of cores by tag."""
-TAGS: dict[str, dict[str, Value]] = {
-    **{f"nvidia/{card}": {"kind": "cuda", "model": card} for card in CARDS},
-    **{tag: {"kind": "llvm", "mcpu": mcpu, "num_cores": cores} for tag, (mcpu, cores) in _PROCESSORS.items()},
-}
-"""Built-in named targets; those of other distributions are in `attributes.TARGET_TAGS`."""
 
 LAUNCH_US = 4.0
 """Launch time of a kernel until calibrated: 3-5 us on current drivers."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -23,7 +22,9 @@ from tunesmith.ir.target.attributes import (
     base_kind,
     check_attributes,
     check_kind,
+    flag_values,
     known_kinds,
+    split_words,
     suggestion,
 )
 from tunesmith.ir.target.defaults import known_tags, tagged
@@ -141,10 +142,7 @@ def _parse_json(text: str, where: str) -> object:
 
 def _split_text(text: str, where: str) -> dict[str, object]:
     """`kind -name=value ...` or `tag -name=value ...` as a mapping; a value with blanks is quoted."""
-    try:
-        head, *flags = shlex.split(text) or [""]
-    except ValueError as error:
-        raise TargetError(f"{where}: {error}. Quote a value with blanks as in -host='llvm -num-cores=2'.") from None
+    head, *flags = split_words(text, where)
     if head in KINDS or head in TARGET_KINDS:
         found: dict[str, object] = {"kind": head}
     elif tagged(head) is not None:
@@ -157,14 +155,4 @@ def _split_text(text: str, where: str) -> dict[str, object]:
             f"{where}: unknown target kind or tag {head!r}.{suggestion(head, [*kinds, *tags])} "
             f"Known kinds: {', '.join(kinds)}. Known tags: {', '.join(tags)}."
         )
-    stated = set()
-    for flag in flags:
-        name, equals, value = flag.lstrip("-").partition("=")
-        if not flag.startswith("-") or not equals or not value:
-            raise TargetError(f"{where}: expected attributes like -num-cores=2, got {flag!r}.")
-        name = name.replace("-", "_")
-        if name in stated:
-            raise TargetError(f"{where}: attribute {name!r} is given twice; keep one of them.")
-        stated.add(name)
-        found[name] = value
-    return found
+    return {**found, **flag_values(flags, where)}

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tunesmith.ir.target.attributes import TARGET_KINDS, Attribute, TargetKind
 from tunesmith.support.errors import RunError, UserError
 from tunesmith.support.worker_pool import WorkerPool
 
@@ -70,6 +71,9 @@ def raises(): raise OSError("no such device")
 def dies(): os._exit(7)
 def hangs(): time.sleep(600)
 def returns_none(): return None
+def targets():
+    from tunesmith.ir.target.target import Target
+    return lambda text: str(Target(text))
 """
 
 
@@ -362,3 +366,14 @@ def test_a_frozen_worker_that_receives_no_job_is_a_timeout(make_pool: Callable[.
 def test_an_exception_whose_str_raises_is_an_error(make_pool: Callable[..., WorkerPool]) -> None:
     results = make_pool().run([("mute",), ("add", 1)])
     assert [(r.error, r.exception, r.value) for r in results] == [("error", "Mute", None), (None, "", 1)]
+
+
+def test_workers_know_the_values_that_the_program_registered(make_pool: Callable[..., WorkerPool], monkeypatch: pytest.MonkeyPatch) -> None:
+    for part in ("_values", "_sources"):
+        monkeypatch.setattr(TARGET_KINDS, part, dict(getattr(TARGET_KINDS, part)))
+    TARGET_KINDS.register(
+        "box", TargetKind("llvm", {"mcpu": "cortex-a72", "num_cores": 4}, (Attribute("slot", int, identity=True, default=7),))
+    )
+    TARGET_KINDS.register("local", TargetKind("llvm", attributes=(Attribute("slot", str, check=lambda text: text),)))  # not picklable
+    (result,) = make_pool("targets").run(["box -slot=8"])
+    assert result.value == "box -mcpu=cortex-a72 -num-cores=4 -slot=8", result

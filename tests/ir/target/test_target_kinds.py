@@ -11,7 +11,7 @@ from tunesmith.ir.target import defaults as target_defaults
 from tunesmith.ir.target import keys, spec, target
 from tunesmith.ir.target.attributes import ATTRIBUTES, RESERVED, TARGET_KINDS, TARGET_TAGS, Attribute, TargetKind, Value, attributes_of
 from tunesmith.ir.target.target import Target
-from tunesmith.support.errors import TargetError
+from tunesmith.support.errors import TargetError, UserError
 from tunesmith.support.registry import Registry
 
 ACCELERATOR = (
@@ -152,3 +152,22 @@ def test_refusals_of_own_attributes(text: str, message: str) -> None:
 
 def test_names_of_the_properties_of_targets_are_reserved() -> None:
     assert {name for name in dir(Target) if not name.startswith("_")} - ATTRIBUTES.keys() <= set(RESERVED)
+
+
+def test_tags_are_checked_when_they_are_registered() -> None:
+    tags = target_attributes.TagRegistry(TARGET_TAGS.kind, contract=TARGET_TAGS.contract)
+    given = tags.register("lab/pi", "llvm -mcpu=cortex-a76 -num-cores=2")
+    assert given == {"kind": "llvm", "mcpu": "cortex-a76", "num_cores": "2"} and tags.get("lab/pi") == given
+    tags.register("lab/card", {"kind": "cuda", "model": "h200", "host": "llvm"})
+    for name, value, message in (
+        ("nvidia/h200", "cuda -model=h200", "target tag 'nvidia/h200': this is the name of a built-in tag. Choose another name."),
+        ("llvm", "llvm", "this is the name of a built-in target kind"),
+        ("lab/a", "llwm -mcpu=native", "target tag 'lab/a': unknown target kind 'llwm'.* Did you mean 'llvm'"),
+        ("lab/a", {"mcpu": "native"}, "unknown target kind None"),
+        ("lab/a", "llvm -mpu=native", "target tag 'lab/a': unknown attribute 'mpu'"),
+        ("lab/a", "llvm native", "expected attributes like -num-cores=2, got 'native'"),
+        ("lab/a", 3, "the target tag 'lab/a' is 3 .int., not an instance of"),
+        ("lab/pi", "llvm", "registered twice"),
+    ):
+        with pytest.raises(UserError, match=message):
+            tags.register(name, value)  # type: ignore[arg-type]
