@@ -10,6 +10,7 @@ to load object bytes.
 
 from __future__ import annotations
 
+import platform
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -307,6 +308,10 @@ def load_module(path: str | PathLike[str]) -> Compiled:
     symbols = _symbols(file)
     if symbols.kind != LIBRARY:
         raise RunError(f"{file} is not a shared library. Link object code with export_library first")
+    if symbols.machine != platform.machine():
+        raise OtherMachineError(
+            f"{file} is a library for {symbols.machine}, and this machine is {platform.machine()}. Load it there, or compile for this machine"
+        )
     check_processor(symbols.defined, str(file))
     whole = PROGRAM in symbols.defined
     names = _entries(symbols.defined, str(file), least=0 if whole else 1)

@@ -6,22 +6,24 @@ every machine.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
-from tunesmith.codegen.backends.backend import backend_of
+from tunesmith.codegen.backends.backend import Backend, backend_of
 from tunesmith.codegen.build import build
 from tunesmith.graph.tuning.apply_records import Scheduled
 from tunesmith.ir import structural
 from tunesmith.ir.analysis.work import worth_threads
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Var
+from tunesmith.ir.script.printer import script
 from tunesmith.ir.stmt import For
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import walk
 from tunesmith.lower.code_size import UNROLLED, code_size
 from tunesmith.lower.fallback.default_schedule import default_schedule
-from tunesmith.lower.pass_context import unobserved
+from tunesmith.lower.pass_context import PassContext, unobserved
 from tunesmith.lower.pipelines import CPU, GPU
 from tunesmith.schedule.state import ERROR_GROWTH
 from tunesmith.search.samplers.proposal_generator import Population
@@ -37,6 +39,10 @@ DRAWN = 4096
 """Number of candidates drawn and ranked."""
 TRIED = 8
 """Number of candidates tried, best first, to find one that lowers to small enough code or, on a GPU, one that spills no registers."""
+
+_MOST_REMEMBERED = 512
+_REMEMBERED: dict[tuple[object, ...], tuple[Backend, Scheduled]] = {}
+"""Text of a function, target and parameters of the draw -> the backend, whose rules the choice depends on, and the choice."""
 
 
 def analytic_schedule(func: PrimFunc, target: Target, error_growth: float = ERROR_GROWTH) -> PrimFunc:
@@ -72,10 +78,23 @@ def analytic_choice(func: PrimFunc, target: Target, error_growth: float = ERROR_
 
 
 def untuned_choice(func: PrimFunc, target: Target, error_growth: float = ERROR_GROWTH) -> Scheduled:
-    """As `analytic_choice`, and on devices the default schedule: there, a choice compiles the function several times."""
-    if backend_of(target).needs_threads:
+    """As `analytic_choice`, and on devices the default schedule: there, a choice compiles the function several times.
+
+    The choices of this process are remembered, since equal functions get equal choices, unless a `PassContext` changes the passes.
+    """
+    backend = backend_of(target)
+    if backend.needs_threads:
         return Scheduled(default_schedule(func, target))
-    return analytic_choice(func, target, error_growth)
+    if PassContext.current().changes(CPU.passes):
+        return analytic_choice(func, target, error_growth)
+    key = (script(func), json.dumps(target.to_json(facts=True)), error_growth, DRAWN, TRIED)
+    found = _REMEMBERED.get(key)
+    if found is None or found[0] is not backend:
+        found = backend, analytic_choice(func, target, error_growth)
+        if len(_REMEMBERED) >= _MOST_REMEMBERED:
+            _REMEMBERED.clear()
+        _REMEMBERED[key] = found
+    return found[1]
 
 
 def schedule_by_cost(task: Task) -> PrimFunc:

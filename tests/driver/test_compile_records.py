@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 import tunesmith
 from tunesmith.cli.main import main
+from tunesmith.driver import compile_records
 from tunesmith.driver.compile_model import compile_model
 from tunesmith.driver.compile_records import DamagedLogWarning, UnusedLogWarning
 from tunesmith.graph.ir.builder import GraphBuilder
@@ -193,3 +194,11 @@ def test_a_failing_schedule_of_the_analytic_model_is_reported(hand: ModuleType, 
     np.testing.assert_array_equal(got, np.full((8, 32), 17, np.float32))
     with pytest.raises(BuildError, match="too large"):
         compile_model(mod, hand.TARGET, untuned=lambda f, target: f)
+
+
+def test_slow_choices_are_reported(hand: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    tunesmith.compile(hand.matmul(), hand.TARGET)
+    assert not capsys.readouterr().err
+    monkeypatch.setattr(compile_records, "_PATIENCE_S", 0.0)
+    tunesmith.compile(hand.matmul(), hand.TARGET)
+    assert capsys.readouterr().err == "choosing schedules for functions without records, 1 done (matmul) ...\n"

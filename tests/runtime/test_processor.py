@@ -11,6 +11,7 @@ import pytest
 import tunesmith
 from tunesmith.codegen.llvm.build import build, emit_text
 from tunesmith.codegen.llvm.export import export_library
+from tunesmith.codegen.llvm.link import linkers
 from tunesmith.driver.compiled_cpu import CompiledCpuModule
 from tunesmith.graph.ir.builder import GraphBuilder
 from tunesmith.ir.function import IRModule
@@ -126,3 +127,12 @@ def test_code_that_is_no_object_is_refused_at_once() -> None:
     for data, why in ((linked, "not an object but a linked file"), (b"", "not a 64-bit little-endian ELF file")):
         with pytest.raises(RunError, match=why):
             CompiledCpuModule.from_artifact(replace(artifact, data=data))
+
+
+@pytest.mark.skipif(not linkers("aarch64"), reason="no linker for aarch64 is installed")
+def test_a_library_for_another_machine_names_it(tmp_path: Path) -> None:
+    library = export_library(tmp_path / "add.so", [build(ADD.func, Target("llvm -mcpu=cortex-a76 -num-cores=1")).data])
+    with pytest.raises(
+        OtherMachineError, match=r"add\.so is a library for aarch64, and this machine is x86_64\. Load it there, or compile for"
+    ):
+        tunesmith.load_module(library)

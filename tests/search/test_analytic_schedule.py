@@ -12,6 +12,7 @@ from tunesmith.codegen.device.build import build as build_for_device
 from tunesmith.codegen.llvm.build import build
 from tunesmith.graph.ir.builder import GraphBuilder
 from tunesmith.graph.passes.legalise import prim_func
+from tunesmith.graph.tuning.apply_records import Scheduled
 from tunesmith.ir import structural
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Var
@@ -20,11 +21,12 @@ from tunesmith.ir.target.target import Target
 from tunesmith.ir.verify import verify
 from tunesmith.ir.visit import blocks_under, walk
 from tunesmith.lower.fallback.default_schedule import default_schedule
+from tunesmith.lower.pass_context import PassContext
 from tunesmith.ops.workload import workload
 from tunesmith.runtime.module import Module
 from tunesmith.schedule.schedule import Schedule, replay
 from tunesmith.search import analytic_schedule as untuned
-from tunesmith.search.analytic_schedule import analytic_schedule, schedule_by_cost
+from tunesmith.search.analytic_schedule import analytic_choice, analytic_schedule, schedule_by_cost, untuned_choice
 from tunesmith.search.structure_search import Drawn, draw
 from tunesmith.search.task import Task
 
@@ -150,3 +152,22 @@ def test_the_kernel_with_the_fewest_spills_is_chosen(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(untuned, "build", fake_build)
     chosen = analytic_schedule(workload(MATMUL).func, Target("nvidia/h200"))
     assert len(built) == 3 and chosen is built[1]
+
+
+def test_choices_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(untuned, "_REMEMBERED", {})
+    made: list[str] = []
+
+    def choice(func: PrimFunc, target: Target, error_growth: float) -> Scheduled:
+        made.append(func.name)
+        return analytic_choice(func, target, error_growth)
+
+    monkeypatch.setattr(untuned, "analytic_choice", choice)
+    first = untuned_choice(workload(MATMUL).func, TARGET)
+    assert untuned_choice(workload(MATMUL).func, TARGET) is first and made == ["matmul"]
+    assert untuned_choice(workload(MATMUL).func.with_(name="other"), TARGET).func.name == "other"
+    untuned_choice(workload(MATMUL).func, TARGET.with_attributes(l2_bytes=1 << 16))
+    untuned_choice(workload(MATMUL).func, TARGET, 1.0)
+    with PassContext(disabled=["unswitch_loops"]):
+        untuned_choice(workload(MATMUL).func, TARGET)
+    assert len(made) == 5

@@ -6,21 +6,27 @@ schedule of the analytic model fails to compile, the function gets the default s
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar
 
-from tunesmith.graph.tuning.apply_records import Applied, ApplyRecords
+from tunesmith.graph.tuning.apply_records import Applied, ApplyRecords, Scheduled, Untuned
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.target.target import Target
 from tunesmith.lower.instrument import InstrumentError, observed
 from tunesmith.lower.pass_context import PassContext, unobserved
+from tunesmith.measure.calibration.worker import print_progress
 from tunesmith.measure.records.database import Database
 from tunesmith.search.analytic_schedule import untuned_choice
 from tunesmith.support.caller import stacklevel
 from tunesmith.support.errors import BuildError
 
 T = TypeVar("T")
+
+_PATIENCE_S = 4.0
+"""Seconds between the lines that say how many schedules are chosen."""
 
 
 class DamagedLogWarning(UserWarning):
@@ -75,13 +81,31 @@ def compile_records(
 def _applied(passes: ApplyRecords, mod: IRModule, target: Target) -> Applied:
     """The result of the pass, which the instruments of the current `PassContext` observe."""
     found: list[Applied] = []
+    told = replace(passes, untuned=_Told(passes.untuned))
 
     def run() -> IRModule:
-        found.append(passes.apply(mod, target))
+        found.append(told.apply(mod, target))
         return found[0].mod
 
     observed(PassContext.current().instruments, passes.name, mod, run, optional=False)
     return found[0]
+
+
+class _Told:
+    """Chooses schedules, and says on standard error how many are chosen if that takes longer than some seconds."""
+
+    def __init__(self, untuned: Untuned) -> None:
+        self._untuned, self._chosen = untuned, 0
+        self._next = time.monotonic() + _PATIENCE_S
+        self.__name__ = getattr(untuned, "__name__", "untuned")
+
+    def __call__(self, func: PrimFunc, target: Target) -> PrimFunc | Scheduled:
+        made = self._untuned(func, target)
+        self._chosen += 1
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + _PATIENCE_S
+            print_progress(f"choosing schedules for functions without records, {self._chosen} done ({func.name}) ...")
+        return made
 
 
 def _fault(func: PrimFunc, alone: Callable[[PrimFunc], object]) -> str:
