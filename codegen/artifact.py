@@ -51,7 +51,7 @@ class Artifact:
         facts: measurements of the compiler, for records (sizes, times in seconds).
         packed: packed forms by function name: the symbol, and the packs that make the copies.
         sizes: see `Code`; for artifacts of one function with dynamic shapes that is called with these sizes only.
-        source: text of the kernels for people, if the code was compiled from such a text (C); else empty.
+        source: the text that was compiled, for people: for C, that of the kernels.
     """
 
     data: bytes

@@ -27,6 +27,9 @@ MOST_LEVEL, DEFAULT_LEVEL = 3, 2
 _BUILT_IN = ("tunesmith.lower.pipelines:PASSES", "tunesmith.graph.passes.pipelines:GRAPH_PASSES")
 """Tables of passes, imported when a context names passes."""
 
+_OF_RECORDS = ("apply_records", "tune_functions")
+"""Names of passes that have no options and are never left out."""
+
 Options = Mapping[str, Mapping[str, Option]]
 
 
@@ -201,6 +204,13 @@ def _names(key: str, given: object) -> frozenset[str]:
             raise UserError(f"{key} has the pass {name.name!r} itself: give its name")
         _check_known(name)
     return frozenset(found)
+
+
+def check_pass_names(names: Iterable[str]) -> None:
+    """Raise UserError for a name that no pass has, neither one of this process nor one that applies records or tunes."""
+    for name in names:
+        if name not in _OF_RECORDS:
+            _check_known(name)
 
 
 def _check_known(name: object) -> None:

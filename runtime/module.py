@@ -310,7 +310,8 @@ def load_module(path: str | PathLike[str]) -> Compiled:
         raise RunError(f"{file} is not a shared library. Link object code with export_library first")
     if symbols.machine != platform.machine():
         raise OtherMachineError(
-            f"{file} is a library for {symbols.machine}, and this machine is {platform.machine()}. Load it there, or compile for this machine"
+            f"{file} is a library for {symbols.machine}, and this machine is {platform.machine()}. Load it there, or compile it for this "
+            "machine"
         )
     check_processor(symbols.defined, str(file))
     whole = PROGRAM in symbols.defined

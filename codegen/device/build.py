@@ -81,7 +81,7 @@ def build(funcs: Functions, target: Target, pipeline: Pipeline = GPU) -> Artifac
         facts |= {"nvrtc_s": time.perf_counter() - emitted, "object_bytes": float(len(code)), **_resource_facts(source, resources)}
     program = DeviceProgram(target.base, arch, code, source.functions, resources)
     described = target.to_json() | ({"host": target.host.to_json()} if target.has_host else {})
-    return Artifact(program.to_bytes(), tuple([f.name for f in source.functions]), described, facts)
+    return Artifact(program.to_bytes(), tuple([f.name for f in source.functions]), described, facts, source=source.text())
 
 
 def device_source(funcs: Functions, target: Target, pipeline: Pipeline = GPU) -> DeviceSource:

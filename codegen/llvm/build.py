@@ -43,7 +43,7 @@ def build(funcs: Functions, target: Target, pipeline: Pipeline = CPU, packing: s
     data = compile_object(text, llvm_options(target))
     done = time.perf_counter()
     facts = {"lower_s": emitted - start, "llvm_s": done - emitted, "ir_lines": float(text.count("\n")), "object_bytes": float(len(data))}
-    return Artifact(data, names, target.to_json(), facts, packed)
+    return Artifact(data, names, target.to_json(), facts, packed, source=text)
 
 
 def assembly(funcs: Functions, target: Target, pipeline: Pipeline = CPU) -> str:

@@ -17,7 +17,7 @@ from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.specialize import sizes_of
 from tunesmith.ir.target.target import Target
 from tunesmith.support.errors import UserError
-from tunesmith.support.nearest_name import nearest_name
+from tunesmith.support.nearest_name import did_you_mean
 
 HOST = "cpu"
 """The kind of device of host memory, and of functions that run on the host."""
@@ -44,7 +44,7 @@ def place_functions(mod: IRModule, target: Target, places: Iterable[tuple[str, T
             if external:
                 raise UserError(f"place={pattern!r}: {external[0]} is compiled by an external code generator, which runs on the host only")
             raise UserError(
-                f"place={pattern!r} matches no function of the model{nearest_name(pattern, functions)}. "
+                f"place={pattern!r} matches no function of the model.{did_you_mean(pattern, functions, 0.5)} "
                 f"Its functions: {', '.join(functions) or 'none'}"
             )
     placed = {}

@@ -8,13 +8,17 @@ import numpy as np
 import pytest
 
 import tunesmith
+from tunesmith.codegen.device.build import build as build_for_device
 from tunesmith.driver.compile_records import UnusedLogWarning
 from tunesmith.driver.tune_options import grouped
+from tunesmith.graph.ir.builder import GraphBuilder
+from tunesmith.ir.function import IRModule
 from tunesmith.ir.script.parser import parse
 from tunesmith.ir.target.target import Target
+from tunesmith.lower.fallback.default_schedule import default_schedule
 from tunesmith.measure.policies import MeasurePolicy, RacePolicy
 from tunesmith.ops.workload import workload
-from tunesmith.support.errors import RunError
+from tunesmith.support.errors import BuildError, RunError
 
 TARGET = Target(f"c -mcpu={Target.detect().mcpu} -num-cores=1")
 TEXT = "matmul(m=24,n=32,k=16)"
@@ -37,7 +41,7 @@ def test_a_search_measures_c_and_its_records_are_replayed(tmp_path: Path) -> Non
     assert tunesmith.replay(log, verify=True).ok
     with pytest.warns(UnusedLogWarning):
         other = tunesmith.compile(TEXT, str(TARGET).replace("c ", "llvm ", 1), records=log)
-    assert [c.status for c in other.coverage] == ["missing"] and not other.source
+    assert [c.status for c in other.coverage] == ["missing"] and "define " in other.source and "fmuladd" not in lib.source
 
 
 def test_indices_are_checked_in_c() -> None:
@@ -64,3 +68,19 @@ def test_a_function_without_a_schedule_gets_one() -> None:
     out = np.zeros((6, 40), "float32")
     lib(x, out)
     np.testing.assert_allclose(out, np.exp(x) / np.exp(x).sum(1, keepdims=True), rtol=1e-5)
+
+
+def test_models_and_functions_have_their_source() -> None:
+    b = GraphBuilder()
+    x = b.input("x", (4, 8))
+    mod = IRModule({"main": b.finish(b.relu(b.matmul(x, b.constant(np.ones((8, 8), "float32")))))})
+    for kind, executor, part in (("c", "graph", "float32x8"), ("c", "aot", "float32x8"), ("llvm", "vm", "define ")):
+        model = tunesmith.compile(mod, f"{kind} -mcpu=x86-64-v3 -num-cores=1", executor=executor)
+        assert part in model.source and "fused_matmul_relu" in model.source
+    plain = tunesmith.compile(mod, "llvm -mcpu=x86-64-v3 -num-cores=1", lowering=tunesmith.passes.CPU.without("simplify"))
+    assert "define " in plain.source
+    lib = tunesmith.compile("relu(shape=8)", "llvm -mcpu=x86-64-v3 -num-cores=1")
+    with pytest.raises(BuildError, match="export_c writes models, .*`source` has the C text of the kernels"):
+        lib.export_c("folder")
+    relu = default_schedule(workload("relu(shape=4096)").func, Target("opencl"))
+    assert "get_local_id(0)" in build_for_device(relu, Target("opencl")).source

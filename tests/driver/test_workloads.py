@@ -217,3 +217,24 @@ def test_exceptions_of_a_function_in_a_file(raised: str, tmp_path: Path) -> None
     file.write_text(f"def f():\n    raise {raised}\n", encoding="utf-8")
     with pytest.raises(UserError, match=rf"mine\.py:f raised {raised.partition('(')[0]}: .* at .*mine\.py:2 in f"):
         find_subjects(f"{file}:f")
+
+
+def test_onnx_files_are_models(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    helper = onnx.helper
+    values = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [4]) for n in "xy"]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "small", values[:1], values[1:])
+    path = tmp_path / "net.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    assert find_module(str(path))["main"].result_names == ("y",)
+    assert [s.name for s in find_subjects(str(path))] == ["net/op_relu"]
+    with pytest.raises(UserError, match="absent.onnx"):
+        find_module(str(tmp_path / "absent.onnx"))
+
+
+def test_torch_modules_are_imported_first(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    path = tmp_path / "net.py"
+    path.write_text("import torch\ndef make():\n    return torch.nn.ReLU()\n")
+    with pytest.raises(UserError, match=r"net.py:make.* is .*ReLU.*\. Import a torch model first: tunesmith.from_torch"):
+        find_subjects(f"{path}:make")

@@ -132,7 +132,5 @@ def test_code_that_is_no_object_is_refused_at_once() -> None:
 @pytest.mark.skipif(not linkers("aarch64"), reason="no linker for aarch64 is installed")
 def test_a_library_for_another_machine_names_it(tmp_path: Path) -> None:
     library = export_library(tmp_path / "add.so", [build(ADD.func, Target("llvm -mcpu=cortex-a76 -num-cores=1")).data])
-    with pytest.raises(
-        OtherMachineError, match=r"add\.so is a library for aarch64, and this machine is x86_64\. Load it there, or compile for"
-    ):
+    with pytest.raises(OtherMachineError, match="add.so is a library for aarch64, and this machine is x86_64. Load it there"):
         tunesmith.load_module(library)

@@ -29,7 +29,7 @@ def main() -> None:
     """Search for fast programs for tensor operators.
 
     A WORKLOAD is an operator, NAME(key=value,...) such as 'matmul(m=512,n=512,k=512)', or suite:NAME, or path.py:function,
-    or path.py:model/FUNCTION, one function of a model.
+    or path.py:model/FUNCTION, one function of a model, or path.onnx.
     The file is run, except for script text, such as TVM prints, which is parsed.
     """
 

@@ -99,6 +99,17 @@ class CompiledModel(Model, CompiledProgram):
         rates = machine_rates(self.target, refresh=True)
         return roofline(self.profile(*arrays, repeats=repeats), self._unscheduled, rates, self.target)
 
+    @property
+    def source(self) -> str:
+        """The text of all functions, printed again: C, CUDA C, OpenCL C or LLVM IR, one text after the other for several targets."""
+        return "\n".join([self._source(functions, target) for target, functions in _by_target(self.module, self.target)])
+
+    def _source(self, functions: Sequence[PrimFunc], target: Target) -> str:
+        backend = backend_of(target)
+        if backend.device or self._lowering is backend.pipeline:
+            return backend.source(functions, target)
+        return _built(functions, target, "call", self._lowering).source
+
     def __getitem__(self, name: str) -> ModelFunction:
         """The function `main`, with the interface of the functions of modules; a model has no other.
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 from tunesmith.codegen.artifact import Artifact
 from tunesmith.graph.tuning.apply_records import Coverage
 from tunesmith.runtime.compiled import Compiled
+from tunesmith.support.errors import BuildError
 
 
 class CompiledProgram(Compiled):
@@ -30,5 +33,12 @@ class CompiledModule(CompiledProgram):
 
     @property
     def source(self) -> str:
-        """The text of the kernels, for a target of kind c; empty for code that was not compiled from a text for people."""
+        """The text that was compiled: C, CUDA C, OpenCL C or LLVM IR."""
         return self.artifact.source
+
+    def export_c(self, folder: object, parameters: str = "beside") -> NoReturn:
+        """Refuse to write C files, which are those of whole models.  Raises BuildError."""
+        raise BuildError(
+            "export_c writes models, which are compiled from a module with the graph function `main`. For functions of a target of kind c, "
+            "`source` has the C text of the kernels, and export_library writes a library"
+        )

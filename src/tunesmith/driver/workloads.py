@@ -9,11 +9,13 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from tunesmith.datasets.suites import expand
 from tunesmith.driver.script_file import load_script
 from tunesmith.driver.size_buckets import Buckets, boxes_of, function_boxes, model_boxes, model_sizes
+from tunesmith.graph.importers.onnx.importer import from_onnx
 from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.passes.pipelines import GRAPH
 from tunesmith.graph.tuning.apply_records import example_sizes
@@ -38,12 +40,16 @@ from tunesmith.support import user_code
 from tunesmith.support.errors import UserError
 from tunesmith.support.load_from_file import load_from_file, names_a_file
 
+_FROM_TORCH = "Import a torch model first: tunesmith.from_torch(model, example_inputs)"
+
 POSITIVE: Range = (0.5, 1.5)
 """Value range of inputs that must be positive."""
 
+ONNX = ".onnx"
+
 WorkloadLike = str | PrimFunc | IRModule | Workload | Sequence[Tensor]
-"""`"matmul(m=512,n=512,k=512)"`, `"suite:NAME"`, `"path.py:function"`, `"path.py:model/FUNCTION"`, a program, a model (a module with the
-graph function `main`), an operator's workload, or tensors in the form that `create_prim_func` takes."""
+"""`"matmul(m=512,n=512,k=512)"`, `"suite:NAME"`, `"path.py:function"`, `"path.py:model/FUNCTION"`, `"path.onnx"`, a program, a model
+(a module with the graph function `main`), an operator's workload, or tensors in the form that `create_prim_func` takes."""
 
 
 @dataclass(frozen=True)
@@ -186,6 +192,8 @@ def find_module(given: WorkloadLike | Sequence[str]) -> IRModule:
     only = given[0] if isinstance(given, (list, tuple)) and len(given) == 1 else given
     if isinstance(only, IRModule):
         return only
+    if isinstance(only, str) and only.endswith(ONNX):
+        return from_onnx(only)
     if isinstance(only, str) and names_a_file(only) and "/" not in only.rpartition(":")[2]:
         found = _loaded(only)
         return found if isinstance(found, IRModule) else IRModule([s.func for s in _of_found(only, found)])
@@ -193,6 +201,8 @@ def find_module(given: WorkloadLike | Sequence[str]) -> IRModule:
 
 
 def _of_text(text: str, buckets: Buckets | None = None, target: Target | None = None) -> list[Subject]:
+    if text.endswith(ONNX):
+        return _of_module(from_onnx(text), f"{Path(text).stem}/", buckets, target)
     if not names_a_file(text):
         op = workload(text)
         return [Subject(op.text, op.func, op)]
@@ -244,7 +254,10 @@ def _of_found(text: str, found: Any, buckets: Buckets | None = None, target: Tar
         return [Subject(found.text, found.func, found)]
     if not isinstance(found, PrimFunc):
         what = "an empty list" if found == [] else user_code.shown(found)
-        raise UserError(f"{text!r} is {what}. It must be a PrimFunc or a module, or a function that returns one, or a list of tensors")
+        hint = f". {_FROM_TORCH}" if _is_torch_module(found) else ""
+        raise UserError(
+            f"{text!r} is {what}. It must be a PrimFunc or a module, or a function that returns one, or a list of tensors{hint}"
+        )
     return [Subject(text, found)]
 
 
@@ -320,8 +333,12 @@ def _subjects_of(given: object, buckets: Buckets | None = None, target: Target |
         return [Subject("main", create_prim_func(list(given)))]  # type: ignore[call-overload]
     raise UserError(
         "a workload is a text like matmul(m=512,n=512,k=512), suite:NAME or path.py:function, a PrimFunc, an IRModule, or a list of "
-        f"tensors; got {type(given).__name__}: {given!r:.200}. Import a torch model first: tunesmith.from_torch(model, example_inputs)"
+        f"tensors; got {type(given).__name__}: {given!r:.200}. {_FROM_TORCH}"
     )
+
+
+def _is_torch_module(found: object) -> bool:
+    return any(f"{t.__module__}.{t.__qualname__}" == "torch.nn.modules.module.Module" for t in type(found).__mro__)
 
 
 def _are_tensors(given: object) -> bool:

@@ -176,3 +176,14 @@ def test_a_pass_that_breaks_a_graph_is_named() -> None:
 def test_valid_passes_are_accepted() -> None:
     with PassContext(instruments=[VerifyPasses()]):
         compile_model(model(), TARGET, untuned=default_schedule)
+
+
+@pytest.mark.parametrize("instrument", [PassDiff, PrintPasses])
+def test_names_that_no_pass_has_are_refused_on_entry(instrument: type) -> None:
+    with PassContext(instruments=[instrument("simplify", "apply_records")]):
+        pass
+    with (
+        pytest.raises(InstrumentError, match="there is no pass 'fuse_operator'. Did you mean 'fuse_operators'"),
+        PassContext(instruments=[instrument("fuse_operator")]),
+    ):
+        pass

@@ -145,5 +145,7 @@ def test_placement() -> None:
 
 
 def test_a_pattern_without_a_function_is_refused() -> None:
-    with pytest.raises(UserError, match="place='hots' matches no function of the model.*host"):
-        place_functions(IRModule({"host": prim("host")}), OPENCL, [("hots", HOST)])
+    with pytest.raises(UserError, match=r"place='\*hots\*' matches no function of the model. Did you mean 'host'\? Its functions: host"):
+        place_functions(IRModule({"host": prim("host")}), OPENCL, [("*hots*", HOST)])
+    with pytest.raises(UserError, match="of the model. Its functions: host"):
+        place_functions(IRModule({"host": prim("host")}), OPENCL, [("x", HOST)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tunesmith.driver.instruments.program_text import Program, Write, print_text, program_diff, program_name, program_text
 from tunesmith.lower.instrument import Instrument
+from tunesmith.lower.pass_context import check_pass_names
 
 
 class PassDiff(Instrument):
@@ -17,6 +18,10 @@ class PassDiff(Instrument):
     def __init__(self, *names: str, write: Write = print_text) -> None:
         self.names = names
         self._write = write
+
+    def enter(self) -> None:
+        """Refuse names that no pass has."""
+        check_pass_names(self.names)
 
     def after(self, name: str, before: Program, after: Program, seconds: float) -> None:
         """Write the diff."""

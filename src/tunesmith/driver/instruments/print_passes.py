@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tunesmith.driver.instruments.program_text import Program, Write, print_text, program_name, program_text
 from tunesmith.lower.instrument import Instrument
+from tunesmith.lower.pass_context import check_pass_names
 from tunesmith.support.errors import UserError
 
 
@@ -25,6 +26,10 @@ class PrintPasses(Instrument):
             raise UserError(f"when={when!r:.100}: a program is printed 'after' a pass, 'before' it, or at 'both' places")
         self.names, self.when = names, when
         self._write = write
+
+    def enter(self) -> None:
+        """Refuse names that no pass has."""
+        check_pass_names(self.names)
 
     def before(self, name: str, ir: Program) -> None:
         """Write what the pass gets."""
