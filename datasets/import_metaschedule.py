@@ -48,8 +48,9 @@ def load(paths: PathLike | Sequence[PathLike], limit: int | None = None) -> Fore
     files = files_of(paths, f"*{RECORDS}")
     for path in files:
         if not path.name.endswith(RECORDS) or not workloads_of(path).is_file():
+            absent = f"; {workloads_of(path)} does not exist" if path.name.endswith(RECORDS) else ""
             raise RecordError(
-                f"cannot read {path}: a database consists of its records in *{RECORDS} and its workloads in *{WORKLOADS} in the same folder"
+                f"cannot read {path}{absent}: a database consists of its records in *{RECORDS} and its workloads in *{WORKLOADS} in the same folder"
             )
     found = ((f"{path.parent.name}/{path.name}", number, record) for path in files for number, record in _read(path, report))
     return ForeignTable.of(limited(found, limit), report)

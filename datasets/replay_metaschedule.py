@@ -70,14 +70,15 @@ def replay_database(path: PathLike, programs: Mapping[str, PrimFunc] | None = No
     file = Path(path)
     file = file / RECORDS if file.is_dir() else file
     if not file.is_file() or not workloads_of(file).is_file():
-        raise RecordError(f"cannot read {file}: a database has the files {RECORDS} and {workloads_of(file).name} in one folder")
+        absent = workloads_of(file) if file.is_file() else file
+        raise RecordError(f"{absent} does not exist: a database has the files {file.name} and {workloads_of(file).name} in one folder")
     given = dict(programs or {})
     hashes: list[str | None] = []
     functions: list[PrimFunc] = []
     for number, line in json_lines.read(workloads_of(file)):
         name, encoded = [text(x, "a workload") if n == 0 else x for n, x in enumerate(items(line, "a workload", 2)[:2])]
         hashes.append(name)
-        functions.append(given[name] if name in given else _program(encoded, f"{workloads_of(file)}:{number}"))
+        functions.append(given[name] if name in given else _program(name, encoded, f"{workloads_of(file)}:{number}"))
     for number, line in good_lines(file, LogReport()):
         try:
             found = parse(line, hashes)
@@ -94,13 +95,13 @@ def replay_database(path: PathLike, programs: Mapping[str, PrimFunc] | None = No
         yield Replayed(number, found.workload, func, schedule, refusal, found.seconds)
 
 
-def _program(encoded: object, where: str) -> PrimFunc:
+def _program(name: str, encoded: object, where: str) -> PrimFunc:
     if not isinstance(encoded, str):
         raise RecordError(f"{where}: the module of a workload is text in base64")
     try:
         mod = parser.parse(module_text(encoded), where)
     except (RecordError, ScriptError) as error:
-        raise RecordError(f"{where}: {error}") from None
+        raise RecordError(f"{where}: {error}. Or pass the program: programs={{{name!r}: func}}") from None
     if not isinstance(mod, IRModule) or len(mod) != 1:
         raise RecordError(f"{where}: a workload is a module of one function")
     (func,) = mod.values()

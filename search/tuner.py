@@ -50,6 +50,7 @@ class Progress:
         resumed: trials that come from earlier runs.
         timed_again: leaders that this run timed again.
         best_before: the best record before the leaders were timed again.
+        exhausted: the sampler proposes no more candidates.
     """
 
     task: Task
@@ -64,6 +65,7 @@ class Progress:
     resumed: int = 0
     timed_again: int = 0
     best_before: Record | None = None
+    exhausted: bool = False
 
     @property
     def gflops(self) -> float:
@@ -155,6 +157,8 @@ class Tuning:
             candidates = proposed(type(self.sampler).__name__, self.sampler.ask(count), count)
         self._account()
         if not candidates:
+            p.exhausted = True
+            self._show()
             return False
         name = type(self.sampler).__name__
         check_admissible(name, candidates, self.task.space.sketches)

@@ -25,7 +25,9 @@ from tunesmith.ir.target.attributes import (
     known_kinds,
     own_attributes,
 )
+from tunesmith.ir.target.cpus import CPUS
 from tunesmith.ir.target.defaults import known_tags, resolve
+from tunesmith.ir.target.detect import detect_host
 from tunesmith.ir.target.keys import keys_of
 from tunesmith.ir.target.spec import Spec, read_spec, shown, tag_attributes
 from tunesmith.support import dtype
@@ -335,9 +337,29 @@ def _host_of(kind: str, host: object, where: str) -> Target | None:
         return None
     if not isinstance(host, (str, Mapping, Target)):
         raise TargetError(f"{where}: host: expected a target, its text or a mapping, got {type(host).__name__}.")
-    found = Target(host)
+    found = Target(host) if isinstance(host, Target) else _host_with_cores(host, where)
     if not found.is_cpu:
         raise TargetError(f"{where}: host: code of the host is for a CPU, and {found} is none. Give one such as llvm.")
+    return found
+
+
+def _host_with_cores(host: str | Mapping[str, object], where: str) -> Target:
+    """The target of a host; without a number of cores, which exports of TVM omit, a processor of this machine has those of this machine.
+
+    Raises:
+        TargetError: it is no target, or another processor, and the number of its cores is missing.
+    """
+    try:
+        spec = read_spec(host)
+        if spec.kind in CPU_KINDS and spec.attributes.get("mcpu") in CPUS and "num_cores" not in spec.attributes:
+            mcpu, here = spec.attributes["mcpu"], detect_host()
+            if mcpu != here.mcpu:
+                raise TargetError(f'the number of cores of {mcpu} is missing. Add "num-cores": N, or in text -num-cores=N.')
+            spec.attributes["num_cores"] = here.num_cores
+        found = Target.__new__(Target)
+        found._fill(spec, shown(host))
+    except TargetError as error:
+        raise TargetError(f"{where}: host: {error}") from None
     return found
 
 

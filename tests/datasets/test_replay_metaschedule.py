@@ -223,7 +223,10 @@ def test_changed_modules_never_crash() -> None:
 
 
 def test_files_that_are_missing_or_damaged(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match="a database has the files"):
+    with pytest.raises(RecordError, match="database_tuning_record.json does not exist: a database has the files"):
+        list(replay_database(tmp_path))
+    (tmp_path / "database_tuning_record.json").write_text("")
+    with pytest.raises(RecordError, match="database_workload.json does not exist: a database has the files"):
         list(replay_database(tmp_path))
     shutil.copytree(DATABASES / "row_sum", tmp_path / "d")
     file = tmp_path / "d" / RECORDS
@@ -259,3 +262,13 @@ def test_deep_and_shared_nodes_are_refused() -> None:
     doubled = [{"type": "prim.Add", "data": {"a": n + 8, "b": n + 8}} for n in range(100)]
     with pytest.raises(RecordError, match="has more than"):  # 2**100 operands
         module_text(module([*doubled, {"type": "ir.IntImm", "data": {"ty": 109, "value": 108}}, zero[1], zero[2]]))
+
+
+def test_an_unreadable_module_is_given_by_its_hash(tmp_path: Path) -> None:
+    shutil.copytree(DATABASES / "row_sum", tmp_path / "d")
+    only, *_ = replay_database(tmp_path / "d")
+    (tmp_path / "d" / "database_workload.json").write_text(f'["{only.workload}", "bm8="]\n')
+    with pytest.raises(RecordError, match=f"Or pass the program: programs={{'{only.workload}': func}}"):
+        list(replay_database(tmp_path / "d"))
+    given, *_ = replay_database(tmp_path / "d", {only.workload: only.func})
+    assert given.schedule is not None

@@ -406,3 +406,5 @@ def test_progress_is_lines_when_piped_and_a_table_in_a_terminal() -> None:
         view.show(p)
     assert "about 20 s left" in terminal.getvalue()
     assert [clock(s) for s in (3.2, 75, 600, 7322, 100000)] == ["3 s", "1:15", "10:00", "2:02:02", "28 h"]
+    done = replace(p, exhausted=True)
+    assert seconds_left(done) == 0.0 and line(done).endswith(", no more candidates") and "left" not in line(done)

@@ -15,6 +15,8 @@ from tunesmith.search.tuner import Progress
 
 _COLUMNS = ["workload", "trials", "best us", "GFLOP/s", "errors", "time goes to", "left"]
 
+_NO_MORE = "no more candidates"
+
 
 class ProgressView:
     """A live view of the tasks of a search.  As a context manager it controls the terminal.
@@ -87,7 +89,7 @@ def cells(p: Progress) -> list[str]:
         rate(p.gflops),
         counted(p.errors),
         time_split(p),
-        "-" if left is None else clock(left),
+        _NO_MORE if p.exhausted else "-" if left is None else clock(left),
     ]
 
 
@@ -99,7 +101,11 @@ def line(p: Progress) -> str:
     parts = [f"{trials} trials", f"{again}best {best} us{before}" + (f" ({gflops} GFLOP/s)" if gflops != "-" else "")]
     parts += [f"errors: {errors}"] if errors else []
     parts += [split] if split else []
-    return f"{name}: {', '.join(parts)}" + (f", {left} left" if left != "-" and p.budget is not None and p.trials < p.budget else "")
+    if p.exhausted:
+        parts.append(_NO_MORE)
+    elif left != "-" and p.budget is not None and p.trials < p.budget:
+        parts.append(f"{left} left")
+    return f"{name}: {', '.join(parts)}"
 
 
 def _time(best: Record | None) -> str:
@@ -121,7 +127,7 @@ def seconds_left(p: Progress) -> float | None:
     done = p.trials - p.resumed
     if p.budget is None:
         return None
-    if p.trials >= p.budget:
+    if p.trials >= p.budget or p.exhausted:
         return 0.0
     return p.seconds["total"] / done * (p.budget - p.trials) if done else None
 

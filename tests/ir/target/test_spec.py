@@ -9,6 +9,7 @@ import threading
 
 import pytest
 
+from tunesmith.ir.target.detect import detect_host
 from tunesmith.ir.target.target import Target
 from tunesmith.support.errors import TargetError
 
@@ -223,3 +224,18 @@ def test_misspelled_attributes_of_an_export_are_refused() -> None:
         Target({"kind": "llvm", "tag": "", "keys": ["cpu"], "num-core": 8})
     with pytest.raises(TargetError, match="attribute 'max_threads_per_block' is given twice"):
         Target({"kind": "cuda", "arch": "sm_80", "max_num_threads": 512, "max_threads_per_block": 1024})
+
+
+def test_hosts_without_a_number_of_cores() -> None:
+    here = detect_host()
+    found = Target({"kind": "cuda", "model": "h100", "host": {"kind": "llvm", "mcpu": here.mcpu}})
+    assert found.host.mcpu == here.mcpu and found.host.num_cores == here.num_cores
+    other = "apple-m1" if here.mcpu != "apple-m1" else "znver5"
+    for spec in (
+        {"kind": "cuda", "model": "h100", "host": {"kind": "llvm", "mcpu": other}},
+        f"cuda -model=h100 -host='llvm -mcpu={other}'",
+    ):
+        with pytest.raises(TargetError, match=f'target .*: host: the number of cores of {other} is missing. Add "num-cores": N'):
+            Target(spec)  # type: ignore[arg-type]
+    with pytest.raises(TargetError, match="target 'cuda -model=h100 -host=llwm': host: target 'llwm': unknown target kind"):
+        Target("cuda -model=h100 -host=llwm")
