@@ -50,7 +50,7 @@ def load(paths: PathLike | Sequence[PathLike], limit: int | None = None) -> Fore
         if not path.name.endswith(RECORDS) or not workloads_of(path).is_file():
             absent = f"; {workloads_of(path)} does not exist" if path.name.endswith(RECORDS) else ""
             raise RecordError(
-                f"cannot read {path}{absent}: a database consists of its records in *{RECORDS} and its workloads in *{WORKLOADS} in the same folder"
+                f"cannot read {path}{absent}: a database consists of records in *{RECORDS} and workloads in *{WORKLOADS} of one folder"
             )
     found = ((f"{path.parent.name}/{path.name}", number, record) for path in files for number, record in _read(path, report))
     return ForeignTable.of(limited(found, limit), report)

@@ -59,9 +59,9 @@ class Model(Compiled):
             )
         return self._main
 
-    def __call__(self, *arrays: object) -> np.ndarray | tuple[np.ndarray, ...]:
-        """Compute the results of the inputs.  Raises RunError if an input does not match its parameter."""
-        return self.executor(*arrays)
+    def __call__(self, *arrays: object, **named: object) -> np.ndarray | tuple[np.ndarray, ...]:
+        """Compute the results of the inputs, by position or by name.  Raises RunError if an input does not match its parameter."""
+        return self.executor(*arrays, **named)
 
     def bind(self, *arrays: object, name: str | None = None) -> Callable[[], np.ndarray | tuple[np.ndarray, ...]]:
         """A call of the model on these inputs, for repeated calls; the arrays are read at each call.

@@ -182,7 +182,10 @@ def _default_triple(name: str, row: CpuModel) -> str:
 def _triple_arch(triple: str, where: str) -> str:
     if triple.split("-")[0] not in TRIPLE_ARCHITECTURES:
         known = ", ".join(TRIPLE_ARCHITECTURES)
-        raise TargetError(f"{where}: mtriple {triple!r} names an architecture that is not supported. Known: {known}.")
+        raise TargetError(
+            f"{where}: mtriple {triple!r} names an architecture that is not supported: code is generated for x86-64, aarch64 and riscv64. "
+            f"A triple begins with one of {known}."
+        )
     return architecture(triple)
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, Protocol
@@ -30,6 +30,7 @@ from tunesmith.runtime.executor.device_memory import Array
 from tunesmith.runtime.profile import Profile, ProfileRow
 from tunesmith.support.arguments import as_count
 from tunesmith.support.errors import RunError
+from tunesmith.support.nearest_name import did_you_mean
 
 Shape = tuple[int, ...]
 
@@ -111,16 +112,39 @@ class Executor(ABC):
             RunError: an input has a wrong shape.
         """
 
-    def __call__(self, *arrays: object) -> Any:
+    def ordered(self, arrays: Sequence[object], named: Mapping[str, object]) -> tuple[object, ...]:
+        """The inputs in order, of which the first are given by position and the others by name.
+
+        Raises:
+            RunError: an input with a name is missing, given twice, or does not exist.
+        """
+        if not named:
+            return tuple(arrays)
+        names = [spec.name for spec in self.inputs]
+        unknown = next((name for name in named if name not in names), None)
+        if unknown is not None:
+            raise RunError(f"there is no input {unknown!r}.{did_you_mean(unknown, names)} There are: {', '.join(names) or 'none'}")
+        rest = names[len(arrays) :]
+        twice = next((name for name in named if name not in rest), None)
+        if twice is not None:
+            raise RunError(f"the input {twice} is given twice: by its position and by its name")
+        missing = [name for name in rest if name not in named]
+        if missing:
+            raise RunError(f"the inputs {', '.join(missing)} are missing" if len(missing) > 1 else f"the input {missing[0]} is missing")
+        return (*arrays, *[named[name] for name in rest])
+
+    def __call__(self, *arrays: object, **named: object) -> Any:
         """Run the model.
 
         Args:
             arrays: the inputs, in order.  They are also set for later runs.
+            named: inputs by name, after those by position.
         Returns:
             The output, or a tuple if there are several, as new numpy arrays; bfloat16 is that of ml_dtypes.
         Raises:
             RunError: the number of arrays, or the type or shape of an array, is wrong.
         """
+        arrays = self.ordered(arrays, named)
         with self._lock:
             self._set(arrays)
             program = self._bind_inputs()

@@ -378,6 +378,10 @@ def test_wrong_pipelines_are_refused() -> None:
     wrong: Any = [CPU.passes[0]]
     with pytest.raises(UserError, match=r"lowering=\[.*: give a tunesmith.Pipeline, such as tunesmith.passes.GRAPH \+ my_pass"):
         tunesmith.build(workload("relu(shape=8)").func, TARGET, lowering=wrong)
+    with pytest.raises(UserError, match="lowering= has passes of whole modules .*: those of models are the argument pipeline="):
+        tunesmith.compile(graph(), TARGET, lowering=GRAPH)
+    with pytest.raises(UserError, match="pipeline= has the passes of scheduled functions .*: those are the argument lowering="):
+        tunesmith.compile(graph(), TARGET, pipeline=CPU)
     with pytest.raises(UserError, match="pipeline='graph': give a tunesmith.Pipeline"):
         tunesmith.compile(graph(), TARGET, pipeline="graph")  # type: ignore[call-overload]
     with pytest.raises(UserError, match="pipeline= is for models; this module has no graph function `main`"):

@@ -26,7 +26,7 @@ from tunesmith.ir.analysis.out_of_bounds import check_out_of_bounds
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.remarks import checked
 from tunesmith.ir.target.target import Target
-from tunesmith.lower.pass_infra import Pipeline
+from tunesmith.lower.pass_infra import ModulePass, Pipeline
 from tunesmith.lower.pipelines import CPU_CHECKED
 from tunesmith.measure.records.database import Database
 from tunesmith.ops.gather import reported_indices
@@ -265,6 +265,17 @@ def _check_pipelines(pipeline: object, lowering: object, bounds_check: bool) -> 
     for key, given in (("pipeline", pipeline), ("lowering", lowering)):
         if given is not None and not isinstance(given, Pipeline):
             raise UserError(f"{key}={given!r:.200}: give a tunesmith.Pipeline, such as tunesmith.passes.GRAPH + my_pass")
+    module_passes = [p.name for p in lowering.passes if isinstance(p, ModulePass)] if isinstance(lowering, Pipeline) else []
+    if module_passes:
+        raise UserError(
+            f"lowering= has passes of whole modules ({module_passes[0]}): those of models are the argument pipeline=, and lowering= takes "
+            "passes of functions, such as tunesmith.passes.CPU"
+        )
+    if isinstance(pipeline, Pipeline) and "legalise" not in pipeline.names and "flatten_buffers" in pipeline.names:
+        raise UserError(
+            "pipeline= has the passes of scheduled functions (flatten_buffers): those are the argument lowering=, and pipeline= takes the "
+            "passes of a model, such as tunesmith.passes.GRAPH"
+        )
     if bounds_check and lowering is not None:
         raise UserError("bounds_check=True has passes of its own: without it, lowering= replaces the passes")
 

@@ -239,3 +239,8 @@ def test_hosts_without_a_number_of_cores() -> None:
             Target(spec)  # type: ignore[arg-type]
     with pytest.raises(TargetError, match="target 'cuda -model=h100 -host=llwm': host: target 'llwm': unknown target kind"):
         Target("cuda -model=h100 -host=llwm")
+
+
+def test_the_machines_are_named() -> None:
+    with pytest.raises(TargetError, match="mtriple 'armv7-linux-gnueabihf' names .* code is generated for x86-64, aarch64 and riscv64"):
+        Target("llvm -mtriple=armv7-linux-gnueabihf -mcpu=cortex-a72 -num-cores=4")

@@ -400,3 +400,20 @@ def test_results_have_the_names_of_the_models_outputs(executor: str) -> None:
     expected = {"sT": rows[-1], "ys": rows, "q": x[:, :2], "p": x[:, 2:], "o1": s0, "o2": s0, "x": x}
     for name, value in expected.items():
         np.testing.assert_array_equal(ex.get_output(name), value, err_msg=name)
+
+
+@pytest.mark.parametrize("executor", ["graph", "vm", "aot"])
+def test_inputs_are_given_by_name(executor: str) -> None:
+    proto = model([node("Sub", "a b", "y")], {"a": (4,), "b": (4,)}, ["y"])
+    run = tunesmith.compile(from_onnx(proto), "llvm -mcpu=x86-64-v3 -num-cores=1", executor=executor)
+    a, b = np.arange(4, dtype=np.float32), np.ones(4, np.float32)
+    for made in (run(a, b), run(b=b, a=a), run(a, b=b)):
+        np.testing.assert_array_equal(made, a - b)
+    for arrays, named, message in (
+        ((), {"a": a}, "the input b is missing"),
+        ((), {}, "2 inputs|takes 2|needs 2"),
+        ((a,), {"a": a}, "the input a is given twice: by its position and by its name"),
+        ((a,), {"c": b}, "there is no input 'c'. There are: a, b"),
+    ):
+        with pytest.raises(RunError, match=message):
+            run(*arrays, **named)  # type: ignore[arg-type]
