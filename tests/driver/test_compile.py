@@ -32,6 +32,7 @@ from tunesmith.measure.records.database import Database
 from tunesmith.measure.records.log import RecordLog
 from tunesmith.ops.workload import workload
 from tunesmith.passes import CPU, GRAPH, PassContext, function_pass, module_pass
+from tunesmith.runtime.timing import LONGEST
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.support.errors import BuildError, RecordError, RunError, ScriptError, UserError
 
@@ -287,7 +288,8 @@ def test_a_model_cannot_be_built_or_scheduled() -> None:
 
 @pytest.mark.parametrize("loaded", [False, True], ids=["compiled", "loaded"])
 @pytest.mark.parametrize("kind", ["functions", "model"])
-def test_functions_and_models_answer_to_the_same_calls(kind: str, loaded: bool, tmp_path: Path) -> None:
+def test_functions_and_models_answer_to_the_same_calls(kind: str, loaded: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(LONGEST, raising=False)
     x, out = np.arange(-4, 4, dtype=np.float32), np.empty(8, np.float32)
     b = GraphBuilder("main")
     model = IRModule([b.finish(b.relu(b.input("x", (8,))))])

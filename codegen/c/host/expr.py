@@ -303,7 +303,8 @@ class ExprPrinter(IndexPrinter):
         c = self.value(e.cond)
         t = self.prelude.type_of(dt.vector(f"int{bits}", lanes)) if bits else self._type(e)
         if not needs_branch(e, lambda x: self._find(x) is not None):
-            return self._choice(c, *[self.mask(x, bits) if bits else self.value(x) for x in (e.a, e.b)], t, lanes)
+            a, b = [self.mask(x, bits) if bits else self.value(x) for x in (e.a, e.b)]
+            return self._choice(c, a, b, t, lanes)
         sides = [self._side(x, bits) for x in (e.a, e.b)]
         if not any(lines for lines, _ in sides):
             return self._choice(c, sides[0][1], sides[1][1], t, lanes)
