@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tunesmith.ir.arith.interval import bounds
 from tunesmith.ir.buffer import SCOPES, Buffer, BufferLoad
 from tunesmith.ir.expr import Expr
 from tunesmith.ir.gpu import AXES
@@ -244,13 +243,14 @@ class LocalParser(CallParser):
 
     def check_view(self, e: ast.expr, view: BufferView, indices: list[Poly | None]) -> None:
         """Refuse an index that certainly leaves a view: a linear one of loops that all run, without a condition around it."""
-        ranges = {x.var: (0, n - 1) for x in self.loops.values() if (n := x.extent.const) is not None and n > 0}
-        if self.guards or len(ranges) < len(self.loops):
+        last: dict[Any, int] = {x.var: n - 1 for x in self.loops.values() if (n := x.extent.const) is not None and n > 0}
+        if self.guards or len(last) < len(self.loops):
             return
         for p, extent in zip(indices, view.shape, strict=True):
-            if p is None or extent.const is None or any(len(m) > 1 or m[0] not in ranges for m, _ in p.terms if m):
+            if p is None or extent.const is None or any(len(m) > 1 or m[0] not in last for m, _ in p.terms if m):
                 continue
-            low, high = bounds(p, ranges)
+            reached = [(k, k) if not m else (min(k * last[m[0]], 0), max(k * last[m[0]], 0)) for m, k in p.terms]
+            low, high = sum(a for a, _ in reached), sum(b for _, b in reached)
             if low < 0 or high >= extent.const:
                 what = f"the index {p} of a view takes the value {low if low < 0 else high}, and its extent is {extent.const}"
                 self.fail(e, what, "Declare the view with the extent that is accessed.")

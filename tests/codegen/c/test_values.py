@@ -185,7 +185,7 @@ def test_floored_division_of_ordinary_floats(dtype: str) -> None:
 
 
 def test_boolean_operations() -> None:
-    outputs: list[tuple[str, Make]] = [("bool", lambda a, b, op=op: Binary(op, a, b)) for op in ("and", "or", "eq", "ne")]
+    outputs: list[tuple[str, Make]] = [("bool", lambda a, b, op=op: Binary(op, a, b)) for op in ("and", "or", *COMPARISONS)]
     outputs += [("bool", lambda a, b: Not(a)), ("bool", lambda a, b: Select(a, Not(b), b)), ("float32", lambda a, b: Cast("float32", a))]
     x = np.arange(16)
     compare(("bool", "bool"), outputs, (x % 2, x // 2 % 2))
