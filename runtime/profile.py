@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tunesmith.runtime.timing import CpuClock, TimingPolicy
+
 
 @dataclass(frozen=True, slots=True)
 class ProfileRow:
@@ -22,14 +24,32 @@ class ProfileRow:
     calls: int
 
 
+SHORTEST_S = 0.1
+"""Seconds from which the load of the machine is known; the system counts it in hundredths of a second."""
 MOST_ROWS = 100
 """Number of calls up to which a profile is printed call by call."""
 
 
 class Profile(tuple[ProfileRow, ...]):
-    """Rows in program order; as a string, a table sorted by decreasing time: of all calls, or of all functions if there are many calls."""
+    """Rows in program order; as a string, a table sorted by decreasing time: of all calls, or of all functions if there are many calls.
 
-    __slots__ = ()
+    Attributes:
+        foreign: cores that other processes used meanwhile; 0 if it is not known, or the profile took less than `SHORTEST_S`.
+    """
+
+    foreign: float = 0.0
+
+    def during(self, begin: CpuClock | None, end: CpuClock | None) -> Profile:
+        """This profile with the load of the machine between two readings of the clock; None where it cannot be read."""
+        if begin is not None and end is not None and end.wall - begin.wall >= SHORTEST_S:
+            self.foreign = begin.foreign(end)
+        return self
+
+    @property
+    def remark(self) -> str:
+        """A line about a busy machine; empty for a quiet one."""
+        quiet = self.foreign < TimingPolicy().quiet_fraction
+        return "" if quiet else f"~ other processes used {self.foreign:.1f} cores meanwhile: the times may be too long"
 
     @property
     def microseconds(self) -> float:
@@ -45,6 +65,9 @@ class Profile(tuple[ProfileRow, ...]):
         return dict(sorted(found.items(), key=lambda item: -item[1][1]))
 
     def __str__(self) -> str:
+        return "\n".join([self._table(), *filter(None, [self.remark])])
+
+    def _table(self) -> str:
         whole = self.microseconds or 1.0
         if len(self) > MOST_ROWS:
             heads = [f"{'calls':>6} {'us':>10} {'share':>6}  function"]

@@ -138,6 +138,14 @@ class CpuClock:
         busy = own.user + own.system + own.children_user + own.children_system
         return CpuClock(time.perf_counter(), ticks / os.sysconf("SC_CLK_TCK"), busy)
 
+    @staticmethod
+    def readable() -> CpuClock | None:
+        """`now`, or None on a system without `/proc/stat`."""
+        try:
+            return CpuClock.now()
+        except RunError:
+            return None
+
     def foreign(self, later: CpuClock) -> float:
         """CPU time used by other processes until `later`, as a fraction of one core."""
         others = (later.everybody - self.everybody) - (later.own - self.own)

@@ -28,6 +28,7 @@ from tunesmith.runtime.dlpack import CPU
 from tunesmith.runtime.executor.bound_program import Functions
 from tunesmith.runtime.executor.device_memory import Array
 from tunesmith.runtime.profile import Profile, ProfileRow
+from tunesmith.runtime.timing import CpuClock
 from tunesmith.support.arguments import as_count
 from tunesmith.support.errors import RunError
 from tunesmith.support.nearest_name import did_you_mean
@@ -242,9 +243,12 @@ class Executor(ABC):
                 raise RunError("profile: pass the inputs, or set each with set_input before")
             program = self._bind_inputs()
             program.run()
+            begin = CpuClock.readable()
             taken = program.profile(repeats)
+            end = CpuClock.readable()
         rows = zip(program.functions, taken, strict=True)
-        return Profile([ProfileRow(i, f, median(t) * 1e6 * len(t) / repeats if t else 0.0, len(t)) for i, (f, t) in enumerate(rows)])
+        found = [ProfileRow(i, f, median(t) * 1e6 * len(t) / repeats if t else 0.0, len(t)) for i, (f, t) in enumerate(rows)]
+        return Profile(found).during(begin, end)
 
     def trace(self, *arrays: object) -> list[tuple[int, str, tuple[np.ndarray, ...]]]:
         """Run once and keep all intermediate results: number, function and results of each call that ran, in order.

@@ -17,6 +17,7 @@ from tunesmith.ir.poly import Var
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.calibration.cpu import MachineRates
 from tunesmith.runtime.profile import Profile, ProfileRow
+from tunesmith.runtime.timing import CpuClock
 from tunesmith.support.errors import UserError
 
 RATES = MachineRates(50.0, 100.0, 1.0, 1.0, 10.0, 20.0, 5.0, 10.0, 1.0)
@@ -74,3 +75,18 @@ def test_a_compiled_model(monkeypatch: pytest.MonkeyPatch) -> None:
     assert row.least == pytest.approx(max(2 * 4 * 16 * 32 / 100e9, 16 * 32 * 4 / 10e9 + (4 * 16 + 4 * 32) * 4 / 20e9))
     with pytest.raises(UserError, match="repeats"):
         tunesmith.compile(model).roofline(np.ones((4, 16), np.float32), repeats=0)
+
+
+def test_a_busy_machine_is_mentioned() -> None:
+    rows = [ProfileRow(0, "a", 10.0, 1)]
+    busy = Profile(rows).during(CpuClock(0.0, 0.0, 0.0), CpuClock(1.0, 2.5, 1.0))
+    assert busy.foreign == 1.5
+    remark = "~ other processes used 1.5 cores meanwhile: the times may be too long"
+    assert str(busy).endswith(remark) and remark in roofline(busy, {"a": product()}, RATES, TARGET).remark
+    for begin, end in (
+        (None, None),
+        (CpuClock(0.0, 0.0, 0.0), CpuClock(0.01, 1.0, 0.0)),
+        (CpuClock(0.0, 0.0, 0.0), CpuClock(1.0, 1.0, 1.0)),
+    ):
+        quiet = Profile(rows).during(begin, end)
+        assert not quiet.remark and "other processes" not in str(quiet) and not roofline(quiet, {}, RATES, TARGET).remark

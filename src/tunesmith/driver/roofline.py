@@ -82,17 +82,19 @@ class Roofline:
     Attributes:
         rows: the functions.
         rates: measured just before the model.
+        remark: about a busy machine; empty for a quiet one.
     """
 
     rows: tuple[RooflineRow, ...]
     rates: MachineRates
+    remark: str = ""
 
     def render(self) -> RenderableType:
         """A table for a terminal."""
         whole = sum(r.seconds for r in self.rows) or 1.0
         title = (
             f"{whole * 1e3:.4g} ms; float32 peak {self.rates.peak_gflops:.0f} GFLOP/s, last-level cache {self.rates.l3_gbs:.0f} GB/s, "
-            f"memory {self.rates.dram_gbs:.0f} GB/s"
+            f"memory {self.rates.dram_gbs:.0f} GB/s{f'; {self.remark}' if self.remark else ''}"
         )
         cells = [
             [
@@ -131,4 +133,4 @@ def roofline(profile: Profile, functions: Mapping[str, object], rates: MachineRa
         gflops = None if work.operations is None or not total else work.operations * len(each) / total * 1e-9
         least = max(arithmetic, data) * len(each)
         rows.append(RooflineRow(function, len(each), total, gflops, least, "arithmetic" if arithmetic >= data else "data"))
-    return Roofline(tuple(sorted(rows, key=lambda r: -r.seconds)), rates)
+    return Roofline(tuple(sorted(rows, key=lambda r: -r.seconds)), rates, profile.remark)
