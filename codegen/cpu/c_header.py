@@ -27,6 +27,12 @@ _KEYWORDS = frozenset(
     "while xor xor_eq linux unix NULL".split()
 )
 """Keywords of C and C++, and macros of compilers and headers."""
+_MACROS = re.compile(
+    r"(U?INT(MAX|PTR|_LEAST|_FAST)?\d*|SIZE|PTRDIFF|[SW]?CHAR|UCHAR|WINT|SIG_ATOMIC|RAND|U?SHRT|U?L?LONG|PATH)_(MIN|MAX|C|WIDTH|BIT)"
+    r"|EXIT_(SUCCESS|FAILURE)|EOF|BUFSIZ|NAN|INFINITY|HUGE_VALF?|(FLT|DBL|LDBL)_\w+|SEEK_(SET|CUR|END)|E(DOM|RANGE|ILSEQ)|M_(E|PI|LN2)"
+    r"|std(in|out|err)|errno"
+)
+"""Other macros of standard headers."""
 
 Spec = Sequence[Any]
 
@@ -84,7 +90,7 @@ def member_names(names: Sequence[str]) -> list[str]:
         word = re.sub(r"[^A-Za-z0-9]+", "_", name).lstrip("_") or "tensor"
         if not word[0].isalpha():
             word = f"tensor_{word}"
-        if word in _KEYWORDS:
+        if word in _KEYWORDS or _MACROS.fullmatch(word):
             word += "_"
         fresh, number = word, 1
         while fresh in found:

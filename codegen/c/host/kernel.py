@@ -18,7 +18,6 @@ from tunesmith.codegen.c.host.names import Names
 from tunesmith.codegen.c.host.registers import variables_of
 from tunesmith.codegen.c.host.store import StorePrinter
 from tunesmith.codegen.c.host.text import BITS, UNARY, Code, call, element_type, number, stored
-from tunesmith.codegen.c.names import identifier, unused
 from tunesmith.codegen.cpu.arena import PRIVATE, SHARED, STACK_BYTES, STATIC_BYTES
 from tunesmith.codegen.cpu.store_groups import Interleaved, Products, Tile, grouped_stores
 from tunesmith.codegen.cpu.work import elements_stored, grain_of
@@ -80,7 +79,6 @@ class _Kernel:
         self.exported = module.exported and not version
         self.names = Names()
         self.bodies: list[str] = []
-        self.loops: set[str] = set()
         self.sizes = {v: "" for v in sizes_of(func)}
         made = [*func.allocs, *[n.buffer for n in walk(func.body) if type(n) is Allocate]] if self.sizes else []
         self.arena = CArena(self.name, module.target.num_cores, any(b.shape[0].const is None for b in made))
@@ -313,7 +311,7 @@ class _Function(StorePrinter):
     def _parallel(self, n: For) -> None:
         """Print a parallel loop as a function; each thread runs one contiguous share of the iterations."""
         k = self.kernel
-        name = unused(f"{k.name}_{identifier(n.var.name)}", k.loops)
+        name = k.names.loop(k.name, n.var.name)
         used = {x.buffer for x in walk_objects(n) if isinstance(x, BufferLoad | BufferStore)}
         written = {x.buffer for x in walk_objects(n) if isinstance(x, BufferStore)}
         variables = {v for x in walk_objects(n) if isinstance(x, Poly) for v in x.vars}

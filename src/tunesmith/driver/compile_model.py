@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tunesmith.codegen.artifact import Artifact
 from tunesmith.codegen.backends.backend import backend_of, check_kind
+from tunesmith.codegen.cpu.model import HEADERS
 from tunesmith.codegen.llvm.export import export_library, export_object
 from tunesmith.driver.compile_records import compile_records
 from tunesmith.driver.compiled import CompiledProgram
@@ -236,7 +237,8 @@ def compile_model(
         error_growth: limit of the growth of rounding errors by schedules.
         place: targets of the functions whose names match a pattern, in place of `target`; see `graph.passes.place_functions`.
     Raises:
-        UserError: unknown executor or external code generator, one for a target that is a device, or a name that C functions cannot have.
+        UserError: unknown executor or external code generator, one for a target that is a device, or a name that C functions or headers
+            cannot have.
         RecordError: strict, and functions have no usable record: all are listed.
         BuildError: a function cannot be compiled, or the executor does not support the graph.
         ScriptError: an index of a function is certainly out of bounds.
@@ -250,6 +252,8 @@ def compile_model(
             raise UserError(str(error)) from error
     check_kind(target)
     backend = backend_of(target)
+    if executor == "aot" and backend.export_c is not None and name.lower() in HEADERS:
+        raise UserError(f"name={name!r}: the C files of the model would have the header {name}.h, as the system does. Give it another name")
     lowering_passes = lowering or backend.pipeline
     if executor == "aot" and backend.build_aot is None:
         raise BuildError(f'executor="aot": the backend of {target.kind} compiles no models ahead of time. Use executor="graph"')

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tunesmith.codegen.cpu.c_header import c_header
+from tunesmith.codegen.cpu.c_header import c_header, member_names
 from tunesmith.codegen.llvm.aot import build_aot
 from tunesmith.codegen.llvm.export import export_library, export_object
 from tunesmith.driver.compile_model import CompiledModel, compile_model
@@ -188,6 +188,11 @@ def test_header_with_unusual_names(assert_golden: object, tmp_path: Path, beside
     words = [*c_compiler(), "-std=c99", *C_WARNINGS, "-c", "use.c"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_members_are_not_named_like_macros() -> None:
+    names = ["SIZE_MAX", "class", "RAND_MAX", "INT64_MIN", "EOF", "EMBEDDINGS", "SIZE_A"]
+    assert member_names(names) == ["SIZE_MAX_", "class_", "RAND_MAX_", "INT64_MIN_", "EOF_", "EMBEDDINGS", "SIZE_A"]
 
 
 TWICE = """

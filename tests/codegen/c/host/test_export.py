@@ -25,7 +25,7 @@ from tunesmith.lower.instrument import Instrument
 from tunesmith.lower.pass_context import PassContext
 from tunesmith.runtime.elf_symbols import read_symbols
 from tunesmith.runtime.module import load_module
-from tunesmith.support.errors import BuildError, OtherMachineError
+from tunesmith.support.errors import BuildError, OtherMachineError, UserError
 from tunesmith.testing.emulated_machine import PROCESSORS, EmulatedMachine, missing
 
 MAIN = Path(__file__).with_name("model_main.c")
@@ -187,6 +187,14 @@ def test_a_library_of_the_object_is_called_from_c_too(model: CompiledModel, expe
     out = np.zeros((1, 10), "float32")
     inputs, outputs = (ctypes.c_void_p * 1)(X.ctypes.data), (ctypes.c_void_p * 1)(out.ctypes.data)
     assert library.net_run(inputs, outputs, None) == 0 and out.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("name", ["stdint", "String", "math", "omp"])
+def test_names_of_system_headers_are_refused(name: str) -> None:
+    with pytest.raises(UserError, match=rf"name='{name}': .* the header {name}\.h, as the system does"):
+        compile_model(network(), TARGET, executor="aot", name=name)
+    if name == "math":
+        compile_model(network(), Target("llvm -mcpu=x86-64-v3 -num-cores=1"), executor="aot", untuned=default_schedule, name=name)
 
 
 def test_refusals(model: CompiledModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

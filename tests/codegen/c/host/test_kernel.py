@@ -106,6 +106,42 @@ def double(int: T.Buffer((8,), "int32"), load_x: T.Buffer((8,), "int32")):
     np.testing.assert_array_equal(b, a + 1)
 
 
+SUMS = """
+@T.prim_func
+def f({A}: T.Buffer((64, 300), "float32"), {B}: T.Buffer((64, 300), "float32")):
+    {M} = T.alloc_buffer((64, 300), "float32")
+    for {i} in T.parallel(64):
+        for {j} in range(300):
+            with T.block("m"):
+                v, w = T.axis.remap("SS", [{i}, {j}])
+                {M}[v, w] = {A}[v, w] * T.float32(2.0)
+    for {k} in T.parallel(64):
+        for {l} in range(300):
+            with T.block("b"):
+                v, w = T.axis.remap("SS", [{k}, {l}])
+                {B}[v, w] = {M}[v, w] + {M}[63 - v, w]
+"""
+NAMES = (
+    {"A": "f_kernel_i_share", "B": "f_kernel_busy", "M": "f_kernel_arena"},
+    {"A": "f_kernel", "B": "f_kernel_i", "i": "i", "k": "i_share"},
+    {"A": "f_kernel_k_share", "M": "f_kernel_v0", "i": "i_share", "k": "i"},
+    {"i": "arena", "k": "busy", "A": "RAND_MAX", "B": "SIZE_MAX", "M": "EOF", "j": "EXIT_SUCCESS", "l": "MB_CUR_MAX"},
+    {"i": "kernel", "k": "x_kernel", "A": "size_t", "B": "stdin", "M": "nullptr", "j": "float64_of_bits_uint64", "l": "x_EOF"},
+    {"A": "EOF", "B": "x_EOF", "M": "shared_bytes", "j": "NULL", "l": "private_bytes"},
+)
+
+
+@pytest.mark.parametrize("names", NAMES)
+def test_names_of_other_things_in_the_text_are_avoided(names: dict[str, str]) -> None:
+    text = SUMS.format(**{**{x: x for x in "ABMijkl"}, **names})
+    target = Target("c -mcpu=x86-64-v3 -num-cores=2")
+    a, b = np.random.default_rng(0).random((64, 300), "float32"), np.zeros((64, 300), "float32")
+    before = a.copy()
+    Module.from_object(build(parsed(text), target).data)["f"](a, b)
+    np.testing.assert_array_equal(a, before)
+    np.testing.assert_array_equal(b, 2 * a + 2 * a[::-1])
+
+
 def test_large_register_buffers_are_scratch_memory() -> None:
     func = parsed("""
 @T.prim_func
