@@ -8,7 +8,7 @@ users combine and edit; `PassContext` steers them from outside.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, Protocol, TypeVar, overload
 
@@ -35,12 +35,14 @@ class Pass(Configurable):
     Attributes:
         requires: the stage the function must be in.
         provides: the stage it is in afterwards; a pass that leads to a later stage is never left out.
+        adds_parameters: whether it adds parameters, which the entry points of the code generator pass.
     Raises:
         UserError: no such stage, a result in an earlier stage, a function with other parameters, or as `Configurable`.
     """
 
     requires: str
     provides: str
+    adds_parameters: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         Configurable.__post_init__(self)
@@ -67,7 +69,7 @@ class Pass(Configurable):
         if not isinstance(out, PrimFunc):
             raise UserError(f"the pass {self.name!r} returned {_shown(out)} for {func.name}: a pass returns the PrimFunc that it makes")
         if out is not func:
-            _check_interface(self.name, func, out)
+            _check_interface(self.name, func, out, self.adds_parameters)
         return out
 
 
@@ -91,12 +93,12 @@ class ModulePass(Configurable):
 
 
 def function_pass(
-    requires: str, provides: str | None = None, *, level: int = 1, needed_by: str = ""
+    requires: str, provides: str | None = None, *, level: int = 1, needed_by: str = "", adds_parameters: bool = False
 ) -> Callable[[Callable[..., PrimFunc]], Pass]:
     """Make a function a pass of the same name; without `provides` the stage stays.
 
     Keyword-only parameters of the function are the options of the pass, and `level` and `needed_by` say whether it may be left out: see
-    `Configurable`.
+    `Configurable`.  `adds_parameters` is for a pass whose code generator passes more buffers than callers do.
 
     Raises:
         UserError: as `Pass`, or an object without a name.
@@ -105,7 +107,8 @@ def function_pass(
         raise UserError(f"function_pass needs a stage: write @function_pass(requires={STAGES[0]!r}), one of {', '.join(STAGES)}")
 
     def wrap(f: Callable[..., PrimFunc]) -> Pass:
-        return Pass(name_of(f), f, requires, requires if provides is None else provides, level=level, needed_by=needed_by)
+        stages = requires, requires if provides is None else provides
+        return Pass(name_of(f), f, *stages, level=level, needed_by=needed_by, adds_parameters=adds_parameters)
 
     return wrap
 
@@ -316,7 +319,7 @@ def _called(p: Pass | ModulePass, program: PrimFunc | IRModule, target: Target) 
         raise
 
 
-def _check_interface(name: str, func: PrimFunc, out: PrimFunc) -> None:
+def _check_interface(name: str, func: PrimFunc, out: PrimFunc, adds_parameters: bool) -> None:
     """UserError if a pass changed what callers of a function rely on, or its result has no body."""
     if out.name != func.name:
         raise UserError(f"the pass {name!r} renamed {func.name} to {out.name!r:.60}: a pass keeps the name, which callers use")
@@ -324,7 +327,10 @@ def _check_interface(name: str, func: PrimFunc, out: PrimFunc) -> None:
         raise UserError(f"the pass {name!r} returned {func.name} with {_shown(out.body)} as its body: the body is a statement")
     if out.params is func.params:
         return
-    if not isinstance(out.params, tuple) or len(out.params) != len(func.params) or not all(map(_same, func.params, out.params)):
+    given = out.params
+    if adds_parameters:
+        given = tuple([p for p in given if any(_same(q, p) for q in func.params)])
+    if not isinstance(given, tuple) or len(given) != len(func.params) or not all(map(_same, func.params, given)):
         before, after = [f"({', '.join([repr(p) for p in f.params])})" for f in (func, out)]
         raise UserError(
             f"the pass {name!r} changed the parameters of {func.name} from {before} to {after:.400}: a pass keeps them in order, because "

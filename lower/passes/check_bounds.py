@@ -42,7 +42,7 @@ SITES = "bounds_sites"
 REPORT_ITEMS = 3
 
 
-@function_pass(requires="SCHEDULED", provides="OPAQUE")
+@function_pass(requires="SCHEDULED", provides="OPAQUE", adds_parameters=True)
 def check_bounds(func: PrimFunc, target: Target) -> PrimFunc:
     """Add run-time checks to a CPU function.  BuildError if the program is vectorized or bound to threads already."""
     made = _Checker(func)

@@ -308,7 +308,8 @@ def test_parameters_of_sequences() -> None:
         ("a", "float32[2]"), ("s_0", "float32[n, 3]"), ("s_1", "float32[4, 3]"), ("s_2", "float32[n, 3]"), ("o", "float32[2, 3]"),
         ("q_0", "int64[]"),
     ]  # fmt: skip
-    assert func.attrs == (("sequences", '{"y": 3}'),) and parse(func.script()).attrs == func.attrs
+    assert func.attr("sequences") == '{"y": 3}' and func.result_names == ("y_0", "y_1", "y_2")
+    assert parse(func.script()).attrs == func.attrs
     fixed = imported(proto, shapes={"n": 5}, sequences={"s": [("n", 3)], "q": None, "o": None})
     assert [str(p.type) for p in fixed.params] == ["float32[2]", "float32[5, 3]"]
 
