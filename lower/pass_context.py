@@ -230,6 +230,9 @@ def _checked_options(given: object) -> Options:
         _check_known(name)
         if not isinstance(options, Mapping):
             raise UserError(f"options of the pass {name!r}: give a mapping from options to values, got {options!r:.100}")
+        other = next((k for k in options if not isinstance(k, str)), None)
+        if other is not None:
+            raise UserError(f"options of the pass {name!r}: the name of an option is a text, not {other!r:.100}")
         out[name] = MappingProxyType(_checked_option_values(name, options))
     return MappingProxyType(out)
 

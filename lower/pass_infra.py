@@ -199,6 +199,8 @@ class Pipeline:
             UserError: the program is something else, one of the passes returns something else, or the context does not fit the pipeline.
             InstrumentError: an instrument of the context fails.
         """
+        if not isinstance(target, Target):
+            raise UserError(f"a pipeline takes a program and a Target, not {target!r:.100}: make one with Target(...)")
         context = PassContext.current()
         chosen = [(context.configured(p), stage) for p, stage in zip(self.passes, self.stages, strict=False) if context.runs(p)]
         self._check_program(program)

@@ -204,6 +204,7 @@ def test_contexts_in_place_of_others() -> None:
         ({"options": {"version_loops": {"most": "x"}}}, "the option 'most' of the pass 'version_loops' is of type int, got 'x'"),
         ({"options": {"simplify": {"most": 1}}}, "the pass 'simplify' has no option 'most'; it has none"),
         ({"options": {"simplfy": {}}}, "there is no pass 'simplfy'"),
+        ({"options": {"simplify": {1: 2}}}, "the name of an option is a text, not 1"),
         ({"options": ["simplify"]}, "options=.*: give a mapping such as"),
         ({"options": {"version_loops": 3}}, "options of the pass 'version_loops': give a mapping from options to values, got 3"),
         ({"instruments": [3]}, "3 is no instrument: derive its class from tunesmith.instruments.Instrument"),

@@ -99,6 +99,14 @@ def test_programs() -> None:
             CPU(wrong, TARGET)
 
 
+@pytest.mark.parametrize("target", ["llvm", None, 5])
+def test_pipelines_take_targets(target: Any) -> None:
+    with pytest.raises(UserError, match="a pipeline takes a program and a Target, not "):
+        Pipeline(simplify)(relu(), target)
+    with pytest.raises(UserError, match="a pipeline takes a program and a Target, not "):
+        GRAPH(IRModule([relu()]), target)
+
+
 def test_named_objects_are_passes_of_modules() -> None:
     class Named:
         name = "first_only"

@@ -65,6 +65,8 @@ def export_c(
     """
     if not isinstance(folder, (str, PathLike)) or isinstance(fspath(folder), bytes):
         raise BuildError(f"cannot export: a path is a text or a Path, not {folder!r:.100}")
+    if not fspath(folder) or "\0" in fspath(folder):
+        raise BuildError(f'cannot export to {fspath(folder)!r}: give the path of a folder, "." for the current one')
     place = Path(folder)
     if parameters not in PARAMETERS:
         raise BuildError(f"parameters={parameters!r}: constants are stored {' or '.join(PARAMETERS)} the C files")

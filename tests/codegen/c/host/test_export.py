@@ -206,6 +206,9 @@ def test_refusals(model: CompiledModel, tmp_path: Path, monkeypatch: pytest.Monk
         model.export_c(tmp_path, "none")
     with pytest.raises(BuildError, match="a path is a text or a Path, not 3"):
         model.export_c(3)  # type: ignore[arg-type]
+    for path in ("", "\0", "a\0b"):
+        with pytest.raises(BuildError, match='give the path of a folder, "." for the current one'):
+            model.export_c(path)
     (tmp_path / "file").write_text("")
     with pytest.raises(BuildError, match="cannot export to .*file: .* Check permissions and free space"):
         model.export_c(tmp_path / "file")
