@@ -18,6 +18,7 @@ from tunesmith.ir.analysis.work import worth_threads
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Var
 from tunesmith.ir.script.printer import script
+from tunesmith.ir.specialize import sizes_of
 from tunesmith.ir.stmt import For
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import walk
@@ -80,12 +81,13 @@ def analytic_choice(func: PrimFunc, target: Target, error_growth: float = ERROR_
 def untuned_choice(func: PrimFunc, target: Target, error_growth: float = ERROR_GROWTH) -> Scheduled:
     """As `analytic_choice`, and on devices the default schedule: there, a choice compiles the function several times.
 
-    The choices of this process are remembered, since equal functions get equal choices, unless a `PassContext` changes the passes.
+    The choices of this process are remembered, since equal functions get equal choices, unless a `PassContext` changes the passes, or the
+    function has dynamic sizes, whose variables are its own.
     """
     backend = backend_of(target)
     if backend.needs_threads:
         return Scheduled(default_schedule(func, target))
-    if PassContext.current().changes(CPU.passes):
+    if PassContext.current().changes(CPU.passes) or sizes_of(func):
         return analytic_choice(func, target, error_growth)
     key = (script(func), json.dumps(target.to_json(facts=True)), error_growth, DRAWN, TRIED)
     found = _REMEMBERED.get(key)

@@ -21,8 +21,8 @@ CONTROL = frozenset((IF, ELSE, END, LOOP, LEAVE, AGAIN))
 
 HEADERS = frozenset(
     """alloca assert complex ctype errno features fenv float inttypes iso646 limits locale malloc math memory omp pthread setjmp signal
-    stdalign stdarg stdatomic stdbit stdbool stdckdint stddef stdint stdio stdlib stdnoreturn string strings tgmath threads time uchar unistd
-    wchar wctype""".split()
+    stdalign stdarg stdatomic stdbit stdbool stdckdint stddef stdint stdio stdlib stdnoreturn string strings tgmath threads time uchar
+    unistd wchar wctype""".split()
 )
 """Names of system headers: a model of such a name would have a header that C files include in place of that of the system."""
 

@@ -16,6 +16,8 @@ from tunesmith.graph.tuning.apply_records import Scheduled
 from tunesmith.ir import structural
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Var
+from tunesmith.ir.script.parser import parse
+from tunesmith.ir.specialize import sizes_of
 from tunesmith.ir.stmt import For
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.verify import verify
@@ -154,6 +156,16 @@ def test_the_kernel_with_the_fewest_spills_is_chosen(monkeypatch: pytest.MonkeyP
     assert len(built) == 3 and chosen is built[1]
 
 
+PLUS = """
+@T.prim_func
+def plus(X: T.Buffer((n,), "float32"), Y: T.Buffer((n,), "float32"), n: T.int64):
+    for i in T.serial(n):
+        with T.block("Y"):
+            v = T.axis.spatial(n, i)
+            Y[v] = X[v] + T.float32(1)
+"""
+
+
 def test_choices_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(untuned, "_REMEMBERED", {})
     made: list[str] = []
@@ -171,3 +183,7 @@ def test_choices_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     with PassContext(disabled=["unswitch_loops"]):
         untuned_choice(workload(MATMUL).func, TARGET)
     assert len(made) == 5
+    for _ in range(2):  # its size is a variable of its own
+        func = parse(PLUS)
+        assert isinstance(func, PrimFunc)
+        assert sizes_of(untuned_choice(func, TARGET).func) == sizes_of(func)

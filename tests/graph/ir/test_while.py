@@ -324,7 +324,7 @@ def test_functions_of_sizes_that_are_read_are_tuned(tmp_path: Path) -> None:
         tunesmith.tune(module(), TARGET, log=tmp_path / "log.jsonl", sizes="n=4 m=4", **few)
     tunesmith.tune(module(), TARGET, log=tmp_path / "log.jsonl", sizes="n=1..8", **few)
     model = tunesmith.compile(module(), TARGET, tmp_path / "log.jsonl")
-    assert any(c.sizes and c.status == "used" for c in model.coverage)
+    assert any(c.sizes and c.status == "used" for c in model.coverage), model.coverage
     for limit, k in CASES:
         check(model(*arguments(limit, k)), limit, k)
 
