@@ -26,6 +26,7 @@ from tunesmith.support.errors import BuildError
 
 _INFIX = {"add": ("+", SUM), "sub": ("-", SUM), "mul": ("*", PRODUCT), "div": ("/", PRODUCT)}
 _BITWISE = {"bitand": "&", "bitor": "|", "bitxor": "^"}
+_ON_MASKS = {"and": "&", "or": "|", **_BITWISE}
 _COMPARE = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
 _MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 _UNARY = ("sqrt", "abs", "floor", "ceil", "trunc", "round")
@@ -237,11 +238,11 @@ class ExprPrinter(IndexPrinter):
             if lanes > 1 and dt.bits(computed(kind)) == 64:  # its lanes are `long` or `long long`
                 return Code(f"({self.prelude.type_of(dt.vector('int64', lanes))})({text})", UNARY)
             return text
-        if e.op in ("and", "or"):
-            if lanes == 1:
-                return infix("&&" if e.op == "and" else "||", self.value(e.a), self.value(e.b), LOGIC)
+        if e.op in ("and", "or") and lanes == 1:
+            return infix("&&" if e.op == "and" else "||", self.value(e.a), self.value(e.b), LOGIC)
+        if e.op in _ON_MASKS and kind == "bool" and lanes > 1:
             bits = _mask_bits(e)
-            return infix("&" if e.op == "and" else "|", self.mask(e.a, bits), self.mask(e.b, bits), BITS)
+            return infix(_ON_MASKS[e.op], self.mask(e.a, bits), self.mask(e.b, bits), BITS)
         dtype, a, b = computed(e.a.dtype), self.value(e.a), self.value(e.b)
         is_float = dt.is_float(dtype)
         if e.op in ("min", "max"):

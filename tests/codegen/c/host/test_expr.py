@@ -166,12 +166,13 @@ CHOICES = (
     "T.select(c < {t}(3), a - b, T.cast(T.cast(b, 'float32'), '{dtype}'))",
 )
 MASKS = (
-    "T.if_then_else(c < {t}(3), a < b, T.cast(b, 'int8') < T.int8(2))",
-    "T.if_then_else(c < {t}(3), T.cast(a, 'int64') < T.int64(5), b != a)",
+    "T.if_then_else(c < {t}(3), a < b, T.cast(b, 'float64') < T.float64(2))",
+    "T.if_then_else(c < {t}(3), T.cast(a, 'float64') < T.float64(5), b != a)",
     "T.if_then_else(c < {t}(3), T.cast(a, 'float64') < T.float64(5), c < {t}(2)) and (a < b)",
     "T.select(c < {t}(3), T.cast(a, 'bool'), T.isnan(T.cast(b, 'float32')))",
+    "((a < {t}(3)) ^ (T.cast(b, 'float64') < T.float64(3))) | ((a < b) & (T.cast(b, 'float64') < T.float64(1)))",
 )
-"""Choices by a scalar condition, whose sides are vectors in a vectorized loop."""
+"""Choices by a scalar condition, whose sides are vectors in a vectorized loop, and operators on masks of different widths."""
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int64", "float16", "float32"])
