@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,10 @@ from tunesmith.runtime.module import Module
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.support.errors import UserError
 from tunesmith.testing.program_fuzz import evaluate
+from tunesmith.testing.program_fuzz.choices import Choices
 from tunesmith.testing.program_fuzz.render import render
 from tunesmith.testing.program_fuzz.steps import Replay
+from tunesmith.testing.program_fuzz.variants import with_choices, with_names
 from tunesmith.testing.program_fuzz.worker import Trial, trial_of
 
 Array = np.ndarray[Any, Any]
@@ -26,7 +29,7 @@ class Disagreement(Exception):
 
 
 def compare_backends(seed: int, schedule: int, kind: str, other: str = "llvm") -> int:
-    """Build and run a random program with two backends.
+    """Build and run a variant of a random program with two backends; see `variants`.
 
     Args:
         seed: of the program.
@@ -41,7 +44,9 @@ def compare_backends(seed: int, schedule: int, kind: str, other: str = "llvm") -
     trial = trial_of(seed, schedule)
     if trial is None:
         return 0
-    func = _scheduled(trial)
+    choices = Choices(seed, "variants", schedule)
+    trial = replace(trial, program=with_choices(trial.program, choices))
+    func = _scheduled(trial, with_names(render(trial.program), trial.program, choices))
     if func is None:
         return 0
     found: list[Any] = []
@@ -64,8 +69,8 @@ def compare_backends(seed: int, schedule: int, kind: str, other: str = "llvm") -
     return len(results[0])
 
 
-def _scheduled(trial: Trial) -> Any:
-    replay = Replay(Schedule(parse(render(trial.program)), seed=trial.seed), Target(trial.target))
+def _scheduled(trial: Trial, text: str) -> Any:
+    replay = Replay(Schedule(parse(text), seed=trial.seed), Target(trial.target))
     for step in trial.steps:
         try:
             replay.apply(step)
