@@ -12,7 +12,7 @@ import pickle
 import re
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from operator import attrgetter
@@ -187,12 +187,22 @@ class Registry(Generic[T]):
             entry point of the same package with the same name in the present group has precedence.
         contract: what values must be; a value that is registered is checked at once, another one when it is imported.
         sent: dotted path of the registry, if values that a program registers are needed in its worker processes, too.
+        names: pattern of the names.
+        reserved: names that cannot be registered, because they are built in.
     """
 
     def __init__(
-        self, kind: str, lazy: Mapping[str, str] | None = None, formerly: str = "", contract: Contract = ANYTHING, sent: str = ""
+        self,
+        kind: str,
+        lazy: Mapping[str, str] | None = None,
+        formerly: str = "",
+        contract: Contract = ANYTHING,
+        sent: str = "",
+        names: str = ".+",
+        reserved: Collection[str] = (),
     ) -> None:
         self.kind, self.contract = kind, contract
+        self._names, self._reserved = re.compile(names, re.DOTALL), frozenset(reserved)
         self.group, self._old_group = _group(kind), _group(formerly) if formerly else ""
         self._values: dict[str, T] = {}
         self._paths: dict[str, str] = {}
@@ -205,7 +215,11 @@ class Registry(Generic[T]):
             _SENT[sent] = self
 
     def register(self, name: str, value: T) -> T:
-        """Bind `name` to `value` and return the value.  UserError if the name is already registered, or the value breaks the contract."""
+        """Bind `name` to `value` and return the value.
+
+        Raises:
+            UserError: the name is already registered or no name of such an object, or the value breaks the contract.
+        """
         self.contract.check(value, f"the {self.kind} {name!r}")
         with self._lock:
             self._claim(name, f"{type(value).__name__} registered in the program")
@@ -281,6 +295,10 @@ class Registry(Generic[T]):
         return cast(T, found)
 
     def _claim(self, name: str, source: str) -> None:
+        if not isinstance(name, str) or not self._names.fullmatch(name):
+            raise UserError(f"{name!r:.100} is no name of a {self.kind}: give a text that matches {self._names.pattern}")
+        if name in self._reserved:
+            raise UserError(f"the {self.kind} {name!r} cannot be registered: the name is built in. Choose another one")
         self._refuse_taken(name, source, self._sources)
         self._sources[name] = source
 

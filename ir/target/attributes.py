@@ -24,6 +24,11 @@ KINDS = CPU_KINDS + GPU_KINDS
 
 Value = bool | int | float | str
 
+WORD = r"[A-Za-z0-9_.-]+"
+"""Pattern of keys and libraries."""
+_LARGEST_INTEGER, _SMALLEST_FLOAT, _LARGEST_FLOAT = (1 << 63) - 1, 1e-12, 1e15
+"""Limits of built-in attributes: other numbers are mistakes, in any of their units."""
+
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
@@ -51,6 +56,21 @@ class Attribute:
     check: Callable[[str], str] | None = None
     minimum: int = 1
     default: Value | None = None
+
+    def __post_init__(self) -> None:
+        """Raises TargetError if a field has another type."""
+        named = f"attribute {self.name!r:.60}"
+        for what, holds in (
+            ("name is a text", isinstance(self.name, str)),
+            ("type is bool, int, float or str", self.type in (bool, int, float, str)),
+            ("kinds are names of kinds", isinstance(self.kinds, tuple)),
+            ("doc and unit are texts", isinstance(self.doc, str) and isinstance(self.unit, str)),
+            ("check is a function", self.check is None or callable(self.check)),
+            ("minimum is a number", isinstance(self.minimum, (int, float)) and not isinstance(self.minimum, bool)),
+            ("default is a bool, a number or a text", self.default is None or isinstance(self.default, (bool, int, float, str))),
+        ):
+            if not holds:
+                raise TargetError(f"{named}: its {what}; got {self!r:.300}.")
 
     @property
     def flag(self) -> str:
@@ -80,6 +100,19 @@ class TargetKind:
     attributes: tuple[Attribute, ...] = ()
     keys: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        """Raises TargetError if a field has another type."""
+        if not isinstance(self.like, str):
+            raise TargetError(f"target kind: like is the name of a built-in kind, or empty, not {self.like!r:.100}.")
+        if not isinstance(self.defaults, Mapping) or not all(isinstance(name, str) for name in self.defaults):
+            raise TargetError(f"target kind: defaults is a mapping from names of attributes to values, not {self.defaults!r:.100}.")
+        if not isinstance(self.attributes, (tuple, list)) or not all(isinstance(a, Attribute) for a in self.attributes):
+            raise TargetError(f"target kind: attributes is a tuple of Attribute objects, not {self.attributes!r:.100}.")
+        if not isinstance(self.keys, (tuple, list)) or not all(isinstance(w, str) and re.fullmatch(WORD, w) for w in self.keys):
+            raise TargetError(f"target kind: keys is a tuple of words such as ('npu',), not {self.keys!r:.100}.")
+        object.__setattr__(self, "attributes", tuple(self.attributes))
+        object.__setattr__(self, "keys", tuple(self.keys))
+
 
 class TagRegistry(Registry[Mapping[str, Value]]):
     """Named targets besides the built-in ones."""
@@ -105,10 +138,14 @@ class TagRegistry(Registry[Mapping[str, Value]]):
 
 
 TARGET_KINDS: Registry[TargetKind] = Registry(
-    "target kind", contract=instance_of(TargetKind), sent="tunesmith.ir.target.attributes:TARGET_KINDS"
+    "target kind",
+    contract=instance_of(TargetKind),
+    sent="tunesmith.ir.target.attributes:TARGET_KINDS",
+    names=r"[^\W\d][\w.-]*",
+    reserved=KINDS,
 )
 """Kinds besides the built-in ones, by name.  Their programs are searched and recorded separately from those of the base kind."""
-TARGET_TAGS = TagRegistry("target tag", contract=instance_of(Mapping))
+TARGET_TAGS = TagRegistry("target tag", contract=instance_of(Mapping), names=r"[^\s{-]\S*")
 """Named targets besides the built-in ones: kind and attributes."""
 
 
@@ -138,6 +175,8 @@ def flag_values(flags: Iterable[str], where: str) -> dict[str, str]:
         if not flag.startswith("-") or not equals or not value:
             raise TargetError(f"{where}: expected attributes like -num-cores=2, got {flag!r}.")
         name = name.replace("-", "_")
+        if name in ("kind", "tag"):
+            raise TargetError(f"{where}: the text begins with its kind or tag, and {flag!r} gives another one. Leave it out.")
         if name in found:
             raise TargetError(f"{where}: attribute {name!r} is given twice; keep one of them.")
         found[name] = value
@@ -342,7 +381,7 @@ def check_kind(kind: object, where: str) -> str:
     """The kind itself, or `TargetError`."""
     if not isinstance(kind, str) or (kind not in KINDS and kind not in TARGET_KINDS):
         known = known_kinds()
-        raise TargetError(f"{where}: unknown target kind {kind!r}. Known kinds: {', '.join(known)}.{suggestion(str(kind), known)}")
+        raise TargetError(f"{where}: unknown target kind {kind!r:.100}. Known kinds: {', '.join(known)}.{suggestion(str(kind), known)}")
     if base_kind(kind) not in (*KINDS, kind):
         raise TargetError(f"{where}: the target kind {kind!r} is based on {base_kind(kind)!r}, which is not one of {', '.join(KINDS)}.")
     return kind
@@ -367,6 +406,8 @@ def check_attributes(kind: str, given: Mapping[str, object], where: str) -> dict
             found = _convert(known[name], value)
         except TargetError as error:
             raise TargetError(f"{where}: attribute {name!r} ({known[name].meaning}): {error}.") from None
+        if name == "cache_line" and int(found) & (int(found) - 1):
+            raise TargetError(f"{where}: attribute {name!r} ({known[name].meaning}): expected a power of two, got {found}.")
         if checked.get(name, found) != found:
             raise TargetError(f"{where}: attribute {name!r} is given twice; keep one of them.")
         checked[name] = found
@@ -386,22 +427,47 @@ def _convert(attribute: Attribute, value: object) -> Value:
         if isinstance(value, list) and all(isinstance(item, str) for item in value):
             value = ",".join(value)
         if not isinstance(value, str):
-            raise TargetError(f"expected text, got {value!r}")
-        return attribute.check(value) if attribute.check else value
+            raise TargetError(f"expected text, got {_shown(value)}")
+        return _checked_text(attribute, value)
     if attribute.type is bool:
         return _truth(value)
     number = _number(attribute, value)
     if number < attribute.minimum if attribute.type is int else number <= 0:
         raise TargetError(
-            f"expected {'at least ' + str(attribute.minimum) if attribute.type is int else 'a positive number'}, got {value!r}"
+            f"expected {'at least ' + str(attribute.minimum) if attribute.type is int else 'a positive number'}, got {_shown(value)}"
         )
+    if ATTRIBUTES.get(attribute.name) is attribute and attribute.type is float and not _SMALLEST_FLOAT <= number <= _LARGEST_FLOAT:
+        raise TargetError(f"expected a number from {_SMALLEST_FLOAT:g} to {_LARGEST_FLOAT:g}, got {_shown(value)}")
     return number
+
+
+def _checked_text(attribute: Attribute, value: str) -> str:
+    """The canonical spelling of a text."""
+    if attribute.check is None:
+        return value
+    try:
+        found = attribute.check(value)
+    except (TargetError, RecursionError):
+        raise
+    except Exception as error:  # the check is user code
+        raise TargetError(f"its check refuses {_shown(value)}: {type(error).__name__}: {error}") from error
+    if not isinstance(found, str):
+        raise TargetError(f"its check returned {_shown(found)} for {_shown(value)}, and not a text")
+    return found
+
+
+def _shown(value: object) -> str:
+    """A value in messages, shortened."""
+    try:
+        return f"{value!r:.100}"
+    except Exception:  # a number with too many digits, or an object of the user
+        return f"a {type(value).__name__}"
 
 
 def _truth(value: object) -> bool:
     text = str(value).lower() if isinstance(value, (bool, str, int)) else ""
     if text not in _TRUTHS:
-        raise TargetError(f"expected true or false, got {value!r}")
+        raise TargetError(f"expected true or false, got {_shown(value)}")
     return _TRUTHS[text]
 
 
@@ -411,12 +477,18 @@ _TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 def _number(attribute: Attribute, value: object) -> int | float:
     expected = "a whole number" if attribute.type is int else "a number"
     value = value.item() if isinstance(value, np.generic) else value
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise TargetError(f"expected {expected}, got {value!r}")
-    try:
-        number = attribute.type(value) if isinstance(value, str) else value
-    except ValueError:
-        raise TargetError(f"expected {expected}, got {value!r}") from None
-    if not isinstance(number, int | float) or not math.isfinite(number) or (attribute.type is int and number != int(number)):
-        raise TargetError(f"expected {expected}, got {value!r}")
-    return int(number) if attribute.type is int else float(number)
+    if isinstance(value, str) and _NUMBER.fullmatch(value):
+        try:
+            value = attribute.type(value)
+        except ValueError:  # a fraction for an integer, or too many digits
+            pass
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TargetError(f"expected {expected}, got {_shown(value)}")
+    if isinstance(value, int) and abs(value) > _LARGEST_INTEGER:
+        raise TargetError(f"expected {expected} of at most 63 bits, got {_shown(value)}")
+    if not math.isfinite(value) or (attribute.type is int and value != int(value)):
+        raise TargetError(f"expected {expected}, got {_shown(value)}")
+    return int(value) if attribute.type is int else float(value)
+
+
+_NUMBER = re.compile(r"-?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)

@@ -17,6 +17,7 @@ from tunesmith.ir.target.attributes import (
     CPU_KINDS,
     KINDS,
     TARGET_KINDS,
+    WORD,
     Value,
     attributes_of,
     base_kind,
@@ -31,6 +32,8 @@ from tunesmith.ir.target.defaults import known_tags, tagged
 from tunesmith.ir.target.tvm_names import KINDS_ELSEWHERE, LIBRARIES, TVM_LIBRARIES, is_ignored
 from tunesmith.support.errors import TargetError
 
+_SHOWN = 300
+"""Characters of a specification in messages."""
 _VENDOR = re.compile(r"([a-z0-9_]+)(-[a-z0-9_]+)?-linux-gnu")
 """A triple in an export of TVM, which has the vendor of its LLVM (`x86_64-conda-linux-gnu`).  It changes no code, but the identity."""
 
@@ -57,8 +60,12 @@ class Spec:
 
 
 def shown(spec: object) -> str:
-    """The target as the user wrote it, for messages."""
-    return f"target {str(spec)!r}"
+    """The target as the user wrote it, for messages; a long one is shortened."""
+    try:
+        text = str(spec)
+    except ValueError:  # a number with too many digits
+        text = f"a {type(spec).__name__}"
+    return f"target {text if len(text) <= _SHOWN else text[:_SHOWN] + '...'!r}"
 
 
 def read_spec(spec: object) -> Spec:
@@ -79,8 +86,10 @@ def read_spec(spec: object) -> Spec:
     if exported and isinstance(given.get("mtriple"), str):
         given["mtriple"] = _VENDOR.sub(r"\1-unknown-linux-gnu", str(given["mtriple"]))
     tag, ignored = given.pop("tag", ""), []
-    if tag and (tagged(str(tag)) is not None or "kind" not in given):
-        given = {**tag_attributes(str(tag), where), **given}
+    if not isinstance(tag, str):
+        raise TargetError(f"{where}: tag: expected text, got {type(tag).__name__}.")
+    if tag and (tagged(tag) is not None or not ("kind" in given and exported)):
+        given = {**tag_attributes(tag, where), **given}
     elif tag:  # TVM exports the attributes of its tag, too
         ignored.append("tag")
     kind = _kind(given, where)
@@ -90,6 +99,7 @@ def read_spec(spec: object) -> Spec:
     host = given.pop("host", None)
     base = base_kind(kind)
     if host is not None and base in CPU_KINDS:  # a CPU is its own host
+        check_host(host, where)
         host = None
         ignored.append("host")
     if base in KINDS and not is_text:
@@ -101,11 +111,22 @@ def read_spec(spec: object) -> Spec:
     return Spec(kind, attributes, keys, tuple(dict.fromkeys(n for n in libs if n not in TVM_LIBRARIES)), host, tuple(sorted(ignored)))
 
 
+def check_host(host: object, where: str) -> None:
+    """Refuse an object that specifies no CPU, where the host of a CPU is not used.  Raises TargetError."""
+    if not isinstance(host, (str, Mapping)):
+        raise TargetError(f"{where}: host: expected a target, its text or a mapping, got {type(host).__name__}.")
+    kind = read_spec(host).kind
+    if base_kind(kind) not in CPU_KINDS:
+        raise TargetError(f"{where}: host: code of the host is for a CPU, and {kind} is none. Give one such as llvm.")
+
+
 def tag_attributes(tag: str, where: str) -> dict[str, object]:
     """Kind and attributes of a tag.  Raises TargetError if there is none of this name."""
+    if not isinstance(tag, str):
+        raise TargetError(f"{where}: a tag is a text such as nvidia/h200, not {type(tag).__name__}.")
     found = tagged(tag)
     if found is None:
-        raise TargetError(f"{where}: unknown tag {tag!r}. Known tags: {', '.join(known_tags())}.{suggestion(tag, known_tags())}")
+        raise TargetError(f"{where}: unknown tag {tag!r:.100}. Known tags: {', '.join(known_tags())}.{suggestion(tag, known_tags())}")
     return dict(found)
 
 
@@ -113,7 +134,7 @@ def _kind(given: dict[str, object], where: str) -> str:
     if "kind" not in given:
         raise TargetError(f"{where}: `kind` is missing. Known kinds: {', '.join(known_kinds())}.")
     kind = given.pop("kind")
-    if kind in KINDS_ELSEWHERE and kind not in TARGET_KINDS:
+    if isinstance(kind, str) and kind in KINDS_ELSEWHERE and kind not in TARGET_KINDS:
         raise TargetError(_elsewhere(str(kind), where))
     return check_kind(kind, where)
 
@@ -128,16 +149,27 @@ def _elsewhere(kind: str, where: str) -> str:
 def _words(name: str, value: object, where: str) -> tuple[str, ...]:
     """A list of words, given as a list or separated by commas."""
     words = [w.strip() for w in value.split(",")] if isinstance(value, str) else value
-    if not isinstance(words, (list, tuple)) or not all(isinstance(w, str) and re.fullmatch(r"[A-Za-z0-9_.-]+", w) for w in words):
-        raise TargetError(f"{where}: {name}: expected words such as a,b, got {value!r}.")
+    if not isinstance(words, (list, tuple)) or not all(isinstance(w, str) and re.fullmatch(WORD, w) for w in words):
+        raise TargetError(f"{where}: {name}: expected words such as a,b, got {value!r:.100}.")
     return tuple(dict.fromkeys(words))
 
 
 def _parse_json(text: str, where: str) -> object:
     try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
+        return json.loads(text, object_pairs_hook=_pairs)
+    except RecursionError:
+        raise TargetError(f"{where}: the JSON is nested too deeply.") from None
+    except ValueError as error:
         raise TargetError(f"{where}: not valid JSON ({error}).") from None
+
+
+def _pairs(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{twice!r} is given twice; keep one of them")
+    return found
 
 
 def _split_text(text: str, where: str) -> dict[str, object]:
@@ -152,7 +184,7 @@ def _split_text(text: str, where: str) -> dict[str, object]:
     else:
         kinds, tags = known_kinds(), known_tags()
         raise TargetError(
-            f"{where}: unknown target kind or tag {head!r}.{suggestion(head, [*kinds, *tags])} "
+            f"{where}: unknown target kind or tag {head!r:.100}.{suggestion(head, [*kinds, *tags])} "
             f"Known kinds: {', '.join(kinds)}. Known tags: {', '.join(tags)}."
         )
     return {**found, **flag_values(flags, where)}

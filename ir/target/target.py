@@ -29,7 +29,7 @@ from tunesmith.ir.target.cpus import CPUS
 from tunesmith.ir.target.defaults import known_tags, resolve
 from tunesmith.ir.target.detect import detect_host
 from tunesmith.ir.target.keys import keys_of
-from tunesmith.ir.target.spec import Spec, read_spec, shown, tag_attributes
+from tunesmith.ir.target.spec import Spec, check_host, read_spec, shown, tag_attributes
 from tunesmith.support import dtype
 from tunesmith.support.errors import TargetError
 
@@ -120,7 +120,10 @@ class Target:
     memory_bytes: int
 
     def __init__(self, spec: str | Mapping[str, object] | Target, host: str | Mapping[str, object] | Target | None = None) -> None:
-        self._fill(spec._spec(spec._given) if isinstance(spec, Target) else read_spec(spec), shown(spec), host)
+        try:
+            self._fill(spec._spec(spec._given) if isinstance(spec, Target) else read_spec(spec), shown(spec), host)
+        except RecursionError:
+            raise TargetError(f"{shown(spec)}: hosts are nested too deeply. Is a target its own host?") from None
 
     def _fill(self, found: Spec, where: str, host: object = None) -> None:
         """Set all attributes."""
@@ -157,7 +160,7 @@ class Target:
 
     def has_key(self, word: str) -> bool:
         """Whether the target is of a sort: `target.has_key("arm_cpu")`."""
-        return word in self.keys
+        return _as_text("has_key", word) in self.keys
 
     @classmethod
     def current(cls) -> Target | None:
@@ -189,7 +192,7 @@ class Target:
     def tensor_rate(self, instruction: str) -> float | None:
         """The rate of a dot-product instruction on one core, in giga-operations a second; None if it is not known."""
         rates = dict(part.split("=") for part in self.tensor_rates.split(",") if part)
-        return float(rates[instruction]) if instruction in rates else None
+        return float(rates[instruction]) if _as_text("tensor_rate", instruction) in rates else None
 
     @classmethod
     def detect(cls, kind: str = "llvm") -> Target:
@@ -276,11 +279,11 @@ class Target:
     def vector_lanes(self, type_name: str) -> int:
         """Lanes of `type_name` in the widest vector register (on a GPU: in the widest load of a thread), at least 1."""
         bits = self.vector_bits if self.is_cpu else GPU_VECTOR_BITS
-        return max(1, bits // dtype.bits(type_name))
+        return max(1, bits // dtype.bits(_as_text("vector_lanes", type_name)))
 
     def has_feature(self, name: str) -> bool:
         """Whether code may use an instruction set: `target.has_feature("avx512f")`."""
-        return name in self.features
+        return _as_text("has_feature", name) in self.features
 
     def _value(self, name: str) -> Value:
         value: Value = self._own[name] if name in self._own else object.__getattribute__(self, name)
@@ -331,9 +334,20 @@ class Target:
         return Target, (self.to_json(facts=True),)
 
 
+def _as_text(method: str, given: object) -> str:
+    """The argument of a method.  TargetError if it is no text."""
+    if not isinstance(given, str):
+        raise TargetError(f"Target.{method} takes a text, not {type(given).__name__}.")
+    return given
+
+
 def _host_of(kind: str, host: object, where: str) -> Target | None:
     """The host of a device.  TargetError if it is no CPU."""
-    if host is None or base_kind(kind) in CPU_KINDS:
+    if host is None:
+        return None
+    if base_kind(kind) in CPU_KINDS:
+        if not isinstance(host, Target):
+            check_host(host, where)
         return None
     if not isinstance(host, (str, Mapping, Target)):
         raise TargetError(f"{where}: host: expected a target, its text or a mapping, got {type(host).__name__}.")

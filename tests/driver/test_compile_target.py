@@ -50,6 +50,8 @@ def test_models_are_offloaded_to_the_libraries_of_the_target(monkeypatch: pytest
     assert tunesmith.compile(tiny_classifier(), "llvm") == ()
     with pytest.raises(UserError, match="the target has libs=fast, for which there is no external code generator. There are: blas"):
         tunesmith.compile(tiny_classifier(), "llvm -libs=blas,fast")
+    with pytest.raises(UserError, match="the target has libs=fast"):
+        tunesmith.compile("relu(shape=8)", "llvm -libs=fast")
 
 
 def test_records_of_another_machine_are_used(hand: ModuleType) -> None:

@@ -132,6 +132,7 @@ def compile(
     _check_pipelines(pipeline, lowering, bounds_check)
     growth = as_factor("error_growth", error_growth, "it is a factor of the errors of direct sums, at least 1")
     chosen = partial(untuned_choice, error_growth=growth)
+    libs = _libraries(target) if offload is None else offload
     module = _module(mod)
     if precision is not None:
         module = with_precision(module, precision)
@@ -144,7 +145,6 @@ def compile(
         if bounds_check and executor == "aot":
             raise UserError('bounds_check=True raises errors in Python, and executor="aot" makes a C function: take executor="graph"')
         database = None if records is None else open_records(records)
-        libs = _libraries(target) if offload is None else offload
         make = partial(
             compile_model,
             module,

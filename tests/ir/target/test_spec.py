@@ -7,6 +7,7 @@ import json
 import pickle
 import threading
 
+import numpy as np
 import pytest
 
 from tunesmith.ir.target.detect import detect_host
@@ -76,6 +77,63 @@ def test_the_host_is_the_processor_of_a_device() -> None:
 def test_refusals(spec: object, message: str) -> None:
     with pytest.raises(TargetError, match=message):
         Target(spec)  # type: ignore[arg-type]
+
+
+LOOP: dict[str, object] = {"kind": "cuda", "arch": "sm_90"}
+LOOP["host"] = LOOP
+CPU_LOOP: dict[str, object] = {"kind": "llvm"}
+CPU_LOOP["host"] = CPU_LOOP
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"kind": "llvm", "num_cores": 10**400}, "expected a whole number of at most 63 bits, got 1000"),
+        ({"kind": "llvm", "num_cores": -(10**5000)}, "expected a whole number of at most 63 bits, got a int"),
+        ("llvm -num-cores=" + "9" * 400, "expected a whole number of at most 63 bits"),
+        ("llvm -num-cores=" + "9" * 5000, "expected a whole number, got '9999"),
+        ("llvm -num-cores=99999999999999999999", "expected a whole number of at most 63 bits"),
+        ("llvm -num-cores=1_0", "expected a whole number, got '1_0'"),
+        ("llvm -num-cores=+4", "expected a whole number, got '\\+4'"),
+        ("llvm -num-cores=\uff11\uff12", "expected a whole number, got"),
+        ("llvm -clock-ghz=1e300", "expected a number from 1e-12 to 1e\\+15"),
+        ("llvm -clock-ghz=1e-300", "expected a number from 1e-12 to 1e\\+15"),
+        ({"kind": "llvm", "clock_ghz": 10**400}, "expected a number of at most 63 bits"),
+        ("llvm -cache-line=3", "expected a power of two, got 3"),
+        ('{"kind":' + "[" * 100000, "the JSON is nested too deeply"),
+        ('{"kind":"llvm","num_cores":' + "9" * 5000 + "}", "not valid JSON"),
+        ('{"kind":"llvm","kind":"c"}', "not valid JSON \\('kind' is given twice"),
+        ({"kind": np.array([1, 2])}, "unknown target kind"),
+        ({"kind": "llvm", "tag": np.array([1, 2])}, "tag: expected text, got ndarray"),
+        ({"kind": "llvm", "tag": "nope"}, "unknown tag 'nope'"),
+        (LOOP, "hosts are nested too deeply"),
+        (CPU_LOOP, "hosts are nested too deeply"),
+        ("llvm -kind=c", "the text begins with its kind or tag, and '-kind=c' gives another one"),
+        ("nvidia/h200 -tag=x", "the text begins with its kind or tag"),
+        ("llvm -host=garbage", "unknown target kind or tag 'garbage'"),
+        ("llvm -host=nvidia/h200", "code of the host is for a CPU, and cuda is none"),
+        ({"kind": "llvm", "host": 7}, "host: expected a target, its text or a mapping, got int"),
+    ],
+)
+def test_mistakes_are_refused(spec: object, message: str) -> None:
+    with pytest.raises(TargetError, match=message) as refused:
+        Target(spec)  # type: ignore[arg-type]
+    assert len(str(refused.value)) < 2500
+
+
+@pytest.mark.parametrize("host", [5, [], "garbage", b"llvm", LOOP, "cuda -model=h100"])
+def test_a_host_is_a_cpu_whatever_the_target(host: object) -> None:
+    for text in ("llvm -mcpu=znver5 -num-cores=2", "cuda -arch=sm_90"):
+        with pytest.raises(TargetError):
+            Target(text, host=host)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("given", [None, 5, [], {}, b"llvm"])
+def test_methods_take_text(given: object) -> None:
+    t = Target(ZEN5)
+    for method in (t.vector_lanes, t.has_feature, t.has_key, t.tensor_rate, Target.from_tag):
+        with pytest.raises(TargetError, match="text"):
+            method(given)  # type: ignore[operator]
 
 
 def test_kinds_and_tags_are_listed() -> None:

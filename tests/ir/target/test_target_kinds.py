@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import pytest
 
@@ -171,3 +172,60 @@ def test_tags_are_checked_when_they_are_registered() -> None:
     ):
         with pytest.raises(UserError, match=message):
             tags.register(name, value)  # type: ignore[arg-type]
+
+
+FIELDS: list[tuple[type, dict[str, Any], str]] = [
+    (Attribute, {"name": 5, "type": int}, "its name is a text"),
+    (Attribute, {"name": "x", "type": "int"}, "its type is bool, int, float or str"),
+    (Attribute, {"name": "x", "type": complex}, "its type is bool, int, float or str"),
+    (Attribute, {"name": "x", "type": int, "minimum": "q"}, "its minimum is a number"),
+    (Attribute, {"name": "x", "type": str, "check": 3}, "its check is a function"),
+    (Attribute, {"name": "x", "type": int, "default": [1]}, "its default is a bool, a number or a text"),
+    (Attribute, {"name": "x", "type": int, "doc": 5}, "its doc and unit are texts"),
+    (TargetKind, {"like": None}, "like is the name of a built-in kind, or empty, not None"),
+    (TargetKind, {"defaults": [("num_cores", 2)]}, "defaults is a mapping"),
+    (TargetKind, {"defaults": None}, "defaults is a mapping"),
+    (TargetKind, {"attributes": None}, "attributes is a tuple of Attribute objects, not None"),
+    (TargetKind, {"attributes": Attribute("x", int)}, "attributes is a tuple of Attribute objects"),
+    (TargetKind, {"attributes": ("x",)}, "attributes is a tuple of Attribute objects"),
+    (TargetKind, {"keys": "npu"}, "keys is a tuple of words"),
+    (TargetKind, {"keys": (5,)}, "keys is a tuple of words"),
+    (TargetKind, {"keys": ("a b",)}, "keys is a tuple of words"),
+]
+
+
+@pytest.mark.parametrize(("made", "fields", "message"), FIELDS)
+def test_fields_of_kinds_and_attributes_are_checked(made: type, fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(TargetError, match=message):
+        made(**fields)
+
+
+def divided(text: str) -> str:
+    return str(1 // 0)
+
+
+@pytest.mark.parametrize(
+    ("check", "message"), [(divided, "its check refuses '3': ZeroDivisionError"), (lambda text: [1], r"its check returned \[1\]")]
+)
+def test_a_check_that_fails_is_named(check: Any, message: str) -> None:
+    target_attributes.TARGET_KINDS.register("checked", TargetKind("llvm", {}, (Attribute("x", str, check=check),)))
+    with pytest.raises(TargetError, match=message):
+        Target("checked -mcpu=znver5 -num-cores=2 -x=3")
+
+
+@pytest.mark.parametrize("name", ["", "a b", 5, None, "-x", "{x", "a/b"])
+def test_kinds_have_names(name: Any) -> None:
+    with pytest.raises(UserError, match="is no name of a target kind"):
+        TARGET_KINDS.register(name, TargetKind("llvm"))
+    assert name not in Target.kinds()
+
+
+def test_names_of_built_in_kinds_are_taken() -> None:
+    with pytest.raises(UserError, match="the target kind 'llvm' cannot be registered: the name is built in"):
+        TARGET_KINDS.register("llvm", TargetKind("c"))
+    with pytest.raises(UserError, match="this is the name of a built-in target kind"):
+        TARGET_TAGS.register("llvm", {"kind": "c"})
+    names: list[Any] = [None, "t 6", ""]
+    for name in names:
+        with pytest.raises(UserError, match="is no name of a target tag"):
+            TARGET_TAGS.register(name, {"kind": "c"})
