@@ -147,4 +147,4 @@ def _changed(a: Attribute, value: Value) -> Value | None:
     """Another legal value of an attribute; None for text."""
     if isinstance(value, bool):
         return not value
-    return None if isinstance(value, str) else value * 2 + 1
+    return None if isinstance(value, str) else value * 2 or 1  # lines of caches are powers of two
