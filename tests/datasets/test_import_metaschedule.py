@@ -103,7 +103,7 @@ def test_invalid_lines_are_counted_and_skipped(tmp_path: Path) -> None:
 def test_record_file_requires_its_workload_file(tmp_path: Path) -> None:
     write(tmp_path, [record()], [MODULE])
     assert len(load(tmp_path / RECORDS)) == 1
-    with pytest.raises(RecordError, match="its workloads in"):
+    with pytest.raises(RecordError, match="cannot read .*: a database consists of records in"):
         load(tmp_path / WORKLOADS)
     (tmp_path / WORKLOADS).unlink()
     with pytest.raises(RecordError, match="its workloads in"):
