@@ -285,11 +285,22 @@ class _Lowering:
         body = self._carry(body, following, results)
         return [*[CopyStep(o, v) for o, v in zip(initial, results, strict=True)], WhileStep(tuple(decide), condition, tuple(body), results)]
 
+    def _first_writes(self, steps: Sequence[Step]) -> dict[Value, int]:
+        """Of the owners of storage that calls, branches and loops write: the first step that writes it, which may copy an initial value."""
+        first: dict[Operand, int] = {}
+        computed: set[Value] = set()
+        for k, s in enumerate(steps):
+            for v in (s.target,) if isinstance(s, CopyStep) else s.results:
+                first.setdefault(self._form.storage_of(v), k)
+                if not isinstance(s, CopyStep) and v not in self._form.aliases:
+                    computed.add(v)
+        return {v: first[v] for v in computed}
+
     def _carry(self, steps: Sequence[Step], following: Sequence[Operand], carried: Sequence[Value]) -> list[Step]:
         """The steps of an iteration, which store the next carried values: a call does so itself if no later step reads the old ones."""
         owners = [self._form.storage_of(o) for o in following]
         last_use = {self._form.storage_of(o): k for k, s in enumerate(steps) for o in used(s)}
-        made = {v: k for k, s in enumerate(steps) if not isinstance(s, CopyStep) for v in s.results if v not in self._form.aliases}
+        made = self._first_writes(steps)
         before: list[Step] = []
         after: list[Step] = []
         for o, owner, target in zip(following, owners, carried, strict=True):

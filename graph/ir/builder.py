@@ -161,6 +161,8 @@ class RegionBuilder:
     def read_size(self, value: Operand, name: str = "n") -> Var:
         """Read a size from a tensor: extents and attributes of what follows in the region may use it.
 
+        A bound of a slice must not exceed the extent: take the minimum of both before it is read.
+
         Args:
             value: int64[], at least 0 when the program runs.
             name: name of the size.

@@ -105,8 +105,11 @@ class Memory:
 
 
 def new_array(shape: Shape, dtype: str, device: str) -> Array:
-    """An array whose elements are undefined."""
-    return np.empty(shape, storage_dtype(dtype)) if device == HOST else DeviceArray(Device(device), shape, dtype)
+    """An array whose elements are undefined.  RunError if there is no memory for it."""
+    try:
+        return np.empty(shape, storage_dtype(dtype)) if device == HOST else DeviceArray(Device(device), shape, dtype)
+    except (MemoryError, ValueError) as error:
+        raise RunError(f"there is no memory for an output of shape {list(shape)}: {error}") from error
 
 
 def _rounded(size: int) -> int:
@@ -184,7 +187,7 @@ class DynamicProgram:
             while frames:
                 pause = frames[-1].proceed()
                 if pause is None:
-                    frames.pop()
+                    frames.pop().check_outputs()
                 elif pause[0] == "invoke":
                     if len(frames) == DEEPEST:
                         raise RunError(f"{pause[1]} calls itself more than {DEEPEST} times: does its recursion end?")
@@ -199,6 +202,7 @@ class DynamicProgram:
     def _step(self, frame: Frame, ins: Instruction, watch: Watch) -> None:
         if ins[0] == "copy":
             results, operands = [frame.register(ins[1])], [frame.register(ins[2])]
+            frame.check_copy(operands[0], results[0])
             call = _copy_call(operands[0].array, results[0].array)
         else:
             operands, results = [[frame.register(r) for r in group] for group in (ins[2], ins[3])]
@@ -253,14 +257,14 @@ class Frame:
             if op in ("call", "copy", "invoke"):
                 return ins
             if op == "if":
-                if not self._scalar(ins[1]):
+                if not self._scalar(ins[1], "bool"):
                     self.at = ins[2]
             elif op in ("goto", "again"):
                 self.at = ins[1]
             elif op == "ret":
                 return None
             elif op == "read":
-                found = self._scalar(ins[2])
+                found = self._scalar(ins[2], "int64")
                 if found < 0:
                     raise RunError(f"the size {ins[1]} is read from a tensor, which must be at least 0, and is {found}")
                 self.sizes[ins[1]] = found
@@ -270,6 +274,18 @@ class Frame:
                 made = self._tensor(ins)
                 self._free(ins[1])  # of the iteration before
                 self._registers[ins[1]] = made
+
+    def check_outputs(self) -> None:
+        """RunError if the function has ended without an output."""
+        missing = [spec.name for i, spec in enumerate(self.code.outputs) if i not in self._made]
+        if missing:
+            raise RunError(f"the program ends without its output {', '.join(missing)}. Build it again")
+
+    def check_copy(self, source: Tensor, target: Tensor) -> None:
+        """RunError if two tensors differ in type or size."""
+        sizes = [(t.dtype, nbytes(t.dtype, t.array.shape)) for t in (source, target)]
+        if sizes[0] != sizes[1]:
+            raise RunError(f"{self._what} is a copy between tensors that differ")
 
     def register(self, r: int) -> Tensor:
         """The tensor in a register.  RunError if none is."""
@@ -293,10 +309,10 @@ class Frame:
         if freed is not None and freed.block is not None:
             self._memory.give(freed.block)
 
-    def _scalar(self, r: int) -> Any:
-        found = self.register(r).array
-        if not isinstance(found, np.ndarray) or found.size != 1:
-            raise RunError(f"{self._what} does not read one element of host memory")
+    def _scalar(self, r: int, dtype: str) -> Any:
+        found, given = self.register(r).array, self.register(r).dtype
+        if not isinstance(found, np.ndarray) or found.size != 1 or given != dtype:
+            raise RunError(f"{self._what} does not read one element of type {dtype} in host memory")
         return found.item()
 
     def _shape(self, shape: Sequence[Any]) -> Shape:

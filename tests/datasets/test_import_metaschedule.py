@@ -106,5 +106,5 @@ def test_record_file_requires_its_workload_file(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="cannot read .*: a database consists of records in"):
         load(tmp_path / WORKLOADS)
     (tmp_path / WORKLOADS).unlink()
-    with pytest.raises(RecordError, match="its workloads in"):
+    with pytest.raises(RecordError, match="does not exist: a database consists of records in"):
         load(tmp_path)

@@ -295,6 +295,45 @@ def test_a_call_writes_the_next_value_if_nothing_reads_the_old_one() -> None:
     assert sum(isinstance(s, CopyStep) for s in loop.body) == 2
 
 
+@pytest.mark.parametrize("executor", ["vm", "aot"])
+def test_a_nested_loop_reads_a_carried_value_after_its_results_have_initial_values(executor: str) -> None:
+    """The storage of a result of the inner loop is written before the loop, while the old carried value is still to be read."""
+    b = GraphBuilder("main")
+    x, y = b.input("x", (3,)), b.input("y", (3,))
+    one, two, zero = [b.constant(np.array(n)) for n in (1, 2, 0)]
+
+    def body(r: RegionBuilder, v: Operand, i: Operand, total: Operand) -> list[Operand]:
+        more = lambda q, a, c, k: q.less(k, two)  # noqa: E731
+        a, c, _ = r.while_loop([y, v, zero], more, lambda q, a, c, k: [q.add(a, c), c, q.add(k, one)])
+        return [a, r.add(i, one), r.add(total, c)]
+
+    initial = [x, zero, b.constant(np.zeros(3, np.float32))]
+    results = b.while_loop(initial, lambda r, v, i, total: r.less(i, two), body)
+    func = b.finish(*results)
+    given = [np.array([1, 2, 3], np.float32), np.array([10, 20, 30], np.float32)]
+    model = tunesmith.compile(IRModule({"main": func}), TARGET, executor=executor)
+    for found, want in zip(model(*given), run(func, given), strict=True):
+        np.testing.assert_array_equal(found, want)
+
+
+@pytest.mark.parametrize("executor", ["vm", "aot"])
+def test_rows_of_a_loop_are_the_next_carried_value(executor: str) -> None:
+    """The rows are stored one by one, between reads of the old value."""
+    b = GraphBuilder("main")
+    x, one, two = b.input("x", (3,)), b.constant(np.array(1)), b.constant(np.array(2))
+
+    def body(r: RegionBuilder, v: Operand, i: Operand) -> list[Operand]:
+        step = lambda q, t, s: ([q.add(s, q.max(v))], [q.add(q.sum(v), s)])  # noqa: E731
+        return [r.loop(3, [b.constant(np.float32(0))], step)[1], r.add(i, one)]
+
+    results = b.while_loop([x, b.constant(np.array(0))], lambda r, v, i: r.less(i, two), body)
+    func = b.finish(*results)
+    given = [np.array([1, 2, 3], np.float32)]
+    model = tunesmith.compile(IRModule({"main": func}), TARGET, executor=executor)
+    for found, want in zip(model(*given), run(func, given), strict=True):
+        np.testing.assert_array_equal(found, want)
+
+
 def test_sizes_in_a_loop_are_read_in_each_iteration() -> None:
     """Sum of the lengths 0 + 1 + ... + (k - 1), each that of a tensor of its own."""
     b = GraphBuilder("main")

@@ -142,7 +142,7 @@ def test_run_into_the_arrays_of_the_caller() -> None:
 @pytest.mark.parametrize(
     ("at", "instruction", "message"),
     [
-        (2, ["read", "n", 1], "does not read one element of host memory"),
+        (2, ["read", "n", 1], "does not read one element of type int64 in host memory"),
         (2, ["read", 7, 0], "output 0: the size 'n' is not known"),
         (2, ["read", "n", 9], "register 9 is not defined"),
         (2, ["read", "n"], "output 0: the size 'n' is not known"),
@@ -184,6 +184,28 @@ def test_registers_and_sizes_of_another_way() -> None:
         vm(np.array(True), np.array(5))
         with pytest.raises(RunError, match=re.escape(message)):
             vm(np.array(False), np.array(5))
+
+
+def test_outputs_conditions_and_copies_are_checked() -> None:
+    changes: list[tuple[int, list[Any], str]] = [
+        (3, ["alloc", 2, "float32", ["n"]], "the program ends without its output y"),
+        (3, ["output", 2, 1], "the program ends without its output y"),
+        (6, ["copy", 1, 0], "is a copy between tensors that differ"),
+        (9, ["if", 0, 14], "does not read one element of type bool in host memory"),
+    ]
+    for at, instruction, message in changes:
+        program = reading()
+        program["code"][at] = instruction
+        with pytest.raises(RunError, match=re.escape(message)):
+            machine(program)(np.array(2))
+
+
+def test_outputs_without_memory() -> None:
+    vm = machine(reading())
+    for n in (2**62, 2**59):
+        with pytest.raises(RunError, match="there is no memory for an output of shape"):
+            vm(np.array(n))
+    assert vm(np.array(2))[0].shape == (2,)
 
 
 @pytest.mark.parametrize(
