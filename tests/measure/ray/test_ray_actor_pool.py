@@ -301,6 +301,7 @@ def test_results_before_the_loss_of_all_actors_are_in_the_error(
     assert before.error is None
     monkeypatch.setattr(pool, "_spawn", lambda: None)  # the node that had the device is gone
     monkeypatch.setattr(pool, "_start_timeout", 1.0)
+    monkeypatch.setattr(ray_actor_pool, "WINDOW", 1)  # an answer may be lost if its actor dies right after it
     with pytest.raises(JobsLost, match="no worker started within 1 s") as caught:
         pool.run([*echoes(1), job("die"), *echoes(2)])
     first, *others = caught.value.results
