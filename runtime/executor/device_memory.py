@@ -9,10 +9,11 @@ from functools import partial
 
 import numpy as np
 
-from tunesmith.runtime.arrays import nbytes
+from tunesmith.runtime.arrays import nbytes, storage_dtype
 from tunesmith.runtime.device.array import DeviceArray
 from tunesmith.runtime.device.cpu import host_memory
 from tunesmith.runtime.device.device import Allocation, Device
+from tunesmith.support.errors import RunError
 
 Array = np.ndarray | DeviceArray
 """An array of the host, as numpy stores it, or of a device."""
@@ -119,6 +120,14 @@ def _free_event(device: Device, event: int) -> None:
 def kind_of_memory(array: Array) -> str:
     """The kind of device that holds an array."""
     return array.device.kind if isinstance(array, DeviceArray) else HOST
+
+
+def new_array(shape: Sequence[int], dtype: str, device: str) -> Array:
+    """An array whose elements are undefined.  RunError if there is no memory for it."""
+    try:
+        return np.empty(shape, storage_dtype(dtype)) if device == HOST else DeviceArray(Device(device), shape, dtype)
+    except (MemoryError, ValueError) as error:
+        raise RunError(f"there is no memory for an output of shape {list(shape)}: {error}") from error
 
 
 def copier(source: Array, target: Array, wait: bool) -> Callable[[], None]:

@@ -18,7 +18,7 @@ from tunesmith.runtime.arrays import empty, nbytes, placed, storage_dtype, tenso
 from tunesmith.runtime.device.array import DeviceArray
 from tunesmith.runtime.device.device import Device, DeviceLost
 from tunesmith.runtime.executor.bound_program import COPY, Functions
-from tunesmith.runtime.executor.device_memory import HOST, Array, DeviceConstants, copier, kind_of_memory
+from tunesmith.runtime.executor.device_memory import HOST, Array, DeviceConstants, copier, kind_of_memory, new_array
 from tunesmith.runtime.executor.entry_sizes import entry_sizes, known_extents
 from tunesmith.runtime.executor.executor import Shape
 from tunesmith.runtime.executor.index_program import evaluate
@@ -102,14 +102,6 @@ class Memory:
         """Release the blocks that were not in use during the last run."""
         self._free = {key: kept for key, free in self._free.items() if (kept := [f for f in free if f[1] == self._run])}
         self._run += 1
-
-
-def new_array(shape: Shape, dtype: str, device: str) -> Array:
-    """An array whose elements are undefined.  RunError if there is no memory for it."""
-    try:
-        return np.empty(shape, storage_dtype(dtype)) if device == HOST else DeviceArray(Device(device), shape, dtype)
-    except (MemoryError, ValueError) as error:
-        raise RunError(f"there is no memory for an output of shape {list(shape)}: {error}") from error
 
 
 def _rounded(size: int) -> int:

@@ -21,12 +21,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tunesmith.runtime.arrays import storage, storage_dtype, typed
+from tunesmith.runtime.arrays import storage, typed
 from tunesmith.runtime.device.array import DeviceArray
 from tunesmith.runtime.device.device import Device
 from tunesmith.runtime.dlpack import CPU
 from tunesmith.runtime.executor.bound_program import Functions
-from tunesmith.runtime.executor.device_memory import Array
+from tunesmith.runtime.executor.device_memory import HOST, Array, new_array
 from tunesmith.runtime.profile import Profile, ProfileRow
 from tunesmith.runtime.timing import CpuClock
 from tunesmith.support.arguments import as_count
@@ -348,11 +348,8 @@ class Executor(ABC):
 
     def _fresh(self, shapes: Sequence[Shape | None], device: Device | None = None) -> list[Any]:
         """New arrays of these shapes; None for an unknown shape."""
-        try:
-            return [None if shape is None else _new(shape, spec.dtype, device) for spec, shape in zip(self.outputs, shapes, strict=True)]
-        except (MemoryError, ValueError) as error:
-            known = ", ".join([str(list(shape)) for shape in shapes if shape is not None])
-            raise RunError(f"there is no memory for outputs of shapes {known}: {error}") from error
+        kind = HOST if device is None else device.kind
+        return [None if shape is None else new_array(shape, spec.dtype, kind) for spec, shape in zip(self.outputs, shapes, strict=True)]
 
     def _index(self, which: str | int, specs: Sequence[TensorSpec], what: str) -> int:
         names = [spec.name for spec in specs]
@@ -361,10 +358,6 @@ class Executor(ABC):
         if isinstance(which, int) and 0 <= which < len(specs):
             return which
         raise RunError(f"there is no {what} {which!r}. There are, from 0: {', '.join(names) or 'none'}")
-
-
-def _new(shape: Shape, dtype: str, device: Device | None) -> Array:
-    return np.empty(shape, storage_dtype(dtype)) if device is None else DeviceArray(device, shape, dtype)
 
 
 def is_on_device(array: object) -> bool:

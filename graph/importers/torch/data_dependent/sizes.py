@@ -1,6 +1,6 @@
 """Read sizes from tensors while an exported program is converted: the unbacked symbols of torch.export.
 
-A symbol stands for the extent of a result (the number of true elements of a mask), or for an element of a tensor (`Tensor.item()`).
+A symbol is the extent of a result (the number of true elements of a mask), or an element of a tensor (`Tensor.item()`).
 An extent becomes a size of the graph function, read from a count.  An element is a scalar tensor, and is also read as a size if an extent,
 a bound of a slice or another size argument is computed from it.
 
