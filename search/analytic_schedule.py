@@ -79,15 +79,12 @@ def analytic_choice(func: PrimFunc, target: Target, error_growth: float = ERROR_
 
 
 def untuned_choice(func: PrimFunc, target: Target, error_growth: float = ERROR_GROWTH) -> Scheduled:
-    """As `analytic_choice`, and on devices the default schedule: there, a choice compiles the function several times.
+    """As `analytic_choice`, remembered: equal functions of this process get equal choices.
 
-    The choices of this process are remembered, since equal functions get equal choices, unless a `PassContext` changes the passes, or the
-    function has dynamic sizes, whose variables are its own.
+    Choices are not remembered while a `PassContext` changes the passes, or for a function with dynamic sizes, whose variables are its own.
     """
     backend = backend_of(target)
-    if backend.needs_threads:
-        return Scheduled(default_schedule(func, target))
-    if PassContext.current().changes(CPU.passes) or sizes_of(func):
+    if PassContext.current().changes((GPU if backend.needs_threads else CPU).passes) or sizes_of(func):
         return analytic_choice(func, target, error_growth)
     key = (script(func), json.dumps(target.to_json(facts=True)), error_growth, DRAWN, TRIED)
     found = _REMEMBERED.get(key)

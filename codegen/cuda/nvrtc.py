@@ -62,7 +62,10 @@ def compile_cuda(source: str, arch: str, options: Sequence[str] = ()) -> Compile
     nvrtc = _nvrtc()
     program = _call(nvrtc, nvrtc.nvrtcCreateProgram, source.encode(), _FILE.encode(), 0, [], [])
     try:
-        given = [f"--gpu-architecture={arch}", "--std=c++17", "--ptxas-options=-v", *[f"--include-path={f}" for f in _headers()], *options]
+        # From 12.9 on, NVRTC finds code that it compiled before in a cache of the driver, and then ptxas reports nothing.
+        fresh = ["--no-cache"] if tuple(nvrtc.nvrtcVersion()[1:]) >= (12, 9) else []
+        fixed = [f"--gpu-architecture={arch}", "--std=c++17", "--ptxas-options=-v", *fresh, *[f"--include-path={f}" for f in _headers()]]
+        given = [*fixed, *options]
         (error,) = nvrtc.nvrtcCompileProgram(program, len(given), [option.encode() for option in given])
         printed = _text(nvrtc, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program).decode(errors="replace")
         log = "\n".join([line for line in printed.rstrip("\0").splitlines() if "Compile time" not in line])

@@ -11,6 +11,7 @@ from typing import Any
 
 from tunesmith.experiments.gpu_check import gpu_state
 from tunesmith.experiments.gpu_check.correctness import conformance
+from tunesmith.experiments.gpu_check.models import models
 from tunesmith.experiments.gpu_check.session import Session
 from tunesmith.experiments.gpu_check.shared_memory import cycles_by_pattern
 from tunesmith.experiments.gpu_check.table import table
@@ -18,7 +19,7 @@ from tunesmith.experiments.gpu_check.tuning import best_programs, is_cold, names
 from tunesmith.measure.calibration.gpu import RATES, device_rates
 from tunesmith.support.worker_pool import WorkerPool
 
-SHARES = {"machine": 0.06, "calibration": 0.15, "conformance": 0.2, "tuning": 1.0, "peers": 1.0}
+SHARES = {"machine": 0.06, "calibration": 0.15, "conformance": 0.2, "models": 0.3, "tuning": 1.0, "peers": 1.0}
 """The sections, with the maximum fraction of the run's time for each; also limited by the remaining time."""
 _LEAST_FOR_BASELINES = 0.18
 """Minimum fraction of the run's time for the comparison; tuning reserves more, and is stopped here."""
@@ -32,11 +33,12 @@ def main(given: argparse.Namespace) -> int:
     """Run the requested sections; returns 0 if nothing failed."""
     given.out.mkdir(parents=True, exist_ok=True)
     (given.out / "output.txt").write_text("", encoding="utf-8")
-    session = Session(given.kind, given.out, given.seconds, given.trials, tuple(given.workloads or ()))
+    session = Session(given.kind, given.out, given.seconds, given.trials, tuple(given.workloads or ()), tuple(given.models or ()))
     work: dict[str, Callable[[Session, dict[str, Any]], None]] = {
         "machine": machine,
         "calibration": calibration,
         "conformance": conformance,
+        "models": models,
         "tuning": tune_all,
         "peers": baselines,
     }

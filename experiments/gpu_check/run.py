@@ -11,7 +11,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
-SECTIONS = ("machine", "calibration", "conformance", "tuning", "peers")
+SECTIONS = ("machine", "calibration", "conformance", "models", "tuning", "peers")
 NEEDED = {
     "numpy": "numpy",
     "llvmlite": "llvmlite",
@@ -38,6 +38,7 @@ def main() -> int:
     parser.add_argument("--trials", type=int, default=128, help="trials per workload")
     parser.add_argument("--out", type=Path, default=Path("runs/gpu-check"), help="folder for results; records of the previous run are kept")
     parser.add_argument("--only", default=",".join(SECTIONS), help="sections; peers without tuning uses the records of the previous run")
+    parser.add_argument("--models", nargs="+", metavar="NAME", help="models instead of the default ones, of tunesmith.testing.torch_models")
     parser.add_argument("--workloads", nargs="+", metavar="TEXT", help="workloads instead of the default ones")
     given = parser.parse_args()
     given.only = [name.strip() for name in given.only.split(",") if name.strip()]
@@ -63,7 +64,9 @@ def main() -> int:
 def missing_packages(kind: str, sections: list[str]) -> list[str]:
     """Packages that the sections need and that are not installed; modules are looked up, not imported."""
     needed = {**NEEDED, **OF_KIND[kind], **(OF_TESTS if "conformance" in sections else {})}
-    if not {"peers", "calibration"} & set(sections):
+    if "models" in sections:
+        needed["torch"] = "torch"
+    elif not {"peers", "calibration"} & set(sections):
         needed.pop("torch", None)
     missing = [package for module, package in needed.items() if not _is_installed(module)]
     return missing if _is_installed("tunesmith") else ["tunesmith", *missing]

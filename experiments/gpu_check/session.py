@@ -39,6 +39,7 @@ class Session:
         seconds: time limit of the run.
         trials: trials per workload.
         workloads: replace the default workloads of the check.
+        models: replace the default models.
         results: results by section, as plain data.
         failures: reasons of failed sections.
     """
@@ -48,6 +49,7 @@ class Session:
     seconds: float
     trials: int
     workloads: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
     results: dict[str, Any] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     begun: float = field(default_factory=time.monotonic)

@@ -15,6 +15,8 @@ DIFFERS = 1e-3
 
 _HEAD = ("task", "ours us", "baselines us", "baseline/ours", "rate", "of peak", "sketch", "regs", "spill", "errors")
 
+_MODELS_HEAD = ("model", "ours us", "baselines us", "baseline/ours", "error", "copied of inputs and outputs", "compiled in s")
+
 
 def table(results: Mapping[str, Any], rates: Mapping[str, float], failures: Mapping[str, str]) -> str:
     """The results as a Markdown table with aligned columns, with notes and marks.
@@ -27,6 +29,8 @@ def table(results: Mapping[str, Any], rates: Mapping[str, float], failures: Mapp
     tasks, baselines = results.get("tuning", {}).get("tasks", {}), results.get("peers", {}).get("tasks", {})
     rows = [_row(text, tasks.get(text, {}), baselines.get(text, {}), rates) for text in dict.fromkeys([*tasks, *baselines])]
     lines = _aligned([_HEAD, *rows]) if rows else ["no workload was tuned or compared"]
+    if models := results.get("models"):
+        lines += ["", *_aligned([_MODELS_HEAD, *[_model_row(name, m) for name, m in models.items() if isinstance(m, Mapping)]])]
     notes = [f"{name} failed: {why.splitlines()[0][:300]}" for name, why in failures.items()]
     notes += [
         f"{text}: {system} skipped: {why.strip().splitlines()[-1][:200]}"
@@ -94,6 +98,22 @@ def _row(text: str, task: Mapping[str, Any], p: Mapping[str, Any], rates: Mappin
         _number(p.get("registers")),
         _number(p.get("spill_bytes")),
         f"{sum(errors.values())} of {task['trials']}" if task else "-",
+    )
+
+
+def _model_row(name: str, m: Mapping[str, Any]) -> tuple[str, ...]:
+    if "error" not in m:
+        return (name, *["-"] * 3, str(m.get("failed", m.get("skipped")))[:200], "-", "-")
+    times = {k.removesuffix("_us").replace("_", " "): v for k, v in m.items() if k.endswith("_us") and isinstance(v, float)}
+    ours = times.pop("ours")
+    return (
+        name,
+        f"{ours:.0f}",
+        ", ".join([f"{system} {t:.0f}" for system, t in times.items()]) or "-",
+        ", ".join([f"{t / ours:.2f}" for t in times.values()]) or "-",
+        f"{m['error']:.1e}",
+        f"{m['copied'] / m['edges']:.0%}",
+        f"{m['compile_s']:.1f}",
     )
 
 

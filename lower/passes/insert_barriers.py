@@ -300,16 +300,18 @@ class _Barriers:
     def _elements(self, a: Access, values: Mapping[Var, int], every: set[Var]) -> tuple[np.ndarray, np.ndarray] | None:
         """(elements, threads) of all accesses that the guards allow; None if there are too many.
 
-        Guards on a loop with a representative iteration are ignored.
+        Guards on a loop with a representative iteration are ignored, and where too many points would be enumerated otherwise, guards on
+        loops that the index does not contain.
         """
         known = self.thread_vars | every | ({f.var for f in a.loops} - set(values))
-        guards = [g for g in a.guards if g.vars <= known]
         values = {**values, **dict(a.pins)}
-        used = a.index.vars.union(*[g.vars for g in guards])
-        inner = [f for f in a.loops if f.var in used and f.var not in values]
-        loops = [*self.threads, *inner]
+        guards = [g for g in a.guards if g.vars <= known]
+        loops = self._enumerated(a, guards, values)
         if any(f.extent.const is None for f in loops) or a.lanes[1] == 0:
             return None
+        if prod([f.extent.as_int() for f in loops]) * a.lanes[0] > MAX_POINTS:
+            guards = [g for g in guards if g.vars <= a.index.vars | self.thread_vars | set(values)]
+            loops = self._enumerated(a, guards, values)
         extents = [f.extent.as_int() for f in loops]
         if prod(extents) * a.lanes[0] > MAX_POINTS:
             return None
@@ -328,6 +330,11 @@ class _Barriers:
             elements = (elements[:, None] + np.arange(a.lanes[0]) * a.lanes[1]).ravel()
             owner = np.repeat(owner, a.lanes[0])
         return elements, owner
+
+    def _enumerated(self, a: Access, guards: Iterable[Poly], values: Mapping[Var, int]) -> list[For]:
+        """The loops of the threads, and those without a value on which the index or a guard depends."""
+        used = a.index.vars.union(*[g.vars for g in guards])
+        return [*self.threads, *[f for f in a.loops if f.var in used and f.var not in values]]
 
 
 def _lanes(x: Any) -> int:

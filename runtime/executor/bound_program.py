@@ -95,8 +95,8 @@ class BoundProgram:
         segments: control flow; each step is in one segment, and the first segment is the entry.
         constants: storage of the constants.
         arena: memory of the tensors in the arena.
-        functions: by name; they take storage arrays, tensors if they are compiled (functions with an attribute `ffi`), or arrays of their
-            device.
+        functions: by name; they take storage arrays, tensors if they are compiled (functions of the host with an attribute `ffi`), or
+            arrays of their device.
         devices: memory of each kind of device with tensors.
     Raises:
         RunError: a tensor does not fit its storage, or a function does not exist.
@@ -350,7 +350,7 @@ def _function(name: str, functions: Functions) -> tuple[Callable[..., object], b
     if name not in functions:
         raise RunError(f"the program calls {name!r}, which its library does not have. It has: {', '.join(sorted(functions)) or 'none'}")
     found = functions[name]
-    ffi = getattr(found, "ffi", None)
+    ffi = None if isinstance(found, DeviceCallable) else getattr(found, "ffi", None)
     return (found, False) if ffi is None else (ffi, True)
 
 

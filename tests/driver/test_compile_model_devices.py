@@ -1,4 +1,4 @@
-"""Test models compiled for devices: OpenCL on this machine, CUDA without a GPU, and models on host and device together."""
+"""Test models compiled for devices (CUDA with a GPU, else OpenCL), for CUDA without a GPU, and for host and device together."""
 
 from __future__ import annotations
 
@@ -19,13 +19,19 @@ from tunesmith.ir.function import IRModule
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.records.database import Database
 from tunesmith.runtime.device.array import DeviceArray
-from tunesmith.runtime.device.device import cpu, opencl
-from tunesmith.runtime.device.opencl import OPENCL
+from tunesmith.runtime.device.cuda import CUDA
+from tunesmith.runtime.device.device import Device, cpu
 from tunesmith.runtime.device.program import DeviceProgram
 from tunesmith.runtime.executor.executable import Executable
 from tunesmith.support.errors import BuildError, RecordError, RunError, UserError
 
-pytestmark = pytest.mark.skipif(OPENCL.count() == 0, reason="no OpenCL runtime here: pip install 'tunesmith[opencl]'")
+DEVICE = Device("cuda" if CUDA.count() else "opencl")
+KIND, API = DEVICE.kind, DEVICE.api
+pytestmark = (
+    pytest.mark.gpu
+    if KIND == "cuda"
+    else pytest.mark.skipif(API.count() == 0, reason="no OpenCL runtime here: pip install 'tunesmith[opencl]'")
+)
 X = np.random.default_rng(0).standard_normal((1, 3, 8, 8)).astype("float32")
 
 
@@ -52,7 +58,7 @@ def same(found: object) -> None:
 
 @pytest.fixture(scope="module")
 def model() -> CompiledModel:
-    made = tunesmith.compile(network(), "opencl")
+    made = tunesmith.compile(network(), KIND)
     assert isinstance(made, CompiledModel)
     return made
 
@@ -61,13 +67,13 @@ def model() -> CompiledModel:
 def copies(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, str, int]]]:
     """The copies of the device: kinds of both memories, and bytes."""
     seen: list[tuple[str, str, int]] = []
-    real = OPENCL.copy
+    real = API.copy
 
     def copy(source, target, nbytes, *rest, **more):  # type: ignore[no-untyped-def]
         seen.append((source.device.kind, target.device.kind, nbytes))
         real(source, target, nbytes, *rest, **more)
 
-    monkeypatch.setattr(OPENCL, "copy", copy)
+    monkeypatch.setattr(API, "copy", copy)
     yield seen
 
 
@@ -75,22 +81,22 @@ def test_arrays_of_the_host(model: CompiledModel, copies: list[tuple[str, str, i
     same(model(X))
     del copies[:]
     same(model(X))
-    assert copies == [("cpu", "opencl", X.nbytes), ("opencl", "cpu", 2048), ("opencl", "cpu", 320)]
-    assert model.executor.devices == ("opencl",) and model.target.kind == "opencl"
+    assert copies == [("cpu", KIND, X.nbytes), (KIND, "cpu", 2048), (KIND, "cpu", 320)]
+    assert model.executor.devices == (KIND,) and model.target.kind == KIND
 
 
 def test_arrays_of_the_device_are_not_copied(model: CompiledModel, copies: list[tuple[str, str, int]]) -> None:
-    there = DeviceArray.from_numpy(opencl(), X)
+    there = DeviceArray.from_numpy(DEVICE, X)
     model(there)
     del copies[:]
     made = model(there)
-    assert not copies and all(isinstance(a, DeviceArray) and a.device == opencl() for a in made)
+    assert not copies and all(isinstance(a, DeviceArray) and a.device == DEVICE for a in made)
     same(made)
     same(model(X))
 
 
 def test_repeated_runs_use_the_same_memory(model: CompiledModel) -> None:
-    for x in (X, DeviceArray.from_numpy(opencl(), X)):
+    for x in (X, DeviceArray.from_numpy(DEVICE, X)):
         model.set_input("x", x)
         model.run()
         first = model.get_output(0)
@@ -102,51 +108,51 @@ def test_repeated_runs_use_the_same_memory(model: CompiledModel) -> None:
 
 def test_work_runs_on_the_current_stream(model: CompiledModel, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: set[int] = set()
-    launch = OPENCL.launch
-    monkeypatch.setattr(OPENCL, "launch", lambda *a, **k: (seen.add(a[7]), launch(*a, **k))[1])
+    launch = API.launch
+    monkeypatch.setattr(API, "launch", lambda *a, **k: (seen.add(a[7]), launch(*a, **k))[1])
     model(X)
-    stream = OPENCL.create_stream(0)
+    stream = API.create_stream(0)
     try:
-        with OPENCL.using_stream(0, stream):
+        with API.using_stream(0, stream):
             same(model(X))
         assert seen == {0, stream}
         same(model(X))
     finally:
-        OPENCL.free_stream(0, stream)
+        API.free_stream(0, stream)
 
 
 def test_a_run_waits_for_the_one_before_on_another_stream(model: CompiledModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both use the same memory; the stream before may have been freed."""
     waits: list[tuple[str, int]] = []
     for name in ("sync_streams", "wait_event"):
-        real = getattr(OPENCL, name)
-        monkeypatch.setattr(OPENCL, name, lambda *a, name=name, real=real: (waits.append((name, a[-1])), real(*a))[1])
-    there = DeviceArray.from_numpy(opencl(), X)
+        real = getattr(API, name)
+        monkeypatch.setattr(API, name, lambda *a, name=name, real=real: (waits.append((name, a[-1])), real(*a))[1])
+    there = DeviceArray.from_numpy(DEVICE, X)
     model(there)
     del waits[:]
-    first, second = OPENCL.create_stream(0), OPENCL.create_stream(0)
-    with OPENCL.using_stream(0, first):
+    first, second = API.create_stream(0), API.create_stream(0)
+    with API.using_stream(0, first):
         model(there)
     assert ("wait_event", first) in waits or ("sync_streams", first) in waits
-    OPENCL.free_stream(0, first)
+    API.free_stream(0, first)
     del waits[:]
-    with OPENCL.using_stream(0, second):
+    with API.using_stream(0, second):
         same(model(there))
-        OPENCL.synchronise(0, second)
+        API.synchronise(0, second)
     assert waits == [("wait_event", second)]
-    OPENCL.free_stream(0, second)
+    API.free_stream(0, second)
     same(model(there))
 
 
 def test_the_condition_of_a_branch_is_taken_from_the_array_that_was_set_last() -> None:
     b = GraphBuilder()
     x, c = b.input("x", (4,)), b.input("c", (), "bool")
-    made = tunesmith.compile(IRModule({"main": b.finish(b.branch(c, lambda r: r.relu(x), lambda r: r.neg(x)))}), "opencl")
+    made = tunesmith.compile(IRModule({"main": b.finish(b.branch(c, lambda r: r.relu(x), lambda r: r.neg(x)))}), KIND)
     assert isinstance(made, CompiledModel)
     values = np.array([-1, 0, 1, 2], "float32")
-    made.set_input("x", DeviceArray.from_numpy(opencl(), values))
+    made.set_input("x", DeviceArray.from_numpy(DEVICE, values))
     for holds in (True, False, True):
-        made.set_input("c", DeviceArray.from_numpy(opencl(), np.array(holds)))
+        made.set_input("c", DeviceArray.from_numpy(DEVICE, np.array(holds)))
         made.run()
         np.testing.assert_array_equal(made.get_output(0).numpy(), np.maximum(values, 0) if holds else -values)
 
@@ -158,20 +164,20 @@ def test_results_of_a_loop_whose_initial_value_is_computed_on_the_device(executo
     step = lambda r, t, v: ((r.add(r.square(v), x),), (v,))  # noqa: E731
     y, rows = b.loop(2, [b.tanh(x)], step)
     mod = IRModule({"main": b.finish(y, y, b.relu(b.matmul(y, w)), rows, b.reshape(y, shape=(2, 2)))})
-    made = tunesmith.compile(mod, "opencl", executor=executor)
+    made = tunesmith.compile(mod, KIND, executor=executor)
     assert isinstance(made, CompiledModel)
     values = np.array([-1, 0, 0.5, 0.25], "float32")
     want = run(mod["main"], [values])
-    for given in (values, DeviceArray.from_numpy(opencl(), values)):
+    for given in (values, DeviceArray.from_numpy(DEVICE, values)):
         for found, w_ in zip(made(given), want, strict=True):
             np.testing.assert_allclose(found.numpy() if isinstance(found, DeviceArray) else found, w_, rtol=1e-5, atol=1e-6)
 
 
 def test_an_output_as_the_next_input_is_copied() -> None:
     b = GraphBuilder()
-    made = tunesmith.compile(IRModule({"main": b.finish(b.add(b.input("x", (4,)), b.constant(np.ones(4, "float32"))))}), "opencl")
+    made = tunesmith.compile(IRModule({"main": b.finish(b.add(b.input("x", (4,)), b.constant(np.ones(4, "float32"))))}), KIND)
     assert isinstance(made, CompiledModel)
-    made.set_input(0, DeviceArray.from_numpy(opencl(), np.zeros(4, "float32")))
+    made.set_input(0, DeviceArray.from_numpy(DEVICE, np.zeros(4, "float32")))
     for n in range(3):
         made.run()
         assert made.get_output(0).numpy().tolist() == [n + 1.0] * 4
@@ -184,18 +190,18 @@ def test_the_profile_is_of_device_events(model: CompiledModel) -> None:
 
 
 def test_parts_on_the_host(copies: list[tuple[str, str, int]]) -> None:
-    made = tunesmith.compile(network(), "opencl", place={"*softmax*": "llvm"})
+    made = tunesmith.compile(network(), KIND, place={"*softmax*": "llvm"})
     assert isinstance(made, CompiledModel)
     same(made(X))
     del copies[:]
     same(made(X))
-    assert copies == [("cpu", "opencl", X.nbytes), ("opencl", "cpu", 320), ("opencl", "cpu", 2048)]
+    assert copies == [("cpu", KIND, X.nbytes), (KIND, "cpu", 320), (KIND, "cpu", 2048)]
     assert "G.transfer(matmul" in str(made.module["main"]) and "(copy)" in [r.function for r in made.profile(X)]
 
 
 def test_a_model_of_the_host_with_a_part_on_the_device() -> None:
-    made = tunesmith.compile(network(), place={"*conv2d*": "opencl"})
-    assert isinstance(made, CompiledModel) and made.executor.devices == ("opencl",)
+    made = tunesmith.compile(network(), place={"*conv2d*": KIND})
+    assert isinstance(made, CompiledModel) and made.executor.devices == (KIND,)
     same(made(X))
 
 
@@ -224,8 +230,8 @@ def test_branches_run_on_the_virtual_machine() -> None:
     x = b.input("x", (8,))
     positive = b.greater(b.sum(x), b.constant(np.float32(0)))
     mod = IRModule({"main": b.finish(b.branch(positive, lambda i: i.exp(x), lambda i: i.reshape(i.neg(x), shape=(8,))), b.abs(x))})
-    made = tunesmith.compile(mod, "opencl")
-    assert isinstance(made, CompiledModel) and made.executor.kind == "vm" and made.executor.devices == ("opencl",)
+    made = tunesmith.compile(mod, KIND)
+    assert isinstance(made, CompiledModel) and made.executor.kind == "vm" and made.executor.devices == (KIND,)
     for sign in (1, -1, 1):
         value = np.linspace(0, 1, 8, dtype="float32") * np.float32(sign)
         for a, e in zip(made(value), run(mod["main"], [value], mod), strict=True):
@@ -238,7 +244,7 @@ def test_dynamic_shapes_run_on_the_host() -> None:
     x = b.input("x", (n, 4))
     y = b.exp(b.constant(np.ones((4, 4), "float32"), "c"))
     mod = IRModule({"main": b.finish(b.matmul(b.relu(x), y))})
-    made = tunesmith.compile(mod, "opencl")
+    made = tunesmith.compile(mod, KIND)
     value = np.ones((3, 4), "float32")
     np.testing.assert_allclose(made(value), run(mod["main"], [value], mod)[0], rtol=1e-6)
 
@@ -251,49 +257,49 @@ def test_cuda_without_a_gpu(tmp_path: Path) -> None:
     path = made.export_library(tmp_path / "lib.so")
     assert program.code in path.read_bytes()
     assert hashlib.sha256(made.export_library(tmp_path / "again.so").read_bytes()).digest() == hashlib.sha256(path.read_bytes()).digest()
-    if tunesmith.runtime.device.cuda.CUDA.count() == 0:
+    if CUDA.count() == 0:
         with pytest.raises(RunError, match=r"there is no cuda\(0\)"):
             made(X)
 
 
 def test_records_of_both_targets_in_one_log(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
-    report = tunesmith.tune(network(), "opencl", log, budget=2, workers=0, progress=False)
+    report = tunesmith.tune(network(), KIND, log, budget=2, workers=0, progress=False)
     assert {t.workload for t in report.tasks} >= {"fused_conv2d_relu", "op_matmul"}
-    made = tunesmith.compile(network(), "opencl", log, strict=True)
+    made = tunesmith.compile(network(), KIND, log, strict=True)
     assert {c.status for c in made.coverage} == {"used"}
     same(made(X))
     host = Target.detect()
     with pytest.raises(RecordError, match="op_softmax.*its records are for other targets"):
-        tunesmith.compile(network(), "opencl", log, strict=True, place={"op_softmax": host})
+        tunesmith.compile(network(), KIND, log, strict=True, place={"op_softmax": host})
     tunesmith.tune(network(), host, log, budget=2, search=tunesmith.Search(check_models=False), workers=0, progress=False)
     assert len({r.target["kind"] for r in Database.from_log(log).records()}) == 2
-    mixed = tunesmith.compile(network(), "opencl", log, strict=True, place={"op_softmax": host})
+    mixed = tunesmith.compile(network(), KIND, log, strict=True, place={"op_softmax": host})
     same(mixed(X))
 
 
 def test_refusals(model: CompiledModel) -> None:
-    with pytest.raises(BuildError, match='the backend of opencl compiles no models ahead of time. Use executor="graph"'):
-        tunesmith.compile(network(), "opencl", executor="aot")
+    with pytest.raises(BuildError, match=f'the backend of {KIND} compiles no models ahead of time. Use executor="graph"'):
+        tunesmith.compile(network(), KIND, executor="aot")
     with pytest.raises(BuildError, match='run with executor="graph" or "vm"'):
-        tunesmith.compile(network(), executor="aot", place={"op_softmax": "opencl"})
+        tunesmith.compile(network(), executor="aot", place={"op_softmax": KIND})
     with pytest.raises(BuildError, match="checks are generated for CPUs only"):
-        tunesmith.compile(network(), "opencl", bounds_check=True)
+        tunesmith.compile(network(), KIND, bounds_check=True)
     with pytest.raises(UserError, match="place='nothing' matches no function of the model"):
-        tunesmith.compile(network(), "opencl", place={"nothing": "llvm"})
+        tunesmith.compile(network(), KIND, place={"nothing": "llvm"})
     for place, message in ((["*"], r"place=\['\*'\]: it maps patterns"), ("*", "place='\\*': it maps"), ({1: "llvm"}, "1 is no pattern")):
         with pytest.raises(UserError, match=message):
             tunesmith.compile(network(), place=place)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="place=.* is for models"):
-        tunesmith.compile("relu(shape=4)", "opencl", place={"relu": "llvm"})
+        tunesmith.compile("relu(shape=4)", KIND, place={"relu": "llvm"})
     with pytest.raises(RunError, match=r"input 0 \(x: float32\[1, 3, 8, 8\]\): got dtype float64"):
-        model(DeviceArray.from_numpy(opencl(), X.astype("float64")))
+        model(DeviceArray.from_numpy(DEVICE, X.astype("float64")))
     with pytest.raises(RunError, match=r"got shape \[1, 3, 8\]"):
-        model(DeviceArray.from_numpy(opencl(), X[..., 0]))
+        model(DeviceArray.from_numpy(DEVICE, X[..., 0]))
     with pytest.raises(RunError, match=r"got shape \[1, 3, 4, 8\]"):
-        model(DeviceArray.from_numpy(opencl(), X[:, :, :4]))
-    with pytest.raises(UserError, match="offload: blas makes code for the host, and the target is opencl"):
-        tunesmith.compile(network(), "opencl", offload=["blas"])
+        model(DeviceArray.from_numpy(DEVICE, X[:, :, :4]))
+    with pytest.raises(UserError, match=f"offload: blas makes code for the host, and the target is {KIND}"):
+        tunesmith.compile(network(), KIND, offload=["blas"])
 
 
 def test_arrays_in_memory_of_the_host(model: CompiledModel) -> None:

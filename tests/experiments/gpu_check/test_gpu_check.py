@@ -118,7 +118,7 @@ def test_unknown_sections_are_refused(run: ModuleType, monkeypatch: pytest.Monke
     monkeypatch.setattr(sys, "argv", ["run.py", "--only", "machine,coffee"])
     with pytest.raises(SystemExit):
         run.main()
-    assert "sections are machine,calibration,conformance,tuning,peers" in capsys.readouterr().err
+    assert "sections are machine,calibration,conformance,models,tuning,peers" in capsys.readouterr().err
 
 
 def test_the_table() -> None:
