@@ -70,7 +70,7 @@ def _model(session: Session, name: str) -> dict[str, Any]:
         "edges": sum([a.nbytes for a in (*arrays, *results)]),
     }
     with device_lease(Device(session.kind)):
-        entry["profile_us"] = [(r.function, r.microseconds / max(r.calls, 1)) for r in made.profile(*arrays, repeats=5)]
+        entry["profile_us"] = [(r.function, r.microseconds) for r in made.profile(*arrays, repeats=5)]
         entry |= _times(session, made, model, inputs, arrays)
     times = ", ".join([f"{k.removesuffix('_us')} {v:.0f} us" for k, v in entry.items() if k.endswith("_us") and isinstance(v, float)])
     copies = f"copied {entry['copied']} of {entry['edges']} B"

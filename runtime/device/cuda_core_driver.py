@@ -11,11 +11,11 @@ import ctypes
 import threading
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from tunesmith.runtime.device import cuda_driver
 from tunesmith.runtime.device.device import DeviceAttributes
-from tunesmith.runtime.device.driver import Driver, DriverError
+from tunesmith.runtime.device.driver import Driver, DriverError, PreparedLaunch
 from tunesmith.runtime.device.program import Dim3
 from tunesmith.support.errors import MissingExtraError
 
@@ -38,10 +38,34 @@ class _Kernel:
         self.shared_limit = _DEFAULT_SHARED_BYTES
 
 
+class _Graph(NamedTuple):
+    """A graph, its nodes in the order of the launches, and the executable graph that was made of it."""
+
+    graph: Any
+    nodes: list[Any]
+    executable: Any
+
+
+class _Values:
+    """The values of pointer arguments in the form that the driver takes.
+
+    Attributes:
+        address: of the array of pointers to the values.
+    """
+
+    def __init__(self, arguments: Sequence[int]) -> None:
+        n = len(arguments)
+        self._values = (ctypes.c_uint64 * n)(*arguments)
+        first = ctypes.addressof(self._values)
+        self._pointers = (ctypes.c_void_p * n)(*range(first, first + 8 * n, 8))
+        self.address = ctypes.addressof(self._pointers)
+
+
 class CudaCoreDriver(Driver):
     """CUDA driver calls, with errors raised as DriverError.  Streams are addresses; marks and kernels are objects of the package."""
 
     alignment = cuda_driver.ALIGNMENT
+    has_graphs = True
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -179,15 +203,54 @@ class CudaCoreDriver(Driver):
         return n
 
     def launch(self, kernel: Any, grid: Dim3, block: Dim3, shared_bytes: int, arguments: Sequence[int], stream: Any) -> None:
+        self._allow_shared(kernel, shared_bytes)
+        values = _Values(arguments)
+        self._call(self._cuda.cuLaunchKernel, kernel.function, *grid, *block, shared_bytes, stream, values.address, 0)
+
+    def create_graph(self, launches: Sequence[PreparedLaunch]) -> object:
+        cuda = self._cuda
+        graph = self._call(cuda.cuGraphCreate, 0)
+        try:
+            nodes: list[Any] = []
+            for launch in launches:
+                values, parameters = self._node(launch)
+                before = nodes[-1:]
+                nodes.append(self._call(cuda.cuGraphAddKernelNode, graph, before, len(before), parameters))
+                del values  # the driver has copied them
+            return _Graph(graph, nodes, self._call(cuda.cuGraphInstantiate, graph, 0))
+        except BaseException:
+            self._call(cuda.cuGraphDestroy, graph)
+            raise
+
+    def update_graph(self, graph: Any, position: int, launch: PreparedLaunch) -> None:
+        values, parameters = self._node(launch)
+        self._call(self._cuda.cuGraphExecKernelNodeSetParams, graph.executable, graph.nodes[position], parameters)
+        del values  # the driver has copied them
+
+    def launch_graph(self, graph: Any, stream: Any) -> None:
+        self._call(self._cuda.cuGraphLaunch, graph.executable, stream)
+
+    def free_graph(self, graph: Any) -> None:
+        self._call(self._cuda.cuGraphExecDestroy, graph.executable)
+        self._call(self._cuda.cuGraphDestroy, graph.graph)
+
+    def _node(self, x: PreparedLaunch) -> tuple[_Values, Any]:
+        """The values of the arguments, which must exist while the parameters of the node are used, and these."""
+        self._allow_shared(x.kernel, x.shared_bytes)
+        values, p = _Values(x.arguments), self._cuda.CUDA_KERNEL_NODE_PARAMS()
+        p.func = x.kernel.function
+        p.gridDimX, p.gridDimY, p.gridDimZ = x.grid
+        p.blockDimX, p.blockDimY, p.blockDimZ = x.block
+        p.sharedMemBytes = x.shared_bytes
+        p.kernelParams = values.address
+        return values, p
+
+    def _allow_shared(self, kernel: Any, shared_bytes: int) -> None:
+        """Raise the limit of dynamic shared memory of a kernel."""
         if shared_bytes > kernel.shared_limit:
             attribute = self._cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             self._call(self._cuda.cuFuncSetAttribute, kernel.function, attribute, shared_bytes)
             kernel.shared_limit = shared_bytes
-        n = len(arguments)
-        values = (ctypes.c_uint64 * n)(*arguments)
-        first = ctypes.addressof(values)
-        pointers = (ctypes.c_void_p * n)(*range(first, first + 8 * n, 8))
-        self._call(self._cuda.cuLaunchKernel, kernel.function, *grid, *block, shared_bytes, stream, ctypes.addressof(pointers), 0)
 
     def _context(self, index: int) -> Any:
         """The primary context, retained until the process ends, as in torch."""

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from tunesmith.support.errors import RunError
@@ -78,6 +79,17 @@ class Allocation:
     nbytes: int
 
 
+class KernelLaunch(NamedTuple):
+    """A launch of a graph: the arguments of `DeviceAPI.launch` without the device and the stream."""
+
+    code: int
+    kernel: str
+    arguments: Sequence[Allocation]
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int = 0
+
+
 @dataclass(slots=True)
 class _ThreadChoice:
     """Current device, and current stream of each device, of an API in one thread."""
@@ -109,6 +121,9 @@ class DeviceAPI(ABC):
 
     has_addresses: bool = True
     """Whether `Allocation.handle` is an address, which other libraries can offset."""
+
+    has_graphs: bool = False
+    """Whether sequences of launches can be prepared as graphs, so that one call starts them all."""
 
     @abstractmethod
     def count(self) -> int:
@@ -319,6 +334,34 @@ class DeviceAPI(ABC):
             RunError: there is no such kernel, or the device refuses the launch.
             DeviceLost: earlier work has corrupted the device state of this process; any other method may raise it too.
         """
+
+    def create_graph(self, index: int, launches: Sequence[KernelLaunch]) -> int:
+        """Prepare launches that run one after the other, as in CUDA graphs.
+
+        Args:
+            index: the device.
+            launches: at least one; their memory and code must exist as long as the graph.
+        Returns:
+            A handle of the graph for the methods below.
+        Raises:
+            RunError: the kind has no graphs, or a launch is invalid.
+        """
+        raise self._no_graphs(index)
+
+    def update_graph(self, index: int, graph: int, position: int, launch: KernelLaunch) -> None:
+        """Replace a launch of a graph by one of the same kernel, for all later runs of the graph."""
+        raise self._no_graphs(index)
+
+    def launch_graph(self, index: int, graph: int, stream: int = 0) -> None:
+        """Start the launches of a graph on a stream, asynchronously."""
+        raise self._no_graphs(index)
+
+    def free_graph(self, index: int, graph: int) -> None:
+        """Destroy a graph; a run that was started continues."""
+        raise self._no_graphs(index)
+
+    def _no_graphs(self, index: int) -> RunError:
+        return RunError(f"{self.kind}({index}) has no graphs: start its kernels with launch")
 
 
 DEVICES: Registry[DeviceAPI] = Registry(

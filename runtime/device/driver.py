@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from tunesmith.runtime.device.device import DeviceAttributes
 from tunesmith.runtime.device.program import Dim3
@@ -29,11 +29,24 @@ class DriverError(Exception):
         self.lost = lost
 
 
+class PreparedLaunch(NamedTuple):
+    """A launch of a graph: the arguments of `Driver.launch` without the stream."""
+
+    kernel: Any
+    grid: Dim3
+    block: Dim3
+    shared_bytes: int
+    arguments: Sequence[int]
+
+
 class Driver(ABC):
     """Operations on all devices of one library.  Thread safe.  Every method may raise DriverError."""
 
     alignment: int
     """Alignment of `allocate` in bytes; a power of two."""
+
+    has_graphs = False
+    """Whether the methods of graphs are implemented."""
 
     @abstractmethod
     def count(self) -> int:
@@ -148,3 +161,19 @@ class Driver(ABC):
     @abstractmethod
     def launch(self, kernel: Any, grid: Dim3, block: Dim3, shared_bytes: int, arguments: Sequence[int], stream: Any) -> None:
         """Launch a kernel with pointer arguments on a stream."""
+
+    def create_graph(self, launches: Sequence[PreparedLaunch]) -> object:
+        """Prepare launches as a graph.  Only called if `has_graphs`."""
+        raise NotImplementedError
+
+    def update_graph(self, graph: Any, position: int, launch: PreparedLaunch) -> None:
+        """Replace a launch of a graph.  Only called if `has_graphs`."""
+        raise NotImplementedError
+
+    def launch_graph(self, graph: Any, stream: Any) -> None:
+        """Start a graph on a stream.  Only called if `has_graphs`."""
+        raise NotImplementedError
+
+    def free_graph(self, graph: Any) -> None:
+        """Destroy a graph.  Only called if `has_graphs`."""
+        raise NotImplementedError

@@ -11,8 +11,8 @@ from itertools import count
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-from tunesmith.runtime.device.device import Allocation, Device, DeviceAttributes, DeviceLost, check_copy
-from tunesmith.runtime.device.driver import Driver, DriverError
+from tunesmith.runtime.device.device import Allocation, Device, DeviceAttributes, DeviceLost, KernelLaunch, check_copy
+from tunesmith.runtime.device.driver import Driver, DriverError, PreparedLaunch
 from tunesmith.runtime.device.program import Dim3
 from tunesmith.runtime.device.workspace_pool import PooledWorkspaces
 from tunesmith.support.errors import RunError
@@ -81,6 +81,7 @@ class DriverDeviceAPI(PooledWorkspaces):
         self._foreign_lock = threading.Lock()
         self._events: Handles[Any] = Handles(kind, "event")
         self._codes: Handles[Any] = Handles(kind, "loaded code")
+        self._graphs: Handles[Any] = Handles(kind, "graph")
 
     @property
     def driver(self) -> Driver:
@@ -248,23 +249,67 @@ class DriverDeviceAPI(PooledWorkspaces):
         shared_bytes: int = 0,
         stream: int = 0,
     ) -> None:
-        queue, loaded = self._stream(index, stream), self._codes.get(index, code)
-        extents = (*grid, *block, shared_bytes + 1)
+        queue, launch = self._stream(index, stream), KernelLaunch(code, kernel, arguments, grid, block, shared_bytes)
+        with self._on_launch(index, launch):
+            self.driver.launch(*self._prepared(index, launch), queue)
+
+    @property
+    def has_graphs(self) -> bool:  # type: ignore[override]
+        return self.driver.has_graphs
+
+    def create_graph(self, index: int, launches: Sequence[KernelLaunch]) -> int:
+        if not self.has_graphs:
+            raise self._no_graphs(index)
+        if not launches:
+            raise RunError(f"a graph of {self.kind}({index}) has at least one launch")
+        prepared = []
+        for launch in launches:
+            with self._on_launch(index, launch):
+                prepared.append(self._prepared(index, launch))
+        with self._on(index, f"create_graph of {len(launches)} launches"):
+            return self._graphs.add(index, (self.driver.create_graph(prepared), [x.kernel for x in launches]))
+
+    def update_graph(self, index: int, graph: int, position: int, launch: KernelLaunch) -> None:
+        made, kernels = self._graphs.get(index, graph)
+        if not 0 <= position < len(kernels) or kernels[position] != launch.kernel:
+            what = f"launch {position} of graph {graph} of {self.kind}({index})"
+            there = f"runs {kernels[position]}" if 0 <= position < len(kernels) else f"does not exist, it has {len(kernels)}"
+            raise RunError(f"{what} {there}, and {launch.kernel} cannot replace it: create a new graph")
+        with self._on_launch(index, launch):
+            self.driver.update_graph(made, position, self._prepared(index, launch))
+
+    def launch_graph(self, index: int, graph: int, stream: int = 0) -> None:
+        queue, (made, kernels) = self._stream(index, stream), self._graphs.get(index, graph)
+        with self._on(index, f"launch of a graph of {len(kernels)} kernels"):
+            self.driver.launch_graph(made, queue)
+
+    def free_graph(self, index: int, graph: int) -> None:
+        made, _ = self._graphs.take(index, graph)
+        with self._on(index, "free_graph"):
+            self.driver.free_graph(made)
+
+    def _on_launch(self, index: int, x: KernelLaunch) -> _DeviceScope:
+        shape = f"a grid of {x.grid}, blocks of {x.block} and {x.shared_bytes} bytes of shared memory"
+        return self._on(index, f"launch of {x.kernel} with {shape}")
+
+    def _prepared(self, index: int, x: KernelLaunch) -> PreparedLaunch:
+        """The launch in terms of the driver.  RunError if it is invalid.  The device is current."""
+        loaded = self._codes.get(index, x.code)
+        extents = (*x.grid, *x.block, x.shared_bytes + 1)
         if min(extents) < 1 or max(extents) > _EXTENT_LIMIT:
             raise RunError(
-                f"cannot launch {kernel} on {self.kind}({index}): a grid of {grid} blocks of {block} threads with {shared_bytes} bytes "
-                f"of shared memory. Extents are 1 to {_EXTENT_LIMIT}"
+                f"cannot launch {x.kernel} on {self.kind}({index}): a grid of {x.grid} blocks of {x.block} threads with {x.shared_bytes} "
+                f"bytes of shared memory. Extents are 1 to {_EXTENT_LIMIT}"
             )
-        for i, argument in enumerate(arguments):
+        for i, argument in enumerate(x.arguments):
             if argument.device.kind != self.kind or argument.device.index != index:
                 there = argument.device
-                raise RunError(f"cannot launch {kernel} on {self.kind}({index}): argument {i} is memory of {there}. Copy it first")
-        with self._on(index, f"launch of {kernel} with a grid of {grid}, blocks of {block} and {shared_bytes} bytes of shared memory"):
-            found = self.driver.kernel(loaded, kernel)
-            expected, given = self.driver.parameter_count(found), len(arguments)
-            if expected is not None and expected != given + self._extra_arguments(shared_bytes):
-                raise RunError(f"cannot launch {kernel} on {self.kind}({index}): it takes {expected} arguments, and {given} are given")
-            self.driver.launch(found, grid, block, shared_bytes, [a.handle for a in arguments], queue)
+                raise RunError(f"cannot launch {x.kernel} on {self.kind}({index}): argument {i} is memory of {there}. Copy it first")
+        found = self.driver.kernel(loaded, x.kernel)
+        expected, given = self.driver.parameter_count(found), len(x.arguments)
+        if expected is not None and expected != given + self._extra_arguments(x.shared_bytes):
+            raise RunError(f"cannot launch {x.kernel} on {self.kind}({index}): it takes {expected} arguments, and {given} are given")
+        return PreparedLaunch(found, x.grid, x.block, x.shared_bytes, [a.handle for a in x.arguments])
 
     def _extra_arguments(self, shared_bytes: int) -> int:
         """Number of kernel arguments in addition to the pointers of the caller."""

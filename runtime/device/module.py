@@ -17,7 +17,7 @@ from pathlib import Path
 from tunesmith.runtime.compiled import Compiled
 from tunesmith.runtime.device.arguments import CallStream, Operand, Signature, call_stream
 from tunesmith.runtime.device.array import DeviceArray
-from tunesmith.runtime.device.device import DEVICES, Allocation, Device, DeviceLost
+from tunesmith.runtime.device.device import DEVICES, Allocation, Device, DeviceLost, KernelLaunch
 from tunesmith.runtime.device.program import MAGIC, DeviceFunction, DeviceProgram
 from tunesmith.runtime.ffi import tvm_ffi
 from tunesmith.runtime.ffi_callback import ffi_function
@@ -282,6 +282,13 @@ class DeviceCallable:
                 )
         return BoundCall(self, operands, stream, self._function.workspaces)
 
+    def launches(self, memory: Sequence[Allocation]) -> list[KernelLaunch]:
+        """The launches of all kernels on device memory: parameters, followed by workspaces."""
+        code = self._module.code
+        return [
+            KernelLaunch(code, x.kernel, [memory[n] for n in x.arguments], x.grid, x.block, x.shared_bytes) for x in self._function.launches
+        ]
+
     def launch(self, memory: Sequence[Allocation], stream: int) -> None:
         """Launch all kernels on device memory: parameters, followed by workspaces."""
         code, index = self._module.code, self._device.index
@@ -317,6 +324,15 @@ class BoundCall:
         scratch = [device.api.allocate_workspace(device.index, n, stream.handle) for n in workspaces]
         self._memory = [*[o.memory for o in operands], *scratch]
         weakref.finalize(self, _free_workspaces, device, scratch).atexit = False
+
+    @property
+    def device(self) -> Device:
+        """The device that runs the kernels."""
+        return self._function.signature.device
+
+    def launches(self) -> list[KernelLaunch]:
+        """The launches of the kernels, for graphs."""
+        return self._function.launches(self._memory)
 
     def __call__(self) -> None:
         """Launch the kernels on the stream.  RunError if the device refuses."""

@@ -22,11 +22,14 @@ import numpy as np
 from tunesmith.runtime.arrays import empty, nbytes, placed, storage_dtype, tensor, typed, writable
 from tunesmith.runtime.device.array import DeviceArray
 from tunesmith.runtime.device.device import DeviceLost
-from tunesmith.runtime.device.module import DeviceCallable
+from tunesmith.runtime.device.module import BoundCall, DeviceCallable
 from tunesmith.runtime.executor.device_memory import HOST, Array, DeviceMemory, copier, kind_of_memory
+from tunesmith.runtime.executor.launch_graph import LaunchGraph, groups
 from tunesmith.support.errors import RunError
 
 INPUT, OUTPUT, CONSTANT, ARENA = "input", "output", "constant", "arena"
+GRAPHS_FROM = 2
+"""The run from which on launches are started as graphs, which take longer to make than to launch once."""
 COPY = "(copy)"
 """Function name of a copy, which the executor performs itself."""
 
@@ -125,6 +128,13 @@ class BoundProgram:
         self._streams = [memory.stream for memory in devices.values()]
         self._tensors: list[Any] = [None] * len(slots)
         self._calls: list[list[Callable[[], object]]] = [[_unbound] * len(s.steps) for s in segments]
+        self._ready = self._calls
+        """The calls of each segment that `run` makes: those of `_calls`, from the second run on with graphs in place of launches."""
+        self._runs = 0
+        self._graphs: dict[int, tuple[LaunchGraph, int]] = {}
+        """Step -> its graph, and its position in it."""
+        self._moved: dict[int, int] = {}
+        """Step that is in no graph -> its position in `_ready`."""
         self._where = {n: (k, i) for k, s in enumerate(segments) for i, n in enumerate(s.steps)}
         self._bound: dict[tuple[str, int], Array] = {}
         self.outputs: Sequence[Array] = ()
@@ -162,9 +172,11 @@ class BoundProgram:
                 self._bound[key] = array
                 changed = True
                 for t in self._tensors_on.get(key, ()):
-                    self._arrays[t] = self._edge(self._slots[t], array)
-                    self._tensors[t] = None
-                stale.update(dict.fromkeys(self._steps_on.get(key, ())))
+                    place = self._edge(self._slots[t], array)
+                    if _is_same_memory(place, self._arrays[t]):  # the copy of an array of the host
+                        continue
+                    self._arrays[t], self._tensors[t] = place, None
+                    stale.update(dict.fromkeys(self._steps_on.get(key, ())))
         for n in stale:
             self._prepare(n)
         if self._devices and changed:
@@ -177,11 +189,14 @@ class BoundProgram:
             RunError: a function rejected its arguments, or failed.
         """
         at = 0
+        self._runs += 1
         try:
+            if self._runs == GRAPHS_FROM and self._devices:
+                self._make_graphs()
             for copy in self._before:
                 copy()
             while at >= 0:
-                for call in self._calls[at]:
+                for call in self._ready[at]:
                     call()
                 at = self._next(at)
             for copy in self._after:
@@ -260,6 +275,28 @@ class BoundProgram:
             call = partial(function, *[self._argument(t, compiled) for t in (*step.operands, *step.results)], *step.sizes)
         segment, position = self._where[n]
         self._calls[segment][position] = call
+        if n in self._graphs and isinstance(call, BoundCall):
+            graph, at = self._graphs[n]
+            graph.replace(at, call)
+        elif self._ready is not self._calls:
+            self._ready[segment][self._moved[n]] = call
+
+    def _make_graphs(self) -> None:
+        """Put graphs in place of consecutive launches."""
+        ready: list[list[Callable[[], object]]] = []
+        for segment, calls in zip(self._segments, self._calls, strict=True):
+            ready.append([])
+            for group in groups(calls):
+                steps = [segment.steps[i] for i in group]
+                launches = [c for c in (calls[i] for i in group) if isinstance(c, BoundCall)]
+                if len(group) == 1:
+                    self._moved[steps[0]] = len(ready[-1])
+                    ready[-1].append(calls[group[0]])
+                else:
+                    graph = LaunchGraph(launches)
+                    self._graphs |= {n: (graph, i) for i, n in enumerate(steps)}
+                    ready[-1].append(graph)
+        self._ready = ready
 
     def _argument(self, t: int, compiled: bool) -> object:
         if not compiled:
@@ -333,6 +370,10 @@ def _checked(call: Callable[[], object]) -> None:
         raise
     except Exception as error:  # functions raise exceptions of any type
         raise RunError(f"a call of the program failed: {error}") from error
+
+
+def _is_same_memory(a: object, b: object) -> bool:
+    return isinstance(a, DeviceArray) and isinstance(b, DeviceArray) and a.allocation is b.allocation and a.shape == b.shape
 
 
 def _unbound() -> object:

@@ -184,9 +184,28 @@ def test_an_output_as_the_next_input_is_copied() -> None:
         made.set_input(0, made.get_output(0))
 
 
-def test_the_profile_is_of_device_events(model: CompiledModel) -> None:
+def test_the_profile_is_of_device_events(model: CompiledModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(API, "elapsed", lambda *a: 0.25)
     rows = model.profile(X, repeats=3)
-    assert rows[0].function == "fused_conv2d_relu" and all(r.calls == 3 and r.microseconds > 0 for r in rows)
+    assert rows[0].function == "fused_conv2d_relu" and all(r.calls == 3 and r.microseconds == 250_000 for r in rows)
+
+
+def test_launches_are_started_as_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the second run on, with the arrays of each run."""
+    seen: list[str] = []
+    for name in ("launch", "launch_graph"):
+        real = getattr(API, name)
+        monkeypatch.setattr(API, name, lambda *a, name=name, real=real: (seen.append(name), real(*a))[1])
+    made = tunesmith.compile(network(), KIND)
+    assert isinstance(made, CompiledModel)
+    doubled = run(network()["main"], [2 * X], network())
+    for x, want in ((X, expected()), (2 * X, doubled), (X, expected())):
+        for given in (x, DeviceArray.from_numpy(DEVICE, x)):
+            for found, e in zip(made(given), want, strict=True):
+                np.testing.assert_allclose(found.numpy() if isinstance(found, DeviceArray) else found, e, rtol=2e-5, atol=2e-6)
+    assert ("launch_graph" in seen) == API.has_graphs
+    if API.has_graphs:
+        assert "launch" not in seen[seen.index("launch_graph") :]
 
 
 def test_parts_on_the_host(copies: list[tuple[str, str, int]]) -> None:

@@ -13,7 +13,7 @@
 
 enum { OK, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, INVALID_IMAGE = 200, INVALID_CONTEXT = 201,
        INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600, ILLEGAL_ADDRESS = 700 };
-enum { MEMORY, STREAMS, EVENTS, MODULES, POOLS, KINDS };
+enum { MEMORY, STREAMS, EVENTS, MODULES, POOLS, GRAPHS, KINDS };
 
 typedef unsigned long long address;
 typedef struct { int device; } context;
@@ -260,6 +260,76 @@ int cuLaunchKernel(function *f, unsigned gx, unsigned gy, unsigned gz, unsigned 
   else if (!strcmp(f->name, "reverse"))
     for (unsigned b = 0; b < blocks_of; b++)
       for (unsigned t = 0; t < threads; t++) y[b * threads + t] = x[b * threads + threads - 1 - t];
+  return OK;
+}
+
+/* Graphs of kernels, each of which depends on the one before. */
+typedef struct { function *f; unsigned grid[3], block[3], shared; void **params, **extra; void *kern, *ctx; } node_params;
+typedef struct graph_node { node_params p; address values[8]; struct graph_node *next; struct graph *of; } graph_node;
+typedef struct graph { graph_node *first, *final; int nodes; } graph;
+typedef struct { graph *of; node_params p[64]; address values[64][8]; } graph_exec;
+
+int cuGraphCreate(graph **made, unsigned flags) {
+  ENTER;
+  if (flags) return INVALID_VALUE;
+  *made = calloc(1, sizeof **made);
+  count_live(GRAPHS, 1);
+  return OK;
+}
+static void node_values(const node_params *p, address *values) {
+  size_t offset, size;
+  for (size_t i = 0; i < 8 && cuFuncGetParamInfo(p->f, i, &offset, &size) == OK; i++) values[i] = *(address *)p->params[i];
+}
+int cuGraphAddKernelNode_v2(graph_node **made, graph *g, graph_node **before, size_t n, const node_params *p) {
+  ENTER;
+  if (n > 1 || (n && before[0] != g->final) || (!n && g->nodes) || p->extra || g->nodes == 64) return INVALID_VALUE;
+  graph_node *node = calloc(1, sizeof *node);
+  node->p = *p;
+  node->of = g;
+  node_values(p, node->values);
+  if (g->final) g->final->next = node;
+  else g->first = node;
+  g->final = node;
+  g->nodes++;
+  *made = node;
+  return OK;
+}
+int cuGraphInstantiateWithFlags(graph_exec **made, graph *g, unsigned long long flags) {
+  ENTER;
+  if (flags) return INVALID_VALUE;
+  graph_exec *e = *made = calloc(1, sizeof *e);
+  e->of = g;
+  int i = 0;
+  for (graph_node *node = g->first; node; node = node->next, i++) e->p[i] = node->p, memcpy(e->values[i], node->values, sizeof node->values);
+  count_live(GRAPHS, 1);
+  return OK;
+}
+int cuGraphExecKernelNodeSetParams_v2(graph_exec *e, graph_node *node, const node_params *p) {
+  ENTER;
+  int i = 0;
+  for (graph_node *x = e->of->first; x && x != node; x = x->next) i++;
+  if (i >= e->of->nodes || strcmp(e->p[i].f->name, p->f->name)) return INVALID_VALUE;
+  e->p[i] = *p;
+  node_values(p, e->values[i]);
+  return OK;
+}
+int cuGraphLaunch(graph_exec *e, stream *s) {
+  ENTER;
+  for (int i = 0; i < e->of->nodes; i++) {
+    node_params *p = &e->p[i];
+    void *params[8];
+    for (int k = 0; k < 8; k++) params[k] = &e->values[i][k];
+    int code = cuLaunchKernel(p->f, p->grid[0], p->grid[1], p->grid[2], p->block[0], p->block[1], p->block[2], p->shared, s, params, 0);
+    if (code) return code;
+  }
+  return OK;
+}
+int cuGraphExecDestroy(graph_exec *e) { ENTER; free(e); count_live(GRAPHS, -1); return OK; }
+int cuGraphDestroy(graph *g) {
+  ENTER;
+  for (graph_node *node = g->first, *next; node; node = next) next = node->next, free(node);
+  free(g);
+  count_live(GRAPHS, -1);
   return OK;
 }
 

@@ -112,12 +112,12 @@ class TestFakeDriver(DeviceConformance):
     def api(self) -> Iterator[DeviceAPI]:
         """A new API; all its objects must be freed at the end."""
         fake = ctypes.CDLL(os.environ[FAKE_LIBRARY])
-        alive = [fake.fake_live(kind) for kind in range(4)]
+        alive = [fake.fake_live(kind) for kind in (*range(4), 5)]
         api = CudaDeviceAPI()
         yield api
         api.release_workspaces()
         del api
-        assert [fake.fake_live(kind) for kind in range(4)] == alive, "memory, streams, events or modules are left"
+        assert [fake.fake_live(kind) for kind in (*range(4), 5)] == alive, "memory, streams, events, modules or graphs are left"
         assert fake.fake_depth() == 0, "a context is still current"
 
     @pytest.fixture
