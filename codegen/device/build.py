@@ -26,6 +26,8 @@ DIALECTS: dict[str, Dialect] = {"cuda": CUDA, "opencl": OPENCL}
 
 OPTIONS = ("--fmad=false",)
 """Options of the CUDA compiler: no contraction, because a fused multiply-add is written as an explicit call."""
+IN_PARALLEL = ("--split-compile=0",)
+"""Further options of sources with several kernels, which all processors compile; the code does not depend on their number."""
 
 Functions = Iterable[PrimFunc] | PrimFunc | IRModule
 
@@ -120,7 +122,7 @@ def compile_kernels(source: DeviceSource, target: Target) -> CompiledCuda:
     """
     blocks = _blocks(source, target)
     while True:
-        compiled = compile_cuda(source.text(blocks), target.arch, OPTIONS)
+        compiled = compile_cuda(source.text(blocks), target.arch, (*OPTIONS, *(IN_PARALLEL if len(blocks) > 1 else ())))
         spilling = [name for name, n in blocks.items() if n > 1 and compiled.resources[name].spill_bytes]
         if not spilling:
             return compiled

@@ -33,7 +33,9 @@ def main(given: argparse.Namespace) -> int:
     """Run the requested sections; returns 0 if nothing failed."""
     given.out.mkdir(parents=True, exist_ok=True)
     (given.out / "output.txt").write_text("", encoding="utf-8")
-    session = Session(given.kind, given.out, given.seconds, given.trials, tuple(given.workloads or ()), tuple(given.models or ()))
+    session = Session(
+        given.kind, given.out, given.seconds, given.trials, tuple(given.workloads or ()), tuple(given.models or ()), given.model_seconds
+    )
     work: dict[str, Callable[[Session, dict[str, Any]], None]] = {
         "machine": machine,
         "calibration": calibration,

@@ -25,6 +25,8 @@ LARGE = ("resnet18", "bert_base", "gpt2_decode", "mobilenet_v2", "unet")
 LIMIT = 1e-4
 """Largest error of a correct result, relative to its largest element."""
 REPEATS = 7
+TRIALS = 4000
+"""Trials of a model at most; its time ends first."""
 SAMPLE_S = 0.02
 """Minimum duration of a sample."""
 
@@ -56,6 +58,11 @@ def _model(session: Session, name: str) -> dict[str, Any]:
     begun = time.perf_counter()
     made = tunesmith.compile(mod, session.target)
     entry: dict[str, Any] = {"compile_s": time.perf_counter() - begun}
+    systems = {"ours": made}
+    if session.model_seconds:
+        log = session.out / "models.jsonl"
+        tunesmith.tune(mod, session.target, log, budget=tunesmith.Budget(trials=TRIALS, seconds=session.model_seconds), progress=False)
+        systems["ours tuned"] = made = tunesmith.compile(mod, session.target, log)
     assert isinstance(made, CompiledModel)
     arrays = [x.numpy() for x in inputs]
     wide = [x.double() if x.is_floating_point() else x for x in inputs]
@@ -71,7 +78,7 @@ def _model(session: Session, name: str) -> dict[str, Any]:
     }
     with device_lease(Device(session.kind)):
         entry["profile_us"] = [(r.function, r.microseconds) for r in made.profile(*arrays, repeats=5)]
-        entry |= _times(session, made, model, inputs, arrays)
+        entry |= _times(session, systems, model, inputs, arrays)
     times = ", ".join([f"{k.removesuffix('_us')} {v:.0f} us" for k, v in entry.items() if k.endswith("_us") and isinstance(v, float)])
     copies = f"copied {entry['copied']} of {entry['edges']} B"
     session.say(f"  {name}: error {entry['error']:.1e}, {copies}, {times}, compiled in {entry['compile_s']:.1f} s")
@@ -80,16 +87,14 @@ def _model(session: Session, name: str) -> dict[str, Any]:
     return entry
 
 
-def _times(session: Session, made: CompiledModel, model: Any, inputs: Sequence[Any], arrays: Sequence[np.ndarray]) -> dict[str, float]:
+def _times(session: Session, made: dict[str, Any], model: Any, inputs: Sequence[Any], arrays: Sequence[np.ndarray]) -> dict[str, float]:
     """Microseconds of a call, medians of interleaved samples by the host's clock; all inputs and results are on the device."""
     device = Device(session.kind)
-    for i, a in enumerate(arrays):
-        made.set_input(i, DeviceArray.from_numpy(device, a))
-
-    def ours() -> None:
-        made.run()
-
-    systems = {"ours_us": (ours, lambda: device.api.synchronise(0))}
+    systems: dict[str, tuple[Any, Any]] = {}
+    for name, compiled in made.items():
+        for i, a in enumerate(arrays):
+            compiled.set_input(i, DeviceArray.from_numpy(device, a))
+        systems[f"{name}_us"] = (compiled.run, lambda: device.api.synchronise(0))
     if session.kind == "cuda":
         there, x = copy.deepcopy(model).cuda(), [i.cuda() for i in inputs]
 

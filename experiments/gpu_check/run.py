@@ -39,6 +39,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("runs/gpu-check"), help="folder for results; records of the previous run are kept")
     parser.add_argument("--only", default=",".join(SECTIONS), help="sections; peers without tuning uses the records of the previous run")
     parser.add_argument("--models", nargs="+", metavar="NAME", help="models instead of the default ones, of tunesmith.testing.torch_models")
+    parser.add_argument("--model-seconds", type=float, default=0.0, help="tune each model for this time; 0 compiles without records only")
     parser.add_argument("--workloads", nargs="+", metavar="TEXT", help="workloads instead of the default ones")
     given = parser.parse_args()
     given.only = [name.strip() for name in given.only.split(",") if name.strip()]

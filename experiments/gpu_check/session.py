@@ -40,6 +40,7 @@ class Session:
         trials: trials per workload.
         workloads: replace the default workloads of the check.
         models: replace the default models.
+        model_seconds: time of tuning of each model; 0 for none.
         results: results by section, as plain data.
         failures: reasons of failed sections.
     """
@@ -50,6 +51,7 @@ class Session:
     trials: int
     workloads: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
+    model_seconds: float = 0.0
     results: dict[str, Any] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     begun: float = field(default_factory=time.monotonic)

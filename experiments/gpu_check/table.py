@@ -105,10 +105,11 @@ def _model_row(name: str, m: Mapping[str, Any]) -> tuple[str, ...]:
     if "error" not in m:
         return (name, *["-"] * 3, str(m.get("failed", m.get("skipped")))[:200], "-", "-")
     times = {k.removesuffix("_us").replace("_", " "): v for k, v in m.items() if k.endswith("_us") and isinstance(v, float)}
-    ours = times.pop("ours")
+    untuned = times.pop("ours")
+    ours = times.pop("ours tuned", untuned)
     return (
         name,
-        f"{ours:.0f}",
+        f"{ours:.0f}" + (f" ({untuned:.0f} without records)" if ours is not untuned else ""),
         ", ".join([f"{system} {t:.0f}" for system, t in times.items()]) or "-",
         ", ".join([f"{t / ours:.2f}" for t in times.values()]) or "-",
         f"{m['error']:.1e}",
