@@ -15,6 +15,7 @@ from tunesmith.lower.passes.flatten_buffers import flatten_buffers
 from tunesmith.lower.passes.forward_stores import forward_stores
 from tunesmith.lower.passes.fuse_multiply_add import fuse_multiply_add
 from tunesmith.lower.passes.guard_zero_padding import guard_zero_padding
+from tunesmith.lower.passes.hoist_guards import hoist_guards
 from tunesmith.lower.passes.hoist_shared_allocations import hoist_shared_allocations
 from tunesmith.lower.passes.inject_prefetch import inject_prefetch
 from tunesmith.lower.passes.inject_virtual_threads import inject_virtual_threads
@@ -88,6 +89,7 @@ GPU = Pipeline(
     legalize_bool_storage,
     vectorize_loops,
     fuse_multiply_add,
+    hoist_guards,
     insert_barriers,
     bound_unrolling,
 )

@@ -113,7 +113,7 @@ def _chosen(names: Sequence[str], make: Callable[[int], Sketch | None], func: Pr
     if target.is_cpu:
         best = [*_on_one_thread(drawn, target), *best]
     programs = (_scheduled(drawn.sketches[c.sketch], c) for _, c in best)
-    if best and backend_of(target).counts_spills:
+    if best and backend_of(target).may_spill:
         return _without_spills(programs, target)
     refused: list[Scheduled] = []
     for program in programs:
@@ -147,10 +147,13 @@ def _lowers(program: PrimFunc, target: Target) -> bool:
 
 
 def _without_spills(programs: Iterable[Scheduled], target: Target) -> Scheduled:
-    """The first program that compiles without register spills, which the estimates predict only roughly; else the one that spills least."""
+    """The first program without register spills, else the one that spills least.  Only programs that may spill are built."""
     found: list[tuple[float, Scheduled]] = []
+    may_spill = backend_of(target).part("may_spill")
     for program in programs:
         with unobserved():
+            if not may_spill(program.func, target):
+                return program
             spilled = build(program.func, target).facts["spill_bytes"]
         if not spilled:
             return program

@@ -44,7 +44,8 @@ class Backend:
             None where that is not supported.
         device: name of the runtime device that runs the code (`runtime.device.device.DEVICES`); empty if it runs in this process.
         needs_threads: whether loops must be bound to threads, so that `compile` schedules unscheduled functions before it builds them.
-        counts_spills: whether `Artifact.facts` has `spill_bytes`, by which untuned programs are chosen.
+        may_spill: path of `(function, target) -> bool`, whether the registers of a scheduled function may not suffice; `Artifact.facts`
+            then has `spill_bytes`, by which untuned programs are chosen.  Empty where the compiler reports no spills.
         baselines: name of a baseline -> name of its variant that runs on the device.
         unavailable: why no code is generated, and what to do; `{llvm}` is the same target with the kind llvm.  Empty where it is.
     """
@@ -68,7 +69,7 @@ class Backend:
     export_c: Callable[..., tuple[Path, ...]] | None = None
     device: str = ""
     needs_threads: bool = False
-    counts_spills: bool = False
+    may_spill: str = ""
     baselines: Mapping[str, str] = field(default_factory=dict)
     unavailable: str = ""
 

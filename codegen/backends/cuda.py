@@ -34,11 +34,11 @@ CUDA_BACKEND = Backend(
     evaluator="tunesmith.measure.evaluator.device_evaluator:DeviceEvaluator",
     calibrated="tunesmith.measure.calibration.gpu:calibrated_device",
     analytic_cost="tunesmith.costmodel.analytic.gpu_cost:gpu_cost",
-    rules=("gpu_contraction", "gpu_rows", "gpu_reductions", "gpu_pointwise"),
+    rules=("gpu_contraction", "gpu_split_reduction", "gpu_rows", "gpu_reductions", "gpu_pointwise"),
     fallback_rules=("gpu_fallback",),
     models=True,
     device="cuda",
     needs_threads=True,
-    counts_spills=True,
+    may_spill="tunesmith.codegen.device.build:may_spill",
     baselines={"torch": "torch_cuda", "torch_compile": "torch_compile_cuda"},
 )

@@ -6,4 +6,4 @@ from dataclasses import replace
 
 from tunesmith.codegen.backends.cuda import CUDA_BACKEND
 
-OPENCL_BACKEND = replace(CUDA_BACKEND, kind="opencl", device="opencl", counts_spills=False, baselines={})
+OPENCL_BACKEND = replace(CUDA_BACKEND, kind="opencl", device="opencl", may_spill="", baselines={})

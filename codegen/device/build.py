@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from tunesmith.codegen.artifact import Artifact
 from tunesmith.codegen.c.dialect import CUDA, HELPERS, OPENCL, Dialect
@@ -26,6 +27,8 @@ DIALECTS: dict[str, Dialect] = {"cuda": CUDA, "opencl": OPENCL}
 
 OPTIONS = ("--fmad=false",)
 """Options of the CUDA compiler: no contraction, because a fused multiply-add is written as an explicit call."""
+UNCERTAIN = 24
+"""Registers that a kernel takes at most in addition to the estimate (docs/design/006-gpu.md)."""
 IN_PARALLEL = ("--split-compile=0",)
 """Further options of sources with several kernels, which all processors compile; the code does not depend on their number."""
 
@@ -128,6 +131,13 @@ def compile_kernels(source: DeviceSource, target: Target) -> CompiledCuda:
             return compiled
         for name in spilling:
             blocks[name] //= 2
+
+
+def may_spill(func: PrimFunc, target: Target) -> bool:
+    """Whether a kernel of the function may not fit the registers of its threads, even with one block on a multiprocessor."""
+    source = device_source(func, target)
+    threads = [(k.registers, prod(k.launch.block)) for k in source.kernels]
+    return any(n + UNCERTAIN > min(target.registers_per_thread, target.registers_per_sm // t) for n, t in threads)
 
 
 def _blocks(source: DeviceSource, target: Target) -> dict[str, int]:

@@ -11,12 +11,12 @@ from typing import Any
 
 from tunesmith.experiments.gpu_check import gpu_state
 from tunesmith.experiments.gpu_check.correctness import conformance
-from tunesmith.experiments.gpu_check.models import models
 from tunesmith.experiments.gpu_check.session import Session
 from tunesmith.experiments.gpu_check.shared_memory import cycles_by_pattern
 from tunesmith.experiments.gpu_check.table import table
 from tunesmith.experiments.gpu_check.tuning import best_programs, is_cold, names, tune_all
 from tunesmith.measure.calibration.gpu import RATES, device_rates
+from tunesmith.support.registry import resolve
 from tunesmith.support.worker_pool import WorkerPool
 
 SHARES = {"machine": 0.06, "calibration": 0.15, "conformance": 0.2, "models": 0.3, "tuning": 1.0, "peers": 1.0}
@@ -25,6 +25,7 @@ _LEAST_FOR_BASELINES = 0.18
 """Minimum fraction of the run's time for the comparison; tuning reserves more, and is stopped here."""
 _ROUNDS = 9
 _BASELINES = "tunesmith.experiments.gpu_check.torch_baselines:Baselines"
+_MODELS = "tunesmith.experiments.gpu_check.torch_models:models"
 _START_S = 90.0
 """Time limit for importing torch and opening the device."""
 
@@ -40,7 +41,7 @@ def main(given: argparse.Namespace) -> int:
         "machine": machine,
         "calibration": calibration,
         "conformance": conformance,
-        "models": models,
+        "models": lambda s, found: resolve(_MODELS)(s, found),  # needs torch
         "tuning": tune_all,
         "peers": baselines,
     }

@@ -39,7 +39,7 @@ _NAMES = ("contraction", "fallback", "pointwise", "reductions", "rows")
 _CPU_NAMES = ("derived", "dot_products", "row_blocks", "stages", "strassen", "tile_products", "winograd")
 SEARCH_RULES: Registry[Rule] = Registry(
     "search rule",
-    {n: f"tunesmith.search.space.rules.{n}:sketches" for n in (*_NAMES, *_CPU_NAMES, *[f"gpu_{n}" for n in _NAMES])}
+    {n: f"tunesmith.search.space.rules.{n}:sketches" for n in (*_NAMES, *_CPU_NAMES, *[f"gpu_{n}" for n in (*_NAMES, "split_reduction")])}
     | {"default": "tunesmith.search.space.rules_table:built_in"},
     contract=FUNCTION,
 )

@@ -108,7 +108,7 @@ class GptLayer(nn.Module):
         mask = None
         if self.mode == "static":
             key, value = keys.index_copy(2, position, key), values.index_copy(2, position, value)
-            mask = torch.arange(key.shape[2])[None, None, None, :] <= position
+            mask = torch.arange(key.shape[2], device=key.device)[None, None, None, :] <= position
         elif self.mode == "cat":
             key, value = torch.cat([keys, key], 2), torch.cat([values, value], 2)
         made = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=self.mode == "prefill")

@@ -36,9 +36,9 @@ OPENCL = Target("opencl -num-cores=2 -max-threads-per-block=1024 -shared-memory-
 LAW_ROWS = 7
 """Rows per sketch: more than 300 in total."""
 
-CASES = [
-    (text, k) for text in WORKLOADS for k in range({"softmax": 2, "matmul": 2, "batch_matmul": 2, "conv2d": 2}.get(text.split("(")[0], 1))
-]
+SKETCHES = (3, 3, 2, 3, 3, 2, 2, 2, 1, 1, 1, 1, 1, 1)
+"""Numbers of sketches of the workloads."""
+CASES = [(text, k) for text, n in zip(WORKLOADS, SKETCHES, strict=True) for k in range(n)]
 
 
 def task(text: str) -> tuple[Workload, tuple[Sketch, ...]]:
@@ -64,7 +64,11 @@ def test_every_sketch_is_tested() -> None:
 
 
 def test_rules_depend_on_the_kind_of_the_target() -> None:
-    assert rules_of(H200) == rules_of(OPENCL) == find_rules(["gpu_contraction", "gpu_rows", "gpu_reductions", "gpu_pointwise"])
+    assert (
+        rules_of(H200)
+        == rules_of(OPENCL)
+        == find_rules(["gpu_contraction", "gpu_split_reduction", "gpu_rows", "gpu_reductions", "gpu_pointwise"])
+    )
 
 
 @pytest.mark.parametrize(("text", "k"), CASES)
