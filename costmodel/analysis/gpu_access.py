@@ -20,6 +20,8 @@ BITS = 5
 """Bits of the lane index in a warp."""
 SECTOR = 32
 """Bytes per transfer of device memory and the L2 cache."""
+LINE = 128
+"""Bytes of a line of the L1 cache."""
 BANK = 4
 """Bytes of a shared-memory bank."""
 WIDEST = 16
@@ -37,6 +39,7 @@ class Requests:
         width: elements of a request.
         stride: elements between neighbouring threads.
         parts: transfers for a request of a warp: sectors of device memory, wavefronts of shared memory.
+        lines: cache lines that a request of a warp touches; those of shared memory are its wavefronts.
         ideal: `parts` if the threads of the warp access neighbouring elements.
     """
 
@@ -46,6 +49,7 @@ class Requests:
     width: Num
     stride: Num
     parts: Num
+    lines: Num
     ideal: Num
 
 
@@ -65,11 +69,11 @@ def _request(a: ProgramAnalysis, kernel: Kernel, s: Store, u: Use) -> Requests:
     active = d.minimum(kernel.threads, float(WARP))
     if u.buffer.scope in SHARED_SCOPES:
         parts = wavefronts(d, steps, width * (u.item / BANK), u.item / BANK)
-        ideal = d.maximum(active * nbytes / float(BANK * 32), 1.0)
+        lines, ideal = parts, d.maximum(active * nbytes / float(BANK * 32), 1.0)
     else:
-        parts = sectors(d, [x * float(u.item) for x in steps], nbytes)
+        parts, lines = (sectors(d, [x * float(u.item) for x in steps], nbytes, size) for size in (SECTOR, LINE))
         ideal = d.maximum(active * nbytes / float(SECTOR), 1.0)
-    return Requests(u, each, runs, width, steps[0], parts, ideal)
+    return Requests(u, each, runs, width, steps[0], parts, lines, ideal)
 
 
 def _width(a: ProgramAnalysis, s: Store, u: Use, tile: Sequence[Loop], pitch: Sequence[Num]) -> Num:
@@ -111,8 +115,8 @@ def _thread_steps(a: ProgramAnalysis, kernel: Kernel, s: Store, u: Use, pitch: S
     return out
 
 
-def sectors(d: Dag, steps: Sequence[Num], nbytes: Num) -> Num:
-    """32-byte sectors in the footprint of a warp whose threads access `nbytes` bytes each.
+def sectors(d: Dag, steps: Sequence[Num], nbytes: Num, size: int = SECTOR) -> Num:
+    """Sectors of `size` bytes in the footprint of a warp whose threads access `nbytes` bytes each.
 
     Args:
         steps: bytes between thread 0 and threads 1, 2, 4, 8, 16.
@@ -120,10 +124,10 @@ def sectors(d: Dag, steps: Sequence[Num], nbytes: Num) -> Num:
     span, pieces = nbytes, d.one
     for step in _sorted(d, steps):
         # A small step extends the current run; a large one starts another.
-        near = 1.0 - (step > d.maximum(span, float(SECTOR)))
+        near = 1.0 - (step > d.maximum(span, float(size)))
         pieces = d.where(near, pieces, pieces * 2.0)
         span = d.where(near * d.equal(pieces, 1.0), d.maximum(span, nbytes + step + (span - nbytes)), span)
-    return pieces * d.ceildiv(span, float(SECTOR))
+    return pieces * d.ceildiv(span, float(size))
 
 
 def wavefronts(d: Dag, steps: Sequence[Num], words: Num, word: float) -> Num:

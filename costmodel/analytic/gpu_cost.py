@@ -20,6 +20,7 @@ from tunesmith.costmodel.analytic.cost import TERMS, AnalyticCost
 from tunesmith.costmodel.analytic.gpu_traffic import block_bytes, kernel_bytes, memory_bytes
 from tunesmith.costmodel.analytic.opencl_cpu import opencl_cpu_cost
 from tunesmith.costmodel.formulas.expr_graph import Dag, Num
+from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.gpu import SHARED_SCOPES
 from tunesmith.ir.target.target import Target
 
@@ -45,8 +46,8 @@ CHAIN = 4.0
 """Cycles between dependent instructions."""
 BARRIER = 25.0
 """Cycles per barrier, plus one for each arriving warp."""
-L1_SECTORS = 4.0
-"""Sectors per cycle of the L1 cache, which is also the shared memory."""
+L1_LINE = 2.0
+"""Cycles of the L1 cache, which is also the shared memory, for each line of a request (fitted to 560 candidates on an H200)."""
 SM_BYTES = 64.0
 """Bytes per cycle that one multiprocessor can receive from the L2 cache."""
 L1_SHARE = 0.5
@@ -56,8 +57,8 @@ OVERLAP = 0.15
 SPILL = 6.0
 """Instructions, and L1 passes, per spilled register and run of straight-line code: it is stored and loaded again, and its users wait.
 The value ranks programs with spills behind nearly all others."""
-SMALL = 16.0
-"""Operations of straight-line code up to which compilers unroll the loop around it."""
+TOGETHER = 8.0
+"""Unrolled runs of straight-line code whose loads are issued together."""
 
 
 def gpu_cost(a: ProgramAnalysis, target: Target) -> AnalyticCost:
@@ -115,6 +116,8 @@ class _Cost:
         spilled = d.maximum(k.registers - k.cap, 0.0) * SPILL
         capacity = (self.target.shared_memory_per_sm - k.shared * k.resident) * L1_SHARE / k.resident
         total = kernel_bytes(self.a, k)
+        dram: dict[Buffer, Num] = {}
+        """Bytes from memory by buffer: blocks of one kernel that access the same elements find them in the L2 cache."""
         for s in k.stores:
             tile = d.product([x.size for x in tile_loops(s)])
             runs = d.product([x.size for x in own_loops(s)]) / tile
@@ -123,7 +126,7 @@ class _Cost:
             instructions = self._instructions(s, tile, found) + spills + LOOP
             out.fma = out.fma + runs * warps * tile * (s.counts["mul"] * size / self.fma_rate)
             out.issue = out.issue + runs * warps * instructions / ISSUE
-            out.shared = out.shared + runs * warps * (self._passes(found) + spills)
+            out.shared = out.shared + runs * warps * (self._passes(s, found) + spills)
             out.latency = out.latency + runs * (instructions * d.maximum(CHAIN / tile, 1.0) + self._waits(s, found, tile))
             out.barriers = out.barriers + runs * self._barriers(k, s, warps)
             for r in found:
@@ -131,7 +134,9 @@ class _Cost:
                     everything = runs * warps * r.each * r.parts * float(SECTOR) * s.useful
                     fetched = block_bytes(self.a, s, r, everything, capacity)
                     out.l2 = out.l2 + fetched
-                    out.dram = out.dram + memory_bytes(self.a, self.target, k, s, r.use, fetched, total)
+                    found_bytes = memory_bytes(self.a, self.target, k, s, r.use, fetched, total)
+                    dram[r.use.buffer] = d.maximum(dram[r.use.buffer], found_bytes) if r.use.buffer in dram else found_bytes
+        out.dram = d.total(list(dram.values()))
         return out
 
     def _instructions(self, s: Store, tile: Num, found: list[Requests]) -> Num:
@@ -143,11 +148,10 @@ class _Cost:
         simple = max(c["add"], c["mul"]) + c["max"] + 2 * c["select"] + c["mask"] + c["cast"] + c["integer"]
         return tile * float(simple + DIVISION * c["div"] + CALL * c["call"]) + memory
 
-    def _passes(self, found: list[Requests]) -> Num:
+    def _passes(self, s: Store, found: list[Requests]) -> Num:
         """Cycles of shared memory and the L1 cache for the requests of a warp."""
-        d = self.d
-        passes = [r.parts if r.use.buffer.scope in SHARED_SCOPES else d.maximum(r.parts / L1_SECTORS, 1.0) for r in found]
-        return d.total([r.each * p for r, p in zip(found, passes, strict=True)])
+        d, line = self.d, 1.0 if staged(s) else L1_LINE
+        return d.total([r.each * (r.parts if r.use.buffer.scope in SHARED_SCOPES else d.maximum(r.lines, 1.0) * line) for r in found])
 
     def _waits(self, s: Store, found: list[Requests], tile: Num) -> Num:
         """Stall cycles of a warp in one run of straight-line code."""
@@ -158,9 +162,14 @@ class _Cost:
             unrolled = any(x.kind == "unrolled" and x.var not in inside for x in s.path)
             out = out + SHARED_LATENCY * (AHEAD if unrolled else 1.0)
         if "global" in read:
-            ahead = two_versions(d, s) if staged(s) else 1.0 - (tile > SMALL)
-            out = out + GLOBAL_LATENCY * d.where(ahead, AHEAD, 1.0)
+            out = out + GLOBAL_LATENCY * (d.where(two_versions(d, s), AHEAD, 1.0) if staged(s) else self._exposed(s))
         return out if loop is None else out + steps(d, loop) * SHARED_LATENCY
+
+    def _exposed(self, s: Store) -> Num:
+        """Share of the latency of memory for each run of straight-line code: unrolled runs load together, as far as registers allow."""
+        inside = {x.var for x in tile_loops(s)}
+        together = self.d.product([x.size for x in s.path if x.kind == "unrolled" and x.var not in inside])
+        return 1.0 / self.d.minimum(self.d.maximum(together, 1.0), TOGETHER)
 
     def _barriers(self, k: Kernel, s: Store, warps: Num) -> Num:
         """Barrier cycles of one run: two barriers per tile step, one with double buffering."""

@@ -210,16 +210,17 @@ def _allocate(name: str, n: Stmt, b: Buffer, s: Simplifier, target: Target, shar
     accesses = guarded_accesses(n, b, sharing)
     inner = {x.var: (0, s.bounds(x.extent)[1] - 1) for x in walk(n) if type(x) is For and x.extent.const is not None}
     lows, shape = _footprint(b, accesses, s, inner)
-    loads = [a for a in accesses if not a.is_write]
-    if b.scope in SHARED_SCOPES and loads:
-        # The last iteration of the threads that copy a tile may exceed it, under a guard.
-        tight = _footprint(b, loads, s, inner)
+    stores, loads = [a for a in accesses if a.is_write], [a for a in accesses if not a.is_write]
+    if b.scope in SHARED_SCOPES and stores and loads:
         known = dict(s.ranges)
         for x in walk(n):
             if type(x) is For:
                 known[x.var] = (0, bounds(x.extent, known)[1] - 1)
-        if all(_is_inside(a, *tight, Simplifier(known)) for a in accesses if a.is_write):
-            lows, shape = tight
+        # The last iteration of the threads that copy a tile, or that share what is computed from it, may exceed it under a guard.
+        for some, others in ((loads, stores), (stores, loads)):
+            tight = _footprint(b, some, s, inner)
+            if _elements(tight[1]) < _elements(shape) and all(_is_inside(a, *tight, Simplifier(known)) for a in others):
+                lows, shape = tight
     if b.scope == "register" and shape:
         width = target.vector_lanes(b.dtype)
         if any(e.const is None for e in shape):
@@ -263,6 +264,11 @@ def _footprint(b: Buffer, accesses: list[GuardedAccess], s: Simplifier, inner: d
         lows.append(low)
         shape.append(extent)
     return lows, shape
+
+
+def _elements(shape: list[Poly]) -> float:
+    """Number of elements; infinite for dynamic extents."""
+    return math.prod([math.inf if e.const is None else e.const for e in shape])
 
 
 def _is_inside(a: GuardedAccess, lows: list[Poly], shape: list[Poly], s: Simplifier) -> bool:

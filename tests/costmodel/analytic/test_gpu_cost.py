@@ -192,7 +192,7 @@ def test_good_tiles_of_a_product(gpu: ModuleType) -> None:
     assert seconds(i1=1, i4=1, j1=1, j4=1) > 2 * good, "one accumulator per thread"
     assert seconds(A_vector=1, B_vector=1) > good, "scalar copies"
     assert seconds("stalls", versions=1) > seconds("stalls") and seconds("overhead", versions=1) > seconds("overhead")
-    assert seconds(i2=1, i3=2, j3=16, j2=1) > seconds(i2=4, i3=4, j2=2, j3=8, i1=1, j1=1), "one warp per block, and 64 blocks of 32 x 256"
+    assert seconds(i2=1, i3=2, j3=16, j2=1) > 1.3 * seconds(j1=1), "one warp per block"
 
 
 def test_spilled_registers_cost(gpu: ModuleType) -> None:
