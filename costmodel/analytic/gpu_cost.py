@@ -47,7 +47,7 @@ CHAIN = 4.0
 BARRIER = 25.0
 """Cycles per barrier, plus one for each arriving warp."""
 L1_LINE = 2.0
-"""Cycles of the L1 cache, which is also the shared memory, for each line of a request (fitted to 560 candidates on an H200)."""
+"""Cycles of the L1 cache, which is also the shared memory, for each line of a request (fitted to candidates measured on an H200)."""
 SM_BYTES = 64.0
 """Bytes per cycle that one multiprocessor can receive from the L2 cache."""
 L1_SHARE = 0.5
