@@ -296,7 +296,13 @@ C[x + 32] = S[x]
     assert len(barriers(threaded(func, insert_barriers))) == 0
 
 
-@pytest.mark.parametrize("text", ["matmul(m=1,n=13,k=7,tb=1)", "mean(shape=1x1,axis=-1)", "conv2d(n=1,h=3,w=5,ci=7,co=3,kh=1,kw=1)"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("matmul(m=1,n=13,k=7,tb=1)", "matmul(m=1,n=100,k=5000)", "mean(shape=1x1,axis=-1)"),
+        "conv2d(n=1,h=3,w=5,ci=7,co=3,kh=1,kw=1)",
+    ],
+)
 def test_a_reduction_in_global_memory_under_a_guard(schedules: ModuleType, text: str) -> None:
     """Each thread has its own element, except threads that the guard excludes."""
     w = schedules.named(text)
