@@ -85,6 +85,7 @@ class SizeStep:
 
     value: Operand
     size: Var
+    at_most: Poly | None = None
     results: tuple[Value, ...] = ()
 
 
@@ -204,9 +205,9 @@ class _Lowering:
             elif isinstance(b.operation, While):
                 steps += self._while(b.operation, args, results, known, sizes, calls)
             elif isinstance(b.operation, ReadSize):
-                size = Var(b.operation.size.name)  # a new one, because a body may be inlined several times
+                size, most = Var(b.operation.size.name), b.operation.at_most  # a new one, because a body may be inlined several times
+                steps.append(SizeStep(args[0], size, None if most is None else substitute(most, sizes)))
                 sizes[b.operation.size] = poly(size)
-                steps.append(SizeStep(args[0], size))
             elif b.operation.operator == "transfer":
                 steps += self._transfer(args[0], results[0], b.operation.attr("device"))
             else:

@@ -191,6 +191,8 @@ class _Emitter:
             self._while(s)
         elif isinstance(s, SizeStep):
             self._code.append(["read", self._names[s.size], self._register(s.value)])
+            if s.at_most is not None:
+                self._code.append(["limit", self._names[s.size], self._index(s.at_most)])
         else:
             self._code.append(["copy", self._register(s.target), self._register(s.source)])
 

@@ -158,21 +158,21 @@ class RegionBuilder:
         op = While(tuple(initial), params, decided, following)
         return self.bind(op, op.types, name)
 
-    def read_size(self, value: Operand, name: str = "n") -> Var:
+    def read_size(self, value: Operand, name: str = "n", at_most: Index | None = None) -> Var:
         """Read a size from a tensor: extents and attributes of what follows in the region may use it.
-
-        A bound of a slice must not exceed the extent: take the minimum of both before it is read.
 
         Args:
             value: int64[], at least 0 when the program runs.
             name: name of the size.
+            at_most: the largest admissible size, beyond which a run fails.  Give the extent where the size is a bound of a slice, which
+                would read other memory beyond it.
         Raises:
             ScriptError: the value has another type.
         """
         if value.type != TensorType((), "int64"):
             raise ScriptError(f"read_size: a size is read from int64[], got {value.type}")
         size = Var(name)
-        self.bind(ReadSize(value, size), (), name)
+        self.bind(ReadSize(value, size, None if at_most is None else poly(at_most)), (), name)
         return size
 
     def bind(self, operation: Operation, types: Iterable[TensorType], name: str = "v") -> tuple[Value, ...]:

@@ -64,7 +64,7 @@ class Instance:
         if isinstance(op, While):
             return While(args, tuple([self.value(p) for p in op.params]), self.region(op.condition), self.region(op.body))
         if isinstance(op, ReadSize):
-            return ReadSize(args[0], self._size(op.size))
+            return ReadSize(args[0], self._size(op.size), None if op.at_most is None else substitute(op.at_most, self._sizes))
         if isinstance(op, CallFunction):
             return CallFunction(op.function, args, tuple([substitute(s, self._sizes) for s in op.sizes]))
         return Call(op.operator, args, tuple([(key, self._attribute(value)) for key, value in op.attrs]))

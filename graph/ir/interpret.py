@@ -173,6 +173,8 @@ class _Frame:
         found = int(self.array(op.value)[()])
         if found < 0:
             raise RunError(f"the size {op.size} is read from a tensor, which must be at least 0, and is {found}")
+        if op.at_most is not None and found > (most := evaluate(op.at_most, self.sizes)):
+            raise RunError(f"the size {op.size} is read from a tensor, which must be at most {most}, and is {found}")
         self.sizes = {**self.sizes, op.size: found}
         return ()
 

@@ -249,10 +249,12 @@ class ReadSize:
     Attributes:
         value: int64[], at least 0.
         size: the size, which the bindings after this one may use.
+        at_most: the largest admissible size, which executors check; None for no limit.
     """
 
     value: Operand
     size: Var
+    at_most: Poly | None = None
 
     @property
     def args(self) -> tuple[Operand, ...]:
@@ -315,7 +317,7 @@ def rebuilt(operation: Operation, args: Sequence[Operand], inner: Sequence[Regio
     if isinstance(operation, While):
         return replace(operation, initial=operands, condition=inner[0], body=inner[1])
     if isinstance(operation, ReadSize):
-        return ReadSize(operands[0], operation.size)
+        return replace(operation, value=operands[0])
     return replace(operation, args=operands)
 
 
@@ -358,6 +360,8 @@ def sizes_in(b: Binding) -> set[Var]:
         found += expressions(tuple([value for _, value in op.attrs]))
     elif isinstance(op, CallFunction):
         found += op.sizes
+    elif isinstance(op, ReadSize) and op.at_most is not None:
+        found.append(op.at_most)
     sizes = {v for e in found for v in e.vars}
     return sizes.union(*[sizes_in(inner) for region in regions(op) for inner in region.bindings])
 

@@ -353,12 +353,13 @@ class _GraphParser(CallParser):
         self.scope.update(sizes)
 
     def _read_size(self, at: ast.expr, names: Names, call: ast.Call) -> Binding:
-        value = self.operand(self.arguments(call, ("value",), 1)["value"])
+        given = self.arguments(call, ("value", "at_most"), 1)
+        value = self.operand(given["value"])
+        at_most = self.index(given["at_most"]) if "at_most" in given else None
         if value.type != SIZE or len(names) != 1:
             self.fail(at, f"one size is read from {SIZE}, got {value.type}")
-        size = Var(names[0])
-        self.declare(at, names[0], poly(size))
-        return Binding((), ReadSize(value, size))
+        self.declare(at, names[0], poly(size := Var(names[0])))
+        return Binding((), ReadSize(value, size, at_most))
 
     def _branch(self, body: list[ast.stmt]) -> tuple[Names, Region]:
         """A branch and the names of its results, from its last statement: an assignment of tensors (`r = t`), or a binding."""

@@ -176,7 +176,8 @@ class _Printer(ExprPrinter):
                 self.region(op.body, depth + 2)
                 self._line(depth + 2, f"{names} = {self.operands(op.body.results)}")
             elif isinstance(op, ReadSize):
-                self._line(depth, f"{self.bind_var(op.size, size=True)} = G.read_size({self.operand(op.value)})")
+                most = "" if op.at_most is None else f", at_most={self.index(op.at_most)}"
+                self._line(depth, f"{self.bind_var(op.size, size=True)} = G.read_size({self.operand(op.value)}{most})")
             else:
                 types = tuple([v.type for v in b.results])
                 self._line(depth, f"{names} = {self.call(op) if isinstance(op, Call) else self.call_function(op, types)}")

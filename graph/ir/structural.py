@@ -167,6 +167,8 @@ class _Walk:
                 yield from self.region(region)
             self.path = outside
         elif isinstance(op, ReadSize):
+            if op.at_most is not None:
+                yield self.part("at_most", self.index.value(op.at_most), repr(op.at_most))
             self.index.bind(op.size)
         else:
             yield self.part("sizes", self.index.value(op.sizes), repr(op.sizes))

@@ -330,6 +330,8 @@ class _Verifier:
             raise self.fail(f"a size is read from {SIZE}, got {op.value.type}")
         if type(op.size) is not Var or op.size in self.sizes:
             raise self.fail(f"a size that is read must be a new Var, got {op.size!r}")
+        if op.at_most is not None:
+            self.index(op.at_most, f"the limit of the size {op.size}")
         self.sizes |= {op.size}
 
     def call_function(self, op: CallFunction, results: tuple[Value, ...]) -> None:

@@ -260,6 +260,10 @@ class Frame:
                 if found < 0:
                     raise RunError(f"the size {ins[1]} is read from a tensor, which must be at least 0, and is {found}")
                 self.sizes[ins[1]] = found
+            elif op == "limit":
+                found, most = self.index(ins[1]), self.index(ins[2])
+                if found > most:
+                    raise RunError(f"the size {ins[1]} is read from a tensor, which must be at most {most}, and is {found}")
             elif op == "free":
                 self._free(ins[1])
             elif op not in ("size", "check", "require", "place"):

@@ -24,6 +24,7 @@ Extents and sizes are index expressions (`runtime.executor.index_program`).  Ten
     ["again", t]                         jump back to the start of a loop
     ["invoke", function, operands, results]      call a function of the program, which may invoke itself
     ["read", name, r]                    define a size as the element of r, an int64[] in host memory; again in each iteration of a loop
+    ["limit", name, e]                   the size must be at most e
     ["ret"]
 
 If no size is read and no function invoked, the input shapes determine all shapes, storage assignments and calls: they are computed once

@@ -240,6 +240,7 @@ _OPERANDS: Mapping[str, tuple[str, ...]] = {
     "goto": ("target",),
     "again": ("earlier",),
     "read": ("name", "old"),
+    "limit": ("index", "index"),
     "ret": (),
 }
 """Instruction -> roles of its operands."""

@@ -104,6 +104,7 @@ def test_interpretation(limit: float, k: int) -> None:
         ("return count, joined", "return count, h", "`h` is not bound here"),
         ("G.read_size(k)", "G.read_size(limit)", "one size is read from int64[], got float32[]"),
         ("n = G.read_size(k)", "n, m = G.read_size(k)", "one size is read"),
+        ("G.read_size(k)", "G.read_size(k, at_most=n)", "unknown name `n`"),
         ("n = G.read_size(k)", "x = G.read_size(k)", "`x` already names a tensor"),
         ("shape=(n,)", "shape=(k,)", "`k` is a tensor; only sizes and numbers are allowed here"),
     ],
@@ -163,6 +164,8 @@ def test_ill_formed_readings() -> None:
         ((Binding((), ReadSize(SMALL, n)), full), "a size is read from int64[], got float32[3]"),
         ((Binding((), ReadSize(k, poly(n))), full), "a size that is read must be a new Var"),  # type: ignore[arg-type]
         ((Binding((y,), ReadSize(k, n)),), "has 0 results, but 1 values are bound to them"),
+        ((Binding((), ReadSize(k, n, poly(n))), full), "the limit of the size n, n, uses the size n"),
+        ((Binding((), ReadSize(k, n, n)), full), "the limit of the size n must be an index expression (Poly), got Var"),  # type: ignore[arg-type]
     ]:
         with pytest.raises(ScriptError, match=re.escape(message)):
             verify(func.with_(body=Region(bindings, (y,))))
@@ -259,6 +262,24 @@ def test_calls_of_one_model(model: Any, tmp_path: Path) -> None:
     np.testing.assert_array_equal(traced.calls[-1].array, expected(20.0, 3)[1])
     model.export_library(tmp_path / "model.so")
     check(load_module(tmp_path / "model.so")(*arguments(1.5, 2)), 1.5, 2)
+
+
+def test_a_size_beyond_its_limit_is_an_error(tmp_path: Path) -> None:
+    """The limit may depend on other sizes; it is part of scripts, digests and saved programs."""
+    text = """@G.function(sizes=("m",))
+def main(x: G.Tensor((m,), "float32"), k: G.Tensor((), "int64")):
+    n = G.read_size(k, at_most=m + 1)
+    y = G.full(shape=(n,), value=1.0, dtype="float32")
+    return y"""
+    func = parse(text)
+    assert str(func) == text and structural.digest(func) != structural.digest(parse(text.replace(", at_most=m + 1", "")))
+    model = tunesmith.compile(IRModule({"main": func}), TARGET)
+    model.export_library(tmp_path / "model.so")
+    a = np.zeros(3, np.float32)
+    for call in (lambda *xs: run(func, xs)[0], model, load_module(tmp_path / "model.so")):
+        assert call(a, np.int64(4)).shape == (4,)
+        with pytest.raises(RunError, match="the size n is read from a tensor, which must be at most 4, and is 5"):
+            call(a, np.int64(5))
 
 
 def test_a_negative_size_is_an_error(model: Any) -> None:
