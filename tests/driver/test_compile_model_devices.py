@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +15,13 @@ import tunesmith
 from tunesmith.driver.compile_model import CompiledModel
 from tunesmith.graph.ir.builder import GraphBuilder
 from tunesmith.graph.ir.interpret import run
+from tunesmith.graph.ir.node import Constant
 from tunesmith.ir.function import IRModule
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.records.database import Database
 from tunesmith.runtime.device.array import DeviceArray
 from tunesmith.runtime.device.cuda import CUDA
-from tunesmith.runtime.device.device import Device, cpu
+from tunesmith.runtime.device.device import Device, KernelLaunch, cpu
 from tunesmith.runtime.device.program import DeviceProgram
 from tunesmith.runtime.executor.executable import Executable
 from tunesmith.support.errors import BuildError, RecordError, RunError, UserError
@@ -32,6 +33,7 @@ pytestmark = (
     if KIND == "cuda"
     else pytest.mark.skipif(API.count() == 0, reason="no OpenCL runtime here: pip install 'tunesmith[opencl]'")
 )
+W = Constant("w", np.random.default_rng(2).standard_normal((8, 3)).astype("float32"))
 X = np.random.default_rng(0).standard_normal((1, 3, 8, 8)).astype("float32")
 
 
@@ -191,22 +193,69 @@ def test_the_profile_is_of_device_events(model: CompiledModel, monkeypatch: pyte
     assert rows[0].function == "fused_conv2d_relu" and all(r.calls == 3 and r.microseconds == 250_000 for r in rows)
 
 
-def test_launches_are_started_as_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the second run on, with the arrays of each run."""
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The calls that start kernels.  On a device without graphs, a graph launches its kernels one after the other."""
     seen: list[str] = []
+    graphs: list[list[KernelLaunch]] = []
+
+    def create_graph(index: int, launches: Sequence[KernelLaunch]) -> int:
+        graphs.append(list(launches))
+        return len(graphs) - 1
+
+    def launch_graph(index: int, graph: int, stream: int = 0) -> None:
+        for x in graphs[graph]:
+            launch(index, *x, stream)
+
+    launch = API.launch
+    if not API.has_graphs:
+        monkeypatch.setattr(type(API), "has_graphs", True)
+        monkeypatch.setattr(API, "create_graph", create_graph)
+        monkeypatch.setattr(API, "update_graph", lambda index, graph, position, x: graphs[graph].__setitem__(position, x))
+        monkeypatch.setattr(API, "launch_graph", launch_graph)
+        monkeypatch.setattr(API, "free_graph", lambda index, graph: graphs[graph].clear())
     for name in ("launch", "launch_graph"):
         real = getattr(API, name)
         monkeypatch.setattr(API, name, lambda *a, name=name, real=real: (seen.append(name), real(*a))[1])
-    made = tunesmith.compile(network(), KIND)
-    assert isinstance(made, CompiledModel)
-    doubled = run(network()["main"], [2 * X], network())
-    for x, want in ((X, expected()), (2 * X, doubled), (X, expected())):
-        for given in (x, DeviceArray.from_numpy(DEVICE, x)):
-            for found, e in zip(made(given), want, strict=True):
-                np.testing.assert_allclose(found.numpy() if isinstance(found, DeviceArray) else found, e, rtol=2e-5, atol=2e-6)
-    assert ("launch_graph" in seen) == API.has_graphs
-    if API.has_graphs:
-        assert "launch" not in seen[seen.index("launch_graph") :]
+    return seen
+
+
+def test_launches_are_started_as_graphs(started: list[str]) -> None:
+    """From the second run on, with the arrays and on the stream of each run; calls on the host are between them."""
+    mod = network()
+    for place, launches, alone in (({}, 4, 0), ({"*permute_dims*": "llvm"}, 3, 1)):
+        made = tunesmith.compile(mod, KIND, place=place)
+        assert isinstance(made, CompiledModel)
+        del started[:]
+        for factor in (1, 2, 1):
+            x = factor * X
+            want = run(mod["main"], [x], mod)
+            for given in (x, DeviceArray.from_numpy(DEVICE, x)):
+                for found, e in zip(made(given), want, strict=True):
+                    np.testing.assert_allclose(found.numpy() if isinstance(found, DeviceArray) else found, e, rtol=2e-5, atol=2e-6)
+        assert started[:launches] == ["launch"] * launches and started.count("launch_graph") == 5
+        assert started[launches:].count("launch") == 5 * alone
+        stream = API.create_stream(0)
+        with API.using_stream(0, stream):
+            same(made(X))
+        API.free_stream(0, stream)
+        same(made(X))
+
+
+def test_graphs_in_branches_and_loops(started: list[str]) -> None:
+    b = GraphBuilder()
+    x = b.input("x", (8,))
+    positive = b.greater(b.sum(x), b.constant(np.float32(0)))
+    y = b.branch(
+        positive, lambda r: r.tanh(r.matmul(r.reshape(x, shape=(1, 8)), W)), lambda r: r.matmul(r.reshape(r.neg(x), shape=(1, 8)), W)
+    )
+    mod = IRModule({"main": b.finish(y, *b.loop(3, [x], lambda r, t, v: ((r.softmax(r.add(r.square(v), x)),), ())))})
+    made = tunesmith.compile(mod, KIND)
+    for sign in (1, -1, 1, -1, 1):
+        value = np.linspace(0, 1, 8, dtype="float32") * np.float32(sign)
+        for a, e in zip(made(value), run(mod["main"], [value], mod), strict=True):
+            np.testing.assert_allclose(a, e, rtol=1e-5, atol=1e-6)
+    assert "launch_graph" in started
 
 
 def test_parts_on_the_host(copies: list[tuple[str, str, int]]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tunesmith.ir.analysis.access_regions import writes
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import product
 from tunesmith.ir.target.target import Target
@@ -121,7 +122,7 @@ def _results(s: Schedule, total: BlockRV, last: BlockRV, column: int, target: Ta
     for n, x in spatial:
         if n == column:
             extent = block.iters[n].extent.const or 1
-            domains = [tuple(c for c in COLUMNS if c < 2 * extent) or COLUMNS[:1], widths_of("float32", target)]
+            domains = [tuple(c for c in COLUMNS if c < 2 * extent) or COLUMNS[:1], widths_of(writes(block)[0].buffer.dtype, target)]
             threads, width = s.sample_tile(x, 3, s.loop(x).var.name, domains, slack=16)
             first, thread, lane = s.split(x, [None, threads, width])
             outer.append(first)
