@@ -22,3 +22,13 @@ def axes_of(axes: int | Sequence[int], rank: int) -> tuple[int, ...]:
     if len(set(positions)) != len(positions):
         raise ScriptError(f"axes {axes} contain an axis twice")
     return positions
+
+
+def permutation_of(axes: Sequence[int] | None, rank: int) -> tuple[int, ...]:
+    """The operand axis of each result axis of a permute_dims; None reverses the axes.  ScriptError if it is no permutation."""
+    if axes is None:
+        return tuple(range(rank))[::-1]
+    order = axes_of(axes, rank)
+    if len(order) != rank:
+        raise ScriptError(f"axes {axes} must contain each of the {rank} axes once")
+    return order

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tunesmith.graph.ir.operator import INJECTIVE, OPAQUE, GraphOperator
-from tunesmith.graph.operators.axes import axes_of, axis_of
+from tunesmith.graph.operators.axes import axes_of, axis_of, permutation_of
 from tunesmith.ir.expr import Expr, select
 from tunesmith.ir.poly import ONE, ZERO, Index, Poly, ceildiv, maximum, minimum, mod, poly, product
 from tunesmith.ops import tensor_expression as te
@@ -138,9 +138,7 @@ SQUEEZE = GraphOperator(
 
 def _permute_dims(x: Tensor, *, axes: Sequence[int] | None = None) -> Tensor:
     rank = len(x.shape)
-    order = tuple(range(rank))[::-1] if axes is None else axes_of(axes, rank)
-    if len(order) != rank:
-        raise ScriptError(f"axes {axes} must contain each of the {rank} axes of {x!r} once")
+    order = permutation_of(axes, rank)
     return te.compute([x.shape[a] for a in order], lambda *i: x[tuple([i[order.index(d)] for d in range(rank)])], "permute_dims")
 
 

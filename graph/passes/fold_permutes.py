@@ -8,6 +8,7 @@ from string import ascii_lowercase
 
 from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.ir.node import Binding, Call, Operand, Region, used, with_branches
+from tunesmith.graph.operators.axes import permutation_of
 from tunesmith.graph.operators.nn import terms_of
 from tunesmith.ir.function import IRModule
 
@@ -115,8 +116,7 @@ def _terms(matmul: Call) -> tuple[str, str, str] | None:
 
 
 def _axes(permute: Call) -> tuple[int, ...]:
-    rank = len(permute.args[0].type.shape)
-    return tuple([a % rank for a in permute.attr("axes")])
+    return permutation_of(permute.attr("axes"), len(permute.args[0].type.shape))
 
 
 def _before(term: str, axes: tuple[int, ...]) -> str:

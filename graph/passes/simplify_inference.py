@@ -11,6 +11,7 @@ from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.ir.node import Call, Constant, Operand, Operation
 from tunesmith.graph.ir.rewrite import Rewriter
 from tunesmith.graph.ir.verify import infer
+from tunesmith.graph.operators.axes import permutation_of
 from tunesmith.ir.function import IRModule
 from tunesmith.ir.poly import ZERO, poly
 
@@ -109,8 +110,7 @@ def _permute(s: _Simplify, call: Call, build: RegionBuilder) -> Sequence[Operand
 
 def _order(call: Call) -> tuple[int, ...]:
     """The operand axis of each result axis of a permute_dims."""
-    rank, axes = len(call.args[0].type.shape), call.attr("axes")
-    return tuple(range(rank))[::-1] if axes is None else tuple([a % rank for a in axes])
+    return permutation_of(call.attr("axes"), len(call.args[0].type.shape))
 
 
 def _broadcast_to(s: _Simplify, call: Call, build: RegionBuilder) -> Sequence[Operand] | None:

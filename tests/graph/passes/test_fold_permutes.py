@@ -95,6 +95,12 @@ def test_unaffected_calls(passed: Passed, text: str) -> None:
     assert "einsum" not in operators(passed(fold_permutes, head + text))
 
 
+def test_reversed_axes_are_folded(passed: Passed) -> None:
+    head = '@G.function\ndef main(x: G.Tensor((4, 3), "float32"), y: G.Tensor((5, 4), "float32")):\n    '
+    text = "a = G.permute_dims(x)\n    b = G.permute_dims(y)\n    c = G.matmul(a, b)\n    d = G.permute_dims(c)\n    return (d,)"
+    assert operators(passed(cleaned, head + text)) == ["einsum"]
+
+
 @pytest.mark.parametrize("channels", [3, 4, 5])
 def test_the_first_layer_reads_the_original_image(passed: Passed, channels: int) -> None:
     done = passed(
