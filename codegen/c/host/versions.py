@@ -30,6 +30,7 @@ def print_versions(versions: Sequence[tuple[Expr, PrimFunc]], rest: PrimFunc, mo
     names, written = Names(), written_buffers(rest)
     tensors = {b: names.take(b.name) for b in rest.params if isinstance(b, Buffer)}
     sizes = {v: names.take(v.name) for v in sizes_of(rest)}
+    by_name = {v.name: n for v, n in sizes.items()}  # a version lacks the sizes that are constants in it
     e = ExprPrinter(rest.name, module.prelude)
     e.env = dict(sizes)
     details: list[str] = []
@@ -37,7 +38,7 @@ def print_versions(versions: Sequence[tuple[Expr, PrimFunc]], rest: PrimFunc, mo
         kernel = print_kernel(version, module, f"_v{k}")
         details.append(kernel.detail)
         count = sum([isinstance(p, Buffer) for p in version.params])  # versions without index checks take no report
-        given = ", ".join([*[*tensors.values()][:count], *sizes.values()][: len(version.params)])
+        given = ", ".join([*[*tensors.values()][:count], *[by_name[v.name] for v in sizes_of(version)]])
         text = f"return {kernel.name}({given});" if kernel.refuses else f"{{ {kernel.name}({given}); return 0; }}"
         if condition is None:
             e.line(text.strip("{} ") if kernel.refuses else f"{kernel.name}({given});")

@@ -16,6 +16,7 @@ from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.script.parser import parse
 from tunesmith.ir.target.target import Target
 from tunesmith.lower.fallback.default_schedule import default_schedule
+from tunesmith.ops import tensor_expression as te
 from tunesmith.ops.workload import workload
 from tunesmith.runtime.module import Module
 from tunesmith.schedule.schedule import Schedule
@@ -90,6 +91,18 @@ def test_dynamic_shapes_take_memory_from_the_heap(assert_golden: Callable[..., N
         b = np.zeros((n, 12), "float16")
         f(a, b, n)
         np.testing.assert_array_equal(b, 2 * a[::-1])
+
+
+def test_versions_get_the_sizes_that_they_have() -> None:
+    n, m, k = te.var("n"), te.var("m"), te.var("k")
+    x = te.placeholder((n, m, k), name="X")
+    i, j = te.reduce_axis(n, "i"), te.reduce_axis(m, "j")
+    func = te.create_prim_func([x, te.compute((k,), lambda c: te.sum(x[i, j, c], axis=[i, j]), "Y")], "total")
+    f = Module.from_object(build(func, TARGET).data)["total"]
+    for sizes in ((0, 2, 5), (2, 0, 5), (0, 0, 5), (2, 3, 4)):
+        y = np.full(sizes[2], 7, "float32")
+        f(np.ones(sizes, "float32"), y, *sizes)
+        np.testing.assert_array_equal(y, sizes[0] * sizes[1])
 
 
 def test_names_of_c_are_avoided() -> None:
