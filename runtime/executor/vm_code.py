@@ -117,7 +117,8 @@ class _Reader:
         if known is None or len(ins) != 1 + len(known):
             raise RunError(f"instruction {at} of the program is unknown to this version, or has a wrong number of operands")
         what = f"instruction {at} ({op})"
-        for role, value in zip(known, ins[1:], strict=True):
+        operands = sorted(zip(known, ins[1:], strict=True), key=lambda o: o[0] == "new")  # an instruction does not use what it defines
+        for role, value in operands:
             getattr(self, f"_{role}")(value, what, at)
         if op == "place":
             self.devices[ins[1]] = ins[2]

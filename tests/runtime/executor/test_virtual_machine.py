@@ -196,6 +196,7 @@ def changed(at: int, ins: object) -> Program:
         (8, ["call", "positive", [0], [77], []], r"instruction 8 \(call\): register 77 is not defined"),
         (8, ["call", "positive", [0], [3], ["m"]], "the size 'm' is not known. Known are: n"),
         (6, ["view", 1, 1, [2]], "register 1 is defined twice"),
+        (6, ["view", 2, 2, [2]], "register 2 is not defined"),
         (4, ["input", 0, 3], r"instruction 4 \(input\): input: expected an integer from 0 to 2, got 3"),
         (4, ["input", -1, 0], "register: expected an integer from 0"),
         (5, ["output", 1, 1], "output: expected an integer from 0 to 0, got 1"),
