@@ -127,6 +127,10 @@ class DynamicProgram:
         self._steps = {key: n for n, key in enumerate(steps)}
         self.functions = [ins[1] if ins[0] == "call" else COPY for c in codes for ins in c.body if ins[0] in ("call", "copy")]
         """Name of the function of each step."""
+        invocations = [at for at, ins in enumerate(code.body) if ins[0] == "invoke"]
+        self._invocations = {at: ~k for k, at in enumerate(invocations)}
+        self.invoked = [code.body[at][1] for at in invocations]
+        """Name of the function of each invocation of the program itself."""
         self._inputs: Sequence[Array] = ()
         self._given: Sequence[Array | None] = ()
         self.outputs: Sequence[Array] = ()
@@ -161,18 +165,25 @@ class DynamicProgram:
         return taken
 
     def trace(self) -> list[tuple[int, tuple[np.ndarray, ...]]]:
-        """Run the program once; the number of each step that ran, in order, with copies of its results.  Errors as in `run`."""
+        """Run the program once; the number of each step that ran, in order, with copies of its results.  Errors as in `run`.
+
+        Steps of functions that are invoked are left out; the invocations of the program itself have the numbers -1, -2, ...
+        """
         found: list[tuple[int, tuple[np.ndarray, ...]]] = []
+        own = sum([ins[0] in ("call", "copy") for ins in self._code.body])
 
         def kept(n: int, call: Callable[[], object], operands: Sequence[Tensor], results: Sequence[Tensor]) -> None:
             call()
+            if n >= own:
+                return
             arrays = [(r.array.numpy() if isinstance(r.array, DeviceArray) else r.array.copy(), r.dtype) for r in results]
             found.append((n, tuple([typed(a, d) for a, d in arrays])))
 
-        self._execute(kept)
+        self._execute(kept, kept)
         return found
 
-    def _execute(self, watch: Watch) -> None:
+    def _execute(self, watch: Watch, ended: Watch | None = None) -> None:
+        """Run the program; `ended` is called after each invocation of the program itself, with nothing to call."""
         first = Frame(self._code, self._memory, self._inputs, self._given)
         frames = [first]
         try:
@@ -180,6 +191,8 @@ class DynamicProgram:
                 pause = frames[-1].proceed()
                 if pause is None:
                     frames.pop().check_outputs()
+                    if len(frames) == 1 and ended is not None:
+                        self._invocation_ended(first, ended)
                 elif pause[0] == "invoke":
                     if len(frames) == DEEPEST:
                         raise RunError(f"{pause[1]} calls itself more than {DEEPEST} times: does its recursion end?")
@@ -190,6 +203,11 @@ class DynamicProgram:
         finally:
             self._memory.end_run()
         self.outputs = first.outputs
+
+    def _invocation_ended(self, frame: Frame, ended: Watch) -> None:
+        at = frame.at - 1
+        operands, results = [[frame.register(r) for r in group] for group in self._code.body[at][2:]]
+        ended(self._invocations[at], _nothing, operands, results)
 
     def _step(self, frame: Frame, ins: Instruction, watch: Watch) -> None:
         if ins[0] == "copy":

@@ -253,6 +253,8 @@ class Executor(ABC):
     def trace(self, *arrays: object) -> list[tuple[int, str, tuple[np.ndarray, ...]]]:
         """Run once and keep all intermediate results: number, function and results of each call that ran, in order.
 
+        A call of a function that calls itself is one call, with the number -1, -2, ... of those in the program.
+
         Args:
             arrays: the inputs, in order.
         Raises:
@@ -261,7 +263,8 @@ class Executor(ABC):
         with self._lock:
             self._set(arrays)
             program = self._bind_inputs()
-            return [(n, program.functions[n], results) for n, results in program.trace()]
+            invoked: Sequence[str] = getattr(program, "invoked", ())  # only dynamic programs have them
+            return [(n, program.functions[n] if n >= 0 else invoked[~n], results) for n, results in program.trace()]
 
     @property
     def functions(self) -> tuple[str, ...]:

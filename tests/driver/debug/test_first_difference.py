@@ -18,6 +18,7 @@ from tunesmith.graph.ir.node import CallFunction, all_bindings
 from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.expr import const
 from tunesmith.ir.function import IRModule, PrimFunc
+from tunesmith.ir.poly import Var
 from tunesmith.ir.stmt import BufferStore
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import transform, with_body
@@ -201,3 +202,13 @@ def test_refusals() -> None:
     two = IRModule({"main": b.finish(b.relu(x), b.exp(x))})
     with pytest.raises(UserError, match="the models have 1 and 2 results: they compute different things"):
         first_difference(mod, two, INPUT)
+
+
+def test_results_without_elements_of_different_shapes() -> None:
+    def model(transposed: bool) -> IRModule:
+        b = GraphBuilder("main")
+        made = b.exp(b.input("x", (Var("n"), 2)))
+        return IRModule({"main": b.finish(b.permute_dims(made) if transposed else made)})
+
+    found = first_difference(model(False), model(True), np.zeros((0, 2), np.float32))
+    assert found is not None and found.shape == (2, 0) and "permute_dims" in str(found)

@@ -119,6 +119,40 @@ def test_loops() -> None:
         np.testing.assert_array_equal(interpreted[name], result)
 
 
+def test_calls_of_functions_that_call_themselves() -> None:
+    b = GraphBuilder("halve")
+    k, v = b.input("k", (), "int64"), b.input("v", (4,))
+    one, half = b.constant(np.array(1)), b.constant(0.5)
+    halve = b.finish(
+        b.branch(b.less(k, one), lambda r: v, lambda r: r.call_function("halve", [r.subtract(k, one), r.multiply(v, half)], [v.type])[0])
+    )
+    b = GraphBuilder("main")
+    k, v = b.input("k", (), "int64"), b.input("v", (4,))
+    (smaller,) = b.call_function("halve", [b.abs(k), v], [v.type], name="smaller")
+    mod = IRModule({"main": b.finish(b.neg(smaller)), "halve": halve})
+    given = np.array(-3), np.full(4, 8, np.float32)
+    interpreted, found = trace(mod, *given), trace(compiled(mod), *given)
+    assert list(interpreted) == list(found) == ["abs", "smaller", "neg"]
+    assert found.call("smaller").function == "halve" and found.call("smaller").operands == ("abs", "v")
+    assert found["smaller"].tolist() == interpreted["smaller"].tolist() == [1, 1, 1, 1]
+
+
+def test_results_that_are_views_or_constants() -> None:
+    b = GraphBuilder("main")
+    x, n = b.input("x", (2, 3)), b.input("n", (), "int64")
+    one = b.constant(np.array(1))
+    made = b.exp(x)
+    flat = b.branch(b.less(n, one), lambda r: r.reshape(made, shape=(6,)), lambda r: r.reshape(r.neg(made), shape=(6,)))
+    count, last = b.while_loop([n, n], lambda r, i, v: r.less(i, one), lambda r, i, v: [r.add(i, one), r.constant(np.array(7))])
+    mod = IRModule({"main": b.finish(flat, b.expand_dims(count, axes=(0,)), b.add(last, one), last)})
+    for start in (-1, 0, 1):
+        given = np.ones((2, 3), np.float32), np.array(start)
+        for made_by in (mod, compiled(mod)):
+            for array, expected in zip(trace(made_by, *given).result_arrays, run(mod["main"], given, mod), strict=True):
+                assert array.shape == expected.shape
+                np.testing.assert_allclose(array, expected, rtol=1e-5)
+
+
 def test_refusals(tmp_path: Any) -> None:
     model = compiled(network(), "graph")
     with pytest.raises(RunError, match=r"takes 1 input\(s\), got 2"):

@@ -185,7 +185,7 @@ class _Known:
 
     def described(self, made: Difference, actual: np.ndarray) -> Difference:
         """The difference with the error from the result of the same name, or else from the closest one."""
-        candidates = self._candidates(made.name, actual.size)
+        candidates = self._candidates(made.name, actual.size) if actual.size else []
         if candidates and candidates[0] == made.name:
             candidates = candidates[:1]
         best: tuple[float, str, np.ndarray] | None = None

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from tunesmith.driver.compile_model import CompiledModel
-from tunesmith.graph.emit.lowered_form import CallStep, CopyStep, Step, inner_steps, lowered_form
+from tunesmith.graph.emit.lowered_form import CallStep, CopyStep, InvokeStep, Step, inner_steps, lowered_form
 from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.ir.interpret import run
-from tunesmith.graph.ir.node import Binding, Call, CallFunction, Loop, Operand, all_bindings, regions, used
+from tunesmith.graph.ir.node import Binding, Call, CallFunction, Loop, Operand, Value, all_bindings, regions, used
 from tunesmith.ir.function import IRModule
+from tunesmith.ir.poly import Poly
 from tunesmith.runtime.arrays import in_float32
 from tunesmith.support.errors import UserError
 from tunesmith.support.user_code import shown
@@ -81,6 +82,8 @@ def trace(model: IRModule | CompiledModel, *inputs: object) -> Trace:
         model: a compiled model, with the graph executor or the virtual machine; or a module with the graph function `main`, which is
             interpreted with the numpy references of the operators, at any stage of compilation.
         inputs: the inputs of the model, in order.
+    Returns:
+        The results of `main`; a call of a function that calls itself is one call.
     Raises:
         UserError: another object, or a model with executor="aot", whose calls are one function.
         RunError: an input does not match its parameter.
@@ -104,31 +107,50 @@ class _Recorder:
 
     def __init__(self, params: Sequence[Operand]) -> None:
         self.calls: dict[str, TracedCall] = {}
+        self._shapes: dict[str, tuple[Poly, ...]] = {}
         self.origin: dict[Any, str] = {}
         self._taken: set[str] = set()
         for p in params:
             self.origin[p] = self._fresh(getattr(p, "name", "input"))
 
-    def add(self, key: Any, name: str, function: str, operands: Sequence[Any], array: np.ndarray, again: bool = False) -> None:
+    def add(self, key: Any, result: Value, function: str, operands: Sequence[Any], array: np.ndarray, again: bool = False) -> None:
         """Record a result; `again` replaces the earlier result in the same storage, of which it is a part."""
         reads = tuple(dict.fromkeys([self.origin[o] for o in operands if o in self.origin]))
-        name = self.origin[key] if again and key in self.origin else self._fresh(name)
+        name = self.origin[key] if again and key in self.origin else self._fresh(result.name)
+        self._shapes[name] = result.type.shape
         self.calls.pop(name, None)
         self.calls[name] = TracedCall(name, function, tuple([r for r in reads if r != name]), array)
         self.origin[key] = name
 
-    def trace(self, results: Sequence[Any], returned: Callable[[], Sequence[np.ndarray]], module: IRModule) -> Trace:
+    def copy(self, source: Any, target: Any) -> None:
+        """Record that the contents of a storage are copied to another; those of constants have no name."""
+        if source in self.origin:
+            self.origin[target] = self.origin[source]
+        else:
+            self.origin.pop(target, None)
+
+    def trace(
+        self, results: Sequence[Operand], keys: Sequence[Any], returned: Callable[[], Sequence[np.ndarray]], module: IRModule
+    ) -> Trace:
         """The trace of a run.
 
         Args:
-            results: storage of the results of the model.
-            returned: gives the results; only called if one of them is an input or a constant.
+            results: the results of the model.
+            keys: their storage.
+            returned: gives the results; only called if one of them is an input, a constant, or another view of what a call made.
             module: the graph and the functions.
         """
-        names = [self.origin.get(r, "") for r in results]
-        others = () if all(n in self.calls for n in names) else returned()
-        arrays = [self.calls[n].array if n in self.calls else others[i] for i, n in enumerate(names)]
+        names = [self.origin.get(k, "") for k in keys]
+        made = [n in self.calls and self._shapes[n] == r.type.shape for n, r in zip(names, results, strict=True)]
+        others = () if all(made) else returned()
+        arrays = [
+            self.calls[n].array if known else self._viewed(n, others[i]) for i, (n, known) in enumerate(zip(names, made, strict=True))
+        ]
         return Trace([*self.calls.values()], names, arrays, module)
+
+    def _viewed(self, name: str, returned: np.ndarray) -> np.ndarray:
+        """What a call made in the shape of a result of the model; the result itself if no call made it."""
+        return self.calls[name].array.reshape(returned.shape) if name in self.calls else returned
 
     def _fresh(self, name: str) -> str:
         numbered = (f"{name}_{k}" for k in count(1))
@@ -146,11 +168,11 @@ def _interpreted(mod: IRModule, inputs: Sequence[object]) -> Trace:
         function = op.operator if isinstance(op, Call) else op.function if isinstance(op, CallFunction) else type(op).__name__.lower()
         operands = [*used(op), *[r for region in regions(op) for r in region.results]]
         for v, array in zip(b.results, made, strict=True):
-            recorder.add(v, v.name, function, operands, np.array(array))
+            recorder.add(v, v, function, operands, np.array(array))
 
     given = [in_float32(np.asarray(x)) for x in inputs]
     returned = run(main, given, mod, watch=watch)
-    return recorder.trace(main.results, lambda: returned, mod)
+    return recorder.trace(main.results, main.results, lambda: returned, mod)
 
 
 def _executed(model: CompiledModel, inputs: Sequence[object]) -> Trace:
@@ -159,31 +181,30 @@ def _executed(model: CompiledModel, inputs: Sequence[object]) -> Trace:
             f'executor="{model.executor.kind}" runs a model as one function: compile it with executor="graph" or "vm" to trace it'
         )
     form = lowered_form(model.module)
-    steps = list(_flat(form.steps))
+    every = list(_flat(form.steps))
+    steps, invocations = [s for s in every if not isinstance(s, InvokeStep)], [s for s in every if isinstance(s, InvokeStep)]
     stores = {name for f in model.module.values() if isinstance(f, GraphFunc) for name in _stores(f)}
     recorder = _Recorder(form.params)
     root = form.storage_of
     for n, function, arrays in model.executor.trace(*inputs):
-        step = steps[n]
+        step = steps[n] if n >= 0 else invocations[~n]
         if isinstance(step, CopyStep):
-            if root(step.source) in recorder.origin:
-                recorder.origin[root(step.target)] = recorder.origin[root(step.source)]
+            recorder.copy(root(step.source), root(step.target))
             continue
-        assert isinstance(step, CallStep)
         for v, array in zip(step.results, arrays, strict=True):
-            recorder.add(root(v), v.name, function, [root(a) for a in step.args], array, again=function in stores)
+            recorder.add(root(v), v, function, [root(a) for a in step.args], array, again=function in stores)
 
     def returned() -> tuple[np.ndarray, ...]:
         found = model(*inputs)
         return found if isinstance(found, tuple) else (found,)
 
-    return recorder.trace([root(o) for o in form.outputs], returned, model.module)
+    return recorder.trace(form.outputs, [root(o) for o in form.outputs], returned, model.module)
 
 
-def _flat(steps: Sequence[Step]) -> Iterator[CallStep | CopyStep]:
+def _flat(steps: Sequence[Step]) -> Iterator[CallStep | InvokeStep | CopyStep]:
     """The calls and copies in the order of the program's code."""
     for s in steps:
-        if isinstance(s, (CallStep, CopyStep)):
+        if isinstance(s, (CallStep, InvokeStep, CopyStep)):
             yield s
         yield from _flat(inner_steps(s))
 
