@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from tunesmith.graph.ir.calls import called_functions
 from tunesmith.graph.ir.function import GraphFunc
-from tunesmith.graph.ir.node import Binding, CallFunction, Operand, Region, all_bindings, size_of, sizes_in, used, with_branches
+from tunesmith.graph.ir.node import PARTS_OF, Binding, CallFunction, Operand, Region, all_bindings, size_of, sizes_in, used, with_branches
 from tunesmith.ir.function import IRModule
 
 
@@ -18,6 +19,17 @@ def dead_code(mod: IRModule) -> IRModule:
     while removed := (before & set(kept)) - _called(kept):
         kept = IRModule({name: f for name, f in kept.items() if name not in removed})
     return mod if len(kept) == len(mod) and all(kept[n] is mod[n] for n in kept) else kept
+
+
+def without_unused_functions(mod: IRModule, entry: str = "main") -> IRModule:
+    """Remove the graph functions that the entry does not call, directly or through others, and the functions that only those call."""
+    if not isinstance(mod.get(entry), GraphFunc):
+        return mod
+    parts = [name for name, f in mod.items() if isinstance(f, GraphFunc) and f.attr(PARTS_OF) is not None]
+    used_functions = {name for root in (entry, *parts) for name in (root, *called_functions(mod, root))}
+    kept = IRModule({name: f for name, f in mod.items() if name in used_functions or not isinstance(f, GraphFunc)})
+    unused = _called(mod) - _called(kept)
+    return mod if len(kept) == len(mod) else IRModule({name: f for name, f in kept.items() if name in used_functions or name not in unused})
 
 
 def _called(mod: IRModule) -> set[str]:

@@ -280,6 +280,20 @@ def damaged(log: Path, folder: Path) -> Path:
     return path
 
 
+def test_functions_that_main_does_not_call_are_left_out() -> None:
+    made = {}
+    for name, called in (("main", None), ("used", None), ("unused", "inner"), ("inner", None)):
+        b = GraphBuilder(name)
+        x = b.input("x", (3,))
+        made[name] = b.finish(*(b.call_function(called, [x], [x.type]) if called else [b.exp(b.neg(x)) if name == "inner" else b.tanh(x)]))
+    b = GraphBuilder("main")
+    x = b.input("x", (3,))
+    compiled = compile_model(
+        IRModule({**made, "main": b.finish(*b.call_function("used", [x], [x.type]))}), TARGET, untuned=default_schedule
+    )
+    assert list(compiled.module) == ["main", "used", "op_tanh"] and [c.function for c in compiled.coverage] == ["op_tanh"]
+
+
 def test_the_valid_lines_of_a_damaged_log_are_used(tuned: Path, tmp_path: Path) -> None:
     log = damaged(tuned, tmp_path)
     made = tunesmith.compile(model(), TARGET, log)

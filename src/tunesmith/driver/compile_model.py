@@ -23,7 +23,7 @@ from tunesmith.graph.ir.calls import called_functions, recursive_functions
 from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.ir.node import If, ReadSize, While, all_bindings
 from tunesmith.graph.offload.external_codegen import Codegen, ExternalCodegen, compile_external, external_functions, find_codegen
-from tunesmith.graph.passes.dead_code import dead_code
+from tunesmith.graph.passes.dead_code import dead_code, without_unused_functions
 from tunesmith.graph.passes.inline_functions import inline_functions
 from tunesmith.graph.passes.insert_transfers import insert_transfers
 from tunesmith.graph.passes.pack_constants import pack_constants
@@ -262,6 +262,7 @@ def compile_model(
     for f in mod.values():
         if isinstance(f, PrimFunc):
             check_out_of_bounds(f)
+    mod = without_unused_functions(mod)
     codegens = _external_codegens(offload, target)
     passes = ApplyRecords(Database() if records is None else records, target, strict, untuned, error_growth)
     made = place_functions(offloading(codegens, pipeline)(mod, target), target, (place or {}).items())
