@@ -14,8 +14,11 @@ from tunesmith.codegen.c.host.build import print_source
 from tunesmith.codegen.c.host.prelude import Prelude
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.script.parser import parse
+from tunesmith.ir.specialize import specialize
 from tunesmith.ir.target.target import Target
 from tunesmith.lower.fallback.default_schedule import default_schedule
+from tunesmith.lower.size_ranges import SizeRanges
+from tunesmith.lower.size_versions import with_versions
 from tunesmith.ops import tensor_expression as te
 from tunesmith.ops.workload import workload
 from tunesmith.runtime.module import Module
@@ -93,6 +96,25 @@ def test_dynamic_shapes_take_memory_from_the_heap(assert_golden: Callable[..., N
         np.testing.assert_array_equal(b, 2 * a[::-1])
 
 
+def test_a_version_gets_its_own_sizes() -> None:
+    """A version without the first size, because that is 0 or constant, takes the second one."""
+    func = parsed(
+        """
+@T.prim_func
+def f(X: T.Buffer((n,), "float32"), Y: T.Buffer((5, n), "float32"), t: T.int64, n: T.int64):
+    for i in T.grid(n):
+        with T.block("Y"):
+            v = T.axis.spatial(n, i)
+            Y[t, v] = X[v]
+"""
+    )
+    tuned = with_versions(func, [(SizeRanges.of({"t": (3, 3)}), specialize(func, {"t": 3}))])
+    for made in (func, tuned):
+        call = tunesmith.build(made, TARGET)["f"]
+        for t in range(5):
+            x, y = np.arange(1, 8, dtype="float32"), np.zeros((5, 7), "float32")
+            call(x, y, t, 7)
+            np.testing.assert_array_equal(y, np.outer(np.eye(5)[t], x))
 def test_versions_get_the_sizes_that_they_have() -> None:
     n, m, k = te.var("n"), te.var("m"), te.var("k")
     x = te.placeholder((n, m, k), name="X")
