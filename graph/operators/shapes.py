@@ -268,7 +268,8 @@ def _strided_slice_reference(
 ) -> np.ndarray:
     cuts = [slice(None)] * x.ndim
     for a, low, high, step in zip(axes, begin, end, strides or (1,) * len(axes), strict=True):
-        cuts[a] = slice(low, None if step < 0 and high < 0 else high, step)
+        some = (high - low) * step > 0  # else -1 as `begin` would be the last element
+        cuts[a] = slice(low, None if step < 0 and high < 0 else high, step) if some else slice(0, 0)
     return x[tuple(cuts)]
 
 

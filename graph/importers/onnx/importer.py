@@ -34,7 +34,7 @@ from tunesmith.graph.importers.onnx.errors import OnnxImportError, Unsupported
 from tunesmith.graph.importers.onnx.file import Extents, Input, Known, initializer, load_onnx, model_inputs, onnx_package
 from tunesmith.graph.importers.onnx.loops import CONTROL
 from tunesmith.graph.importers.onnx.narrow import AWARE, MOVING, TYPES, Narrow, constant
-from tunesmith.graph.importers.onnx.node import ONNX_OPERATORS, Converter, OnnxNode
+from tunesmith.graph.importers.onnx.node import ONNX_OPERATORS, Converter, EmptyTensor, OnnxNode
 from tunesmith.graph.importers.onnx.sequences import SEQUENCE_OPERATORS, OptionalDatum, TensorSequence, described, is_composite, parts
 from tunesmith.graph.importers.onnx.values import MISSING, Datum, FoldingBuilder, UnsupportedNode
 from tunesmith.graph.ir.builder import GraphBuilder
@@ -277,6 +277,9 @@ class _Importer:
             return inputs
         if not domain and node.op_type in CONTROL:
             return CONTROL[node.op_type](self, {a.name: a for a in attributes}, inputs, scope, b, place)
+        for i, x in enumerate(inputs):
+            if isinstance(x, EmptyTensor) and key not in ("Concat", "Shape", "Size"):
+                raise UnsupportedNode(f"input {i}, {x.type}, has no elements, and its shape is not constant; fix its sizes with shapes=")
         if key not in AWARE and key not in onnx_import_sequences.CONVERTERS and any(isinstance(x, Narrow) for x in inputs):
             return self._moved(node, domain, version, inputs, scope, b, place)
         if key in ONNX_OPERATORS:

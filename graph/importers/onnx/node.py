@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from tunesmith.graph.importers.onnx.values import Datum, FoldingBuilder, Sizes, UnsupportedNode, known_ints
-from tunesmith.graph.ir.node import Constant
-from tunesmith.ir.poly import Poly
+from tunesmith.graph.ir.node import Constant, TensorType
+from tunesmith.ir.poly import Index, Poly
 from tunesmith.support import dtype as dt
 from tunesmith.support.registry import FUNCTION, Registry
 
@@ -155,6 +155,23 @@ class OnnxNode:
 
     def _unknown(self, i: int, what: str) -> UnsupportedNode:
         return UnsupportedNode(f"input {i} ({what}) is not known at import", self.b.wanted(self.input(i)))
+
+
+@dataclass(frozen=True, eq=False)
+class EmptyTensor:
+    """A tensor without elements that is no constant, because other extents than the 0 are sizes.  Only Concat, Shape and Size take it.
+
+    Attributes:
+        type: its type.
+    """
+
+    type: TensorType
+
+
+def empty(shape: Sequence[Index], dtype: str) -> Any:
+    """A tensor without elements: a constant if its shape is."""
+    made = TensorType.of(shape, dtype)
+    return Constant("empty", np.zeros(made.extents, dt.to_numpy(dtype))) if made.is_static else EmptyTensor(made)
 
 
 Converted = Datum | Sequence[Datum | None]

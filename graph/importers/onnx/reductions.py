@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
+from tunesmith.graph.importers.onnx.bounds import is_natural
 from tunesmith.graph.importers.onnx.node import Converted, Converter, OnnxNode, cast_to, normalised, rank, shape_of
 from tunesmith.graph.importers.onnx.runtime_shapes import within
-from tunesmith.graph.importers.onnx.values import Datum, UnsupportedNode
+from tunesmith.graph.importers.onnx.values import Datum, UnsupportedNode, sizes
 from tunesmith.graph.operators.element_types import int_range
 from tunesmith.ir.poly import Poly, poly
 from tunesmith.support import dtype as dt
@@ -138,7 +139,7 @@ def _top_k(node: OnnxNode) -> Converted:
     """The k greatest or least elements in order, and their indices; of equal elements the first ones."""
     x, b = node.input(0), node.b
     axis = normalised(node.attr("axis", -1), rank(x))
-    if node.version >= 10 and not node.knows(1):
+    if node.version >= 10 and not (node.knows(1) and all(isinstance(k, int) for k in node.ints(1, "k"))):
         return _top_read(node, x, axis)
     ks = [node.attr("k")] if node.version < 10 else node.numbers(1, "k")
     if len(ks) != 1:
@@ -152,7 +153,11 @@ def _top_read(node: OnnxNode, x: Datum, axis: int) -> Converted:
     b = node.b
     extent = shape_of(x)[axis]
     (k,) = node.scalars(1, "k")
-    size = k if isinstance(k, (int, Poly)) else b.read_size(within(b, cast_to(b, k, "int64"), extent), "k")
+    if isinstance(k, (int, Poly)):
+        allowed = is_natural(k) and is_natural(poly(extent) - k)
+        size = k if allowed else b.read_size(within(b, sizes(k), extent), "k")
+    else:
+        size = b.read_size(within(b, cast_to(b, k, "int64"), extent), "k")
     if poly(extent).const is None:
         raise UnsupportedNode(f"an axis of the extent {extent} with a k that is not known at import", b.wanted(node.input(1)))
     order = b.argsort(x, axis=axis, descending=bool(node.attr("largest", 1)))

@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from tunesmith.graph.importers.onnx import runtime_shapes
-from tunesmith.graph.importers.onnx.node import Converted, Converter, OnnxNode, dtype_of, extents, is_float, normalised, rank, shape_of
-from tunesmith.graph.importers.onnx.values import Datum, UnsupportedNode, is_read, known_ints, least, sizes
+from tunesmith.graph.importers.onnx.bounds import is_natural, is_unbounded, not_above, not_below, unknown_sign
+from tunesmith.graph.importers.onnx.node import (
+    Converted,
+    Converter,
+    EmptyTensor,
+    OnnxNode,
+    dtype_of,
+    empty,
+    extents,
+    is_float,
+    normalised,
+    rank,
+    shape_of,
+)
+from tunesmith.graph.importers.onnx.values import Datum, UnsupportedNode, is_read, known_ints, sizes
 from tunesmith.graph.ir.node import Constant
 from tunesmith.ir.poly import Index, Poly, ceildiv, floordiv, less_than, maximum, minimum, poly, product
 from tunesmith.support import dtype as dt
@@ -49,9 +63,7 @@ def _constant_of_shape(node: OnnxNode) -> Converted:
     shape = node.extents(0, "shape")
     value = np.asarray(node.attr("value", np.zeros(1, dtype=np.float32))).ravel()
     if any(e == 0 for e in shape):
-        if any(is_read(e) for e in shape):
-            raise node.refuse(f"a tensor without elements of the shape {list(shape)}, of which parts are known only when the model runs")
-        return node.b.constant(np.zeros([0 if isinstance(e, Poly) else e for e in shape], dtype=value.dtype))
+        return empty(shape, dt.from_numpy(value.dtype))
     return node.b.full(shape=shape, value=value[0].item(), dtype=dt.from_numpy(value.dtype))
 
 
@@ -112,6 +124,8 @@ def _concat(node: OnnxNode) -> Converted:
     parts = [node.input(i) for i in range(len(node.inputs))]
     axis = normalised(node.attr("axis", 1), rank(parts[0]))
     full = [p for p in parts if p.type.shape[axis] != 0] or parts[:1]
+    if len(full) > 1 and (vague := next((p for p in full if isinstance(p, EmptyTensor)), None)):
+        raise node.refuse(f"a tensor without elements of the shape {list(shape_of(vague))}, which is not constant")
     return full[0] if len(full) == 1 else node.b.concat(*full, axis=axis)
 
 
@@ -129,13 +143,12 @@ def _split(node: OnnxNode) -> Converted:
     full = tuple([p for p in parts if p != 0])
     made = (x,) if len(full) == 1 and len(parts) > 1 else node.b.split(x, sizes=full, axis=axis)
     rest = iter(made if isinstance(made, tuple) else (made,))
-    return tuple([_empty(node, x, axis) if p == 0 else next(rest) for p in parts])
+    return tuple([_empty(x, axis) if p == 0 else next(rest) for p in parts])
 
 
-def _empty(node: OnnxNode, x: Datum, axis: int) -> Datum:
-    """An empty part of `x`, which is a constant."""
-    shape = [0 if i == axis else e for i, e in enumerate(extents(x))]
-    return node.b.constant(np.zeros(shape, dtype=dt.to_numpy(x.type.dtype)))
+def _empty(x: Datum, axis: int) -> Any:
+    """An empty part of `x`."""
+    return empty([0 if i == axis else e for i, e in enumerate(shape_of(x))], x.type.dtype)
 
 
 def _slice(node: OnnxNode) -> Converted:
@@ -150,18 +163,29 @@ def _slice(node: OnnxNode) -> Converted:
         starts, ends = tuple(node.attr("starts")), tuple(node.attr("ends"))
         axes, steps = tuple(node.attr("axes", range(len(starts)))), (1,) * len(starts)
     axes = tuple([normalised(a, rank(x)) for a in axes])
+    if min(steps, default=1) > 0 and any(unknown_sign(v) for v in (*starts, *ends)):
+        return runtime_shapes.strided_slice(node)
     bounds = [_bounds(node, s, e, step, x.type.shape[a], f"axis {a}") for s, e, step, a in zip(starts, ends, steps, axes, strict=True)]
     begin, end = tuple([b for b, _ in bounds]), tuple([e for _, e in bounds])
+    shape = list(shape_of(x))
+    for a, b, e, step in zip(axes, begin, end, steps, strict=True):
+        shape[a] = _steps(b, e, step)
+    if 0 in shape:
+        return empty(shape, x.type.dtype)
     if isinstance(x, Constant) and all(isinstance(v, int) for v in (*begin, *end)):
         at = [slice(None)] * rank(x)
         for a, b, e, step in zip(axes, begin, end, steps, strict=True):
             assert isinstance(b, int) and isinstance(e, int)
             at[a] = slice(b, None if step < 0 and e < 0 else e, step)
         return node.b.constant(x.data[tuple(at)])
-    for b, e, step, a in zip(begin, end, steps, axes, strict=True):
-        if isinstance(b, int) and isinstance(e, int) and (e - b) * (1 if step > 0 else -1) <= 0:
-            return _empty(node, x, a)
     return node.b.strided_slice(x, axes=axes, begin=begin, end=end, strides=tuple(steps))
+
+
+def _steps(begin: Index, end: Index, step: int) -> Poly | int:
+    """The number of elements between two bounds."""
+    if isinstance(begin, int) and isinstance(end, int):
+        return len(range(begin, end, step))
+    return _plain_int(ceildiv(poly(end) - begin, step) if step > 0 else ceildiv(poly(begin) - end, -step))
 
 
 def _bounds(node: OnnxNode, start: Index, end: Index, step: int, extent: Poly, where: str) -> tuple[Index, Index]:
@@ -172,29 +196,28 @@ def _bounds(node: OnnxNode, start: Index, end: Index, step: int, extent: Poly, w
         p = poly(v)
         if p.const is not None and abs(p.const) >= _FAR:
             return _plain_int(high if p.const > 0 else low)
-        if (least(p) or 0) < 0 or least(p) is None:
-            if p.const is None and (least(-p) or 0) < 1:
+        if not is_natural(p):
+            if unknown_sign(p):
                 raise UnsupportedNode(f"the sign of the bound {p} of a slice of {where} is unknown")
             p = p + extent
-        if not _is_natural(p - low):
+        if not is_natural(p - low):
             p = maximum(p, low)
         # Assume instead of clamping: the slice is combined with tensors of the dynamic size, so larger sizes are errors of the caller.
-        if not _is_natural(high - p) and not (high.const is not None and node.b.assume(less_than(p, high + 1))):
+        if not is_natural(high - p) and not (high.const is not None and is_unbounded(p) and node.b.assume(less_than(p, high + 1))):
             p = minimum(p, high)
         return _plain_int(p)
 
-    return clamped(start), clamped(end)
-
-
-def _is_natural(p: Poly) -> bool:
-    bound = least(p)
-    return bound is not None and bound >= 0
+    begin, stop = clamped(start), clamped(end)
+    if isinstance(begin, int) and isinstance(stop, int):
+        return begin, stop
+    return begin, _plain_int(not_below(node.b, stop, begin) if step > 0 else not_above(node.b, stop, begin))
 
 
 def _pad(node: OnnxNode) -> Converted:
     x, n = node.input(0), rank(node.input(0))
     if node.version >= 11:
-        if not (node.knows(1) and isinstance(node.get(2) or node.b.constant(0), Constant)):
+        known = node.knows(1) and all(isinstance(p, int) for p in node.ints(1, "pads"))
+        if not (known and isinstance(node.get(2) or node.b.constant(0), Constant)):
             return runtime_shapes.pad(node)
         pads = node.numbers(1, "pads")
         axes = [normalised(a, n) for a in node.numbers(3, "axes")] if node.has(3) else list(range(n))
@@ -257,6 +280,13 @@ def _range(node: OnnxNode) -> Converted:
         known = known_ints(node.input(i)) if dt.is_int(dtype) else None
         bounds.append(known[0] if known else node.array(i, what).item())
     start, stop, step = bounds
+    if any(isinstance(v, Poly) for v in bounds):
+        low, high, by = [poly(v) for v in bounds if not isinstance(v, float)]
+        if not (is_natural(by - 1) or is_natural(-1 - by)):
+            return runtime_shapes.arange(node)
+        stop = _plain_int((not_below if is_natural(by) else not_above)(node.b, high, low))
+        if poly(stop) == low:
+            return empty((0,), dtype)
     if not any(isinstance(v, Poly) for v in bounds) and dtype != "bfloat16":
         made = np.arange(start, stop, step, dtype=dt.to_numpy(dtype))  # type: ignore[arg-type]
         if made.size < _FAR >> 15:

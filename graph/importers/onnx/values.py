@@ -30,6 +30,9 @@ MOST_CREATED = 1 << 16
 MOST_GROWN = 1 << 20
 """Maximum elements of a folded result of operators that repeat elements."""
 
+MOST_LISTED = 256
+"""Maximum elements of a tensor of sizes that repeats others; a larger one is a tensor."""
+
 MOST_READ = 16
 """Maximum elements of a tensor that are read one by one as sizes."""
 
@@ -424,6 +427,9 @@ class FoldingBuilder:
 
     def _on_sizes(self, operator: str, args: Sequence[Datum], attrs: dict[str, Any]) -> Sequence[Datum] | None:
         if operator not in _ON_SIZES or not any(isinstance(a, Sizes) for a in args):
+            return None
+        numbers = attrs.get("shape", attrs.get("repeats", ()))
+        if any(isinstance(n, Poly) for n in numbers) or (operator in _GROWING and np.prod(numbers, dtype=float) > MOST_LISTED):
             return None
         if not all(isinstance(a, Sizes) or (isinstance(a, Constant) and a.data.dtype.kind in "iub") for a in args):
             return None

@@ -294,3 +294,78 @@ def test_an_expansion_of_an_extent_that_is_read_is_refused(graph_model: Any) -> 
     proto = graph_model(nodes, {"u": (FLOAT, (5,))}, ["y"], {"s": ints(1, 5)})
     with pytest.raises(OnnxImportError, match="the extents count and 5: whether the first one is 1 is known only when the model runs"):
         from_onnx(proto)
+
+
+def sizes_of_x() -> list[Any]:
+    """Nodes that compute `n`, the extent of axis 0 of `x`, in one element, and `few`, at most 3 of it."""
+    return [node("Shape", ["x"], ["n"], start=0, end=1), node("Min", ["n", "three"], ["few"])]
+
+
+ROWS = {"x": (FLOAT, ("n", 4))}
+NUMBERS = {"zero": ints(0), "one": ints(1), "two": ints(2), "three": ints(3), "seven": ints(7), "back": ints(-1), "far": ints(-(2**62))}
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "step"),
+    [
+        ("few", "zero", "one"),
+        ("few", "two", "two"),
+        ("zero", "two", "back"),
+        ("few", "far", "back"),
+        ("far", "two", "back"),
+        ("less", "n", "one"),
+    ],
+)
+def test_slices_by_sizes_that_may_be_empty(agrees: Any, graph_model: Any, start: str, end: str, step: str) -> None:
+    nodes = [*sizes_of_x(), node("Sub", ["few", "two"], ["less"]), node("Slice", ["x", start, end, "zero", step], ["y"])]
+    constant = start == "far"  # a bound that makes every slice empty
+    proto = graph_model([*nodes, node("Concat", ["y", "x"], ["z"], axis=0)], ROWS, ["z"] if constant else ["y", "z"], NUMBERS)
+    agrees(proto, [(RNG.standard_normal((n, 4), dtype=np.float32),) for n in (1, 2, 3, 9)])
+
+
+def test_an_empty_slice_has_the_shape_of_its_other_axes(agrees: Any, graph_model: Any) -> None:
+    bounds = {"b": ints(-1, 0, -(2**62)), "e": ints(-9, 2, -2), "a": ints(0, 1, 2), "t": ints(-2, 2, -1)}
+    proto = graph_model(
+        [node("Slice", ["x", "b", "e", "a", "t"], ["y"]), node("Neg", ["x"], ["z"])], {"x": (FLOAT, (4, 4, 2))}, "yz", bounds
+    )
+    agrees(proto, [(RNG.standard_normal((4, 4, 2), dtype=np.float32),)])
+
+
+@pytest.mark.parametrize(("start", "limit", "step"), [("few", "n", "one"), ("n", "two", "one"), ("two", "n", "back"), ("two", "n", "few")])
+def test_ranges_of_sizes_that_may_be_empty(agrees: Any, graph_model: Any, start: str, limit: str, step: str) -> None:
+    scalars = [node("Squeeze", [name], [f"{name}_"]) for name in ("n", "few")]
+    nodes = [*sizes_of_x(), *scalars, node("Range", [f"{name}_" for name in (start, limit, step)], ["y"])]
+    proto = graph_model(nodes, ROWS, ["y"], {**NUMBERS, **{f"{k}_": v[0] for k, v in NUMBERS.items()}})
+    model = agrees(proto, [(RNG.standard_normal((n, 4), dtype=np.float32),) for n in (2, 3, 9)])
+    if step == "few":  # the range is longer for larger sizes: it is assumed to have no negative length
+        with pytest.raises(RunError, match="requires n > 1, and the inputs have n = 1"):
+            model(X[:1])
+
+
+def test_counts_and_pads_that_are_sizes(agrees: Any, graph_model: Any) -> None:
+    nodes = [
+        *sizes_of_x(),
+        node("TopK", ["x", "few"], ["top", "at"], axis=1),
+        node("Concat", ["zero", "few", "few", "one"], ["pads"], axis=0),
+        node("Pad", ["x", "pads"], ["wide"]),
+        node("Expand", ["few", "n"], ["all"]),
+    ]
+    agrees(graph_model(nodes, ROWS, ["top", "at", "wide", "all"], NUMBERS), [(X[:n],) for n in (1, 2, 3)])
+    limited = from_onnx(graph_model([sizes_of_x()[0], node("TopK", ["x", "n"], ["y", "i"], axis=1)], ROWS, "yi"))
+    with pytest.raises(RunError, match="is -1"):
+        interpret.run(limited["main"], [np.zeros((5, 4), np.float32)], limited)
+
+
+def test_an_empty_tensor_with_sizes_is_only_joined(agrees: Any, graph_model: Any) -> None:
+    nodes = [
+        *sizes_of_x(),
+        node("Concat", ["n", "zero"], ["shape"], axis=0),
+        node("ConstantOfShape", ["shape"], ["nothing"]),
+        node("Concat", ["nothing", "x"], ["y"], axis=1),
+        node("Shape", ["nothing"], ["same"]),
+    ]
+    agrees(graph_model(nodes, ROWS, ["y", "same"], NUMBERS), [(X,), (X[:1],)])
+    with pytest.raises(OnnxImportError, match="nothing is empty: float32.n, 0."):
+        from_onnx(graph_model(nodes, ROWS, ["nothing", "y"], NUMBERS))
+    with pytest.raises(OnnxImportError, match=r"Neg .*: input 0, float32\[n, 0\], has no elements, and its shape is not constant"):
+        from_onnx(graph_model([*nodes, node("Neg", ["nothing"], ["z"])], ROWS, ["y"], NUMBERS))
