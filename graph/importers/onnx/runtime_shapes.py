@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from tunesmith.graph.importers.onnx.node import Converted, OnnxNode, cast_to, is_float, normalised, rank, shape_of
 from tunesmith.graph.importers.onnx.values import Datum, FoldingBuilder, UnsupportedNode, is_read, sizes
 from tunesmith.graph.ir.node import Constant
-from tunesmith.ir.poly import Index, Poly, poly, product
+from tunesmith.ir.poly import Index, Poly, less_than, poly, product
 
 
 def _needed(node: OnnxNode, inputs: Sequence[int], reason: str) -> UnsupportedNode:
@@ -28,6 +28,16 @@ def within(b: FoldingBuilder, value: Datum, most: Index) -> Datum:
 def _only_if(b: FoldingBuilder, condition: Datum, value: Datum) -> Datum:
     """An int64[], or a negative number if a condition does not hold."""
     return b.where(condition, value, b.constant(-1, "int64"))
+
+
+def at_least(b: FoldingBuilder, x: Datum, axis: int, count: int) -> Datum:
+    """`x`, whose axis has at least `count` elements: if that is not known at import, the call or the model fails otherwise."""
+    extent = shape_of(x)[axis]
+    if isinstance(extent, int) or b.assume(less_than(count - 1, extent)):  # not proved: sizes count as positive, but a call may pass 0
+        return x
+    enough = b.greater_equal(b.operand(sizes(extent)), b.constant(count, "int64"))
+    same = b.read_size(_only_if(b, enough, sizes(extent)), "extent")
+    return b.strided_slice(x, axes=(axis,), begin=(0,), end=(same,))
 
 
 def _number(b: FoldingBuilder, e: Poly | int | Datum) -> Datum:
@@ -147,15 +157,23 @@ def pad(node: OnnxNode) -> Converted:
 
 def _padded_axis(b: FoldingBuilder, x: Datum, axis: int, before: Datum, after: Datum, value: Datum | None) -> Datum:
     """Add elements at both ends of an axis, or remove them: `value`, or the outermost elements."""
-    extent = sizes(shape_of(x)[axis])
-    size = b.read_size(b.add(b.add(before, after), extent), "extent")
-    at = b.subtract(b.arange(start=0, stop=size, step=1, dtype="int64"), before)
+    count = shape_of(x)[axis]
+    extent = sizes(count)
+    total = b.add(b.add(before, after), extent)
     zero, last = b.constant(0, "int64"), b.subtract(extent, b.constant(1, "int64"))
-    found = b.take(x, b.minimum(b.maximum(at, zero), b.maximum(last, zero)), axis=axis)
     if value is None:
-        return found
+        some = b.logical_or(b.greater(b.operand(extent), zero), b.equal(total, zero))
+        size = b.read_size(_only_if(b, some, total), "extent")
+        at = b.subtract(b.arange(start=0, stop=size, step=1, dtype="int64"), before)
+        return b.take(x, b.minimum(b.maximum(at, zero), b.maximum(last, zero)), axis=axis)
+    size = b.read_size(total, "extent")
+    at = b.subtract(b.arange(start=0, stop=size, step=1, dtype="int64"), before)
     inside = b.logical_and(b.greater_equal(at, zero), b.less(at, extent))
-    return b.where(b.reshape(inside, shape=_along(axis, rank(x), size)), found, value)
+    if isinstance(count, int) and count:
+        found = b.take(x, b.minimum(b.maximum(at, zero), last), axis=axis)
+        return b.where(b.reshape(inside, shape=_along(axis, rank(x), size)), found, value)
+    one = b.broadcast_to(value, shape=tuple([1 if i == axis else e for i, e in enumerate(shape_of(x))]))
+    return b.take(one if count == 0 else b.concat(x, one, axis=axis), b.where(inside, at, extent), axis=axis)
 
 
 def _along(axis: int, n: int, size: Index) -> Sequence[Index]:

@@ -243,6 +243,9 @@ def padded(node: OnnxNode, x: Datum, before: Sequence[int], after: Sequence[int]
         before, after = [max(p, 0) for p in before], [max(p, 0) for p in after]
     if not any((*before, *after)):
         return x
+    for a in axes if mode != "constant" else ():
+        if before[a] or after[a]:
+            x = runtime_shapes.at_least(b, x, a, max(before[a], after[a]) + 1 if mode == "reflect" else 1)
     kind = float if is_float(x) else int
     return b.pad(x, before=tuple(before), after=tuple(after), mode=mode, value=kind(value))
 

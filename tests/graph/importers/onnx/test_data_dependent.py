@@ -369,3 +369,26 @@ def test_an_empty_tensor_with_sizes_is_only_joined(agrees: Any, graph_model: Any
         from_onnx(graph_model(nodes, ROWS, ["nothing", "y"], NUMBERS))
     with pytest.raises(OnnxImportError, match=r"Neg .*: input 0, float32\[n, 0\], has no elements, and its shape is not constant"):
         from_onnx(graph_model([*nodes, node("Neg", ["nothing"], ["z"])], ROWS, ["y"], NUMBERS))
+
+
+@pytest.mark.parametrize(("mode", "least"), [("reflect", 3), ("edge", 1), ("wrap", 1)])
+def test_pads_of_too_few_elements_are_errors(agrees: Any, graph_model: Any, mode: str, least: int) -> None:
+    """They would be read beyond the tensor."""
+    pad = node("Pad", ["u", "p"], ["y"], mode=mode)
+    model = agrees(graph_model([pad], {"u": (FLOAT, ("n",))}, ["y"], {"p": ints(2, 1)}), [(X.ravel()[:n],) for n in (least, 5)])
+    with pytest.raises(RunError, match=f"requires n > {least - 1}, and the inputs have n = {least - 1}"):
+        model(X.ravel()[: least - 1])
+    nodes = [node("Compress", ["x", "c"], ["u"]), pad]
+    inputs = {"x": (FLOAT, (6,)), "c": (BOOL, (6,))}
+    model = agrees(graph_model(nodes, inputs, ["y"], {"p": ints(2, 1)}), [(X.ravel()[:6], np.arange(6) < n) for n in (least, 5)])
+    with pytest.raises(RunError, match="the size extent is read from a tensor, which must be at least 0, and is -1"):
+        model(X.ravel()[:6], np.arange(6) < least - 1)
+
+
+def test_pads_of_no_elements(agrees: Any, graph_model: Any) -> None:
+    inputs = {"x": (FLOAT, ("n", 4)), "p": (INT, (4,)), "v": (FLOAT, ())}
+    calls = [(X[:n], ints(*p), np.float32(3)) for n, p in ((0, (0, 1, 2, 0)), (0, (0, 0, 0, 0)), (3, (2, 2, 1, 1)))]
+    agrees(graph_model([node("Pad", ["x", "p", "v"], ["y"])], inputs, ["y"]), calls)
+    edge = from_onnx(graph_model([node("Pad", ["x", "p"], ["y"], mode="edge")], {k: inputs[k] for k in "xp"}, ["y"]))
+    with pytest.raises(RunError, match="the size extent is read from a tensor, which must be at least 0, and is -1"):
+        interpret.run(edge["main"], [X[:0], ints(1, 0, 0, 0)], edge)
