@@ -2,20 +2,22 @@
 
 Loops run their bodies as often as their extents say, so the init of a reduction over no elements, which runs in its first iteration,
 would never run.  Here it runs in place of the outermost reduction loop without iterations.  An init that was decomposed before has the
-guard of the first iteration, for example `0 < n`, which is dropped.
+guard of the first iteration, for example `0 < n`, which is dropped.  Extents that other sizes make 0 have inits of their own
+(`with_empty_inits`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from tunesmith.ir.analysis.size_ranges import symbol_ranges
 from tunesmith.ir.function import PrimFunc
-from tunesmith.ir.poly import ZERO, Poly, Var, poly
+from tunesmith.ir.poly import ZERO, Poly, Var, less_than, poly
 from tunesmith.ir.poly import substitute as substitute_poly
 from tunesmith.ir.specialize import specialize
 from tunesmith.ir.stmt import Block, For, If, Iter, Seq, Stmt, seq
-from tunesmith.ir.visit import substitute
+from tunesmith.ir.visit import substitute, transform
 from tunesmith.lower.simplifier import Simplifier
 
 
@@ -38,11 +40,42 @@ def empty_version(func: PrimFunc, size: Var) -> PrimFunc:
     return bare.with_(body=seq([]) if body is None else body)
 
 
+def with_empty_inits(func: PrimFunc) -> PrimFunc:
+    """The function with inits of the reductions over no elements for sizes that are not 0, such as n = 2 for an extent of n - 2.
+
+    Rewrite:
+        for k in range(n - 2):
+            with T.block("C"):
+                with T.init(): C[()] = 0
+                C[()] = C[()] + A[k + 2]
+      ->
+        if n - 2 < 1: C[()] = 0
+        for k in range(n - 2): ...
+    """
+    ranges = symbol_ranges(func)
+    sizes, simple = frozenset(v for v in func.params if isinstance(v, Var)), Simplifier(ranges)
+
+    def on_loop(n: For, recurse: Any) -> Stmt:
+        body = recurse(n.body)
+        out = n if body is n.body else n.with_(body=body)
+        if not n.extent.vars or not n.extent.vars <= sizes or simple.bounds(n.extent)[0] > 0:
+            return out
+        inits = _Empty({}, simple, n).inits_of(n)
+        return out if inits is None else seq([If(less_than(n.extent, 1), inits), out])
+
+    body = transform(func.body, {For: on_loop})
+    return func if body is func.body else func.with_(body=body)
+
+
 class _Empty:
     """Remove the statements that do not run if the sizes in `values` are 0."""
 
-    def __init__(self, values: Mapping[Var, Poly], positive: Simplifier) -> None:
-        self._values, self._positive = values, positive
+    def __init__(self, values: Mapping[Var, Poly], positive: Simplifier, loop: For | None = None) -> None:
+        self._values, self._positive, self._loop = values, positive, loop
+
+    def inits_of(self, loop: For) -> Stmt | None:
+        """The inits of the reductions below a loop, for the case that it does not run."""
+        return self._inits(loop, ())
 
     def stmt(self, n: Stmt, loops: tuple[For, ...]) -> Stmt | None:
         if type(n) is Seq:
@@ -66,9 +99,12 @@ class _Empty:
         """Whether a guard depends on sizes only and holds for all sizes from 1 on."""
         return p.vars <= self._positive.ranges.keys() and self._positive.bounds(p)[1] < 0
 
+    def _has_no_steps(self, it: Iter, binding: Poly) -> bool:
+        return self._is_zero(it.extent) or (self._loop is not None and self._loop.var in binding.vars)
+
     def _is_zero(self, e: Poly) -> bool:
         """Whether an extent is 0; extents with a division by such a size are of loops inside other loops that do not run."""
-        return substitute_poly(e, self._values) == 0
+        return substitute_poly(e, self._values) == 0 or (self._loop is not None and e == self._loop.extent)
 
     def _inits(self, n: Stmt, loops: tuple[For, ...]) -> Stmt | None:
         """The inits of the reductions over no elements below a loop that does not run."""
@@ -83,7 +119,7 @@ class _Empty:
 
     def _init(self, b: Block, loops: tuple[For, ...]) -> Stmt | None:
         """The init of a block for all its elements in the loops, without the loops of the reduction."""
-        if not any(it.kind == "R" and self._is_zero(it.extent) for it in b.iters):
+        if not any(it.kind == "R" and self._has_no_steps(it, e) for it, e in zip(b.iters, b.bindings, strict=True)):
             return None
         spatial = [(it, e) for it, e in zip(b.iters, b.bindings, strict=True) if it.kind == "S"]
         kept = [f for f in loops if any(f.var in e.vars for _, e in spatial)]

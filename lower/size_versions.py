@@ -23,7 +23,7 @@ from tunesmith.ir.specialize import sizes_of, specialize
 from tunesmith.ir.stmt import Block, BufferStore, If, Seq, Stmt
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import fresh_copy, substitute, transform, walk_objects
-from tunesmith.lower.empty_sizes import empty_version
+from tunesmith.lower.empty_sizes import empty_version, with_empty_inits
 from tunesmith.lower.passes.check_bounds import sites_of
 from tunesmith.lower.pipelines import CPU
 from tunesmith.lower.size_ranges import SizeRanges, ranges_of
@@ -75,11 +75,11 @@ def lower_versions(func: PrimFunc, target: Target, lowering: Lowering) -> tuple[
         `func` as its parameters, then those of the sizes that are not constants in it.
     """
     versions, rest = versions_of(func)
-    out = lowering(rest, target)
+    out = lowering(with_empty_inits(rest), target)
     is_checked = sites_of(out) is not None
     parts = _empty_parts(rest, target, CPU if is_checked else lowering)
     for box, version in () if is_checked else versions:
-        parts.append((box.condition(sizes_of(func)), lowering(version_for(version, box), target)))
+        parts.append((box.condition(sizes_of(func)), lowering(with_empty_inits(version_for(version, box)), target)))
     return parts, out
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tunesmith.ir.analysis.access_regions import Access, accesses, loop_ranges, reads, writes
+from tunesmith.ir.analysis.size_ranges import size_ranges
+from tunesmith.ir.arith.interval import bounds
 from tunesmith.ir.poly import ZERO, Poly, Var, poly, substitute
 from tunesmith.ir.stmt import Block, For, Iter, Stmt, seq
 from tunesmith.ir.visit import blocks_under, walk_objects
@@ -74,6 +76,10 @@ def decompose_reduction(s: ScheduleState, block: BlockRV, loop: LoopRV) -> Block
     values: dict[Var, Poly] = {f.var: poly(Var(f.var.name)) for f in spatial_loops}
     # The guards of the init are those of the first reduction step, where the removed loops are 0.
     values |= {f.var: ZERO for f in inner if f.var not in values}
+    # A reduction over no elements gives its identity: its init runs for sizes for which there is no first step.
+    sizes = size_ranges(s.func)
+    of_sizes = [it.extent for it in b.iters if it.kind == "R" and it.extent.vars and it.extent.vars <= sizes.keys()]
+    empty = {-e for e in of_sizes if bounds(e, sizes)[0] < 1}
     iters = [(it, Iter(Var(it.var.name), substitute(it.extent, values), "S")) for it in b.iters if it.kind == "S"]
     rename: dict[Var, Poly] = {old.var: poly(new.var) for old, new in iters}
     name = s.fresh_name(f"{b.name}_init")
@@ -81,7 +87,7 @@ def decompose_reduction(s: ScheduleState, block: BlockRV, loop: LoopRV) -> Block
         name,
         tuple([new for _, new in iters]),
         tuple([substitute(e, values) for e in spatial]),
-        tuple([substitute(p, values) for p in b.predicate]),
+        tuple([q for q in [substitute(p, values) for p in b.predicate] if q not in empty]),
         None,
         substitute_program(b.init, rename),
     )

@@ -96,6 +96,35 @@ def test_reductions_over_no_elements_give_the_identity(how: str) -> None:
         assert total == n * m
 
 
+def rest_of(reduced: list[int]) -> PrimFunc:
+    """Sums, a maximum and a nested sum of the elements of X from index 2 on, for the sizes n and m."""
+    n, m = te.var("n"), te.var("m")
+    x, k, k1, k2 = te.placeholder((n, m), name="X"), *[te.reduce_axis(e - 2, name) for e, name in ((n, "k"), (n, "k1"), (m, "k2"))]
+    columns = te.compute((m,), lambda j: te.max(x[k + 2, j], axis=[k]), "columns")
+    total = te.compute((), lambda: te.sum(x[k1 + 2, k2 + 2], axis=[k1, k2]), "total")
+    func = te.create_prim_func([x, columns, total], "f")
+    if not reduced:
+        return func
+    s = Schedule(func)
+    for name in ("columns", "total"):
+        loops = s.get_loops(s.get_block(name))
+        inner = s.split(loops[-1], [None, *reduced])
+        s.decompose_reduction(s.get_block(name), inner[0] if name == "columns" else loops[0])
+    return s.func
+
+
+@pytest.mark.parametrize("target", ["llvm", "c"])
+@pytest.mark.parametrize("reduced", [[], [8]])
+def test_extents_that_become_0_for_other_sizes(target: str, reduced: list[int]) -> None:
+    call = tunesmith.build(rest_of(reduced), target)["f"]
+    for n, m in ((5, 4), (2, 4), (1, 4), (5, 2), (2, 2), (40, 50)):
+        x = np.arange(n * m, dtype="float32").reshape(n, m)
+        columns, total = np.full(m, 7, "float32"), np.full((), 7, "float32")
+        call(x, columns, total, n, m)
+        np.testing.assert_array_equal(columns, x[2:].max(0, initial=-np.inf))
+        assert total == x[2:, 2:].sum()
+
+
 @pytest.mark.parametrize("how", BUILDS)
 def test_a_product_over_no_terms_is_zero(how: str) -> None:
     k = te.var("k")
