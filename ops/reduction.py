@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -106,9 +107,17 @@ def accumulator(x: np.ndarray) -> np.dtype:
 
 def reduce_reference(function: str, x: np.ndarray, axes: tuple[int, ...] | None, keepdims: bool = False) -> np.ndarray:
     """A reduction of numpy by name over `axes`, None for all; sums, products and means are rounded once (see `accumulator`)."""
-    wide = {"dtype": accumulator(x)} if function in ("sum", "prod", "mean") else {}
+    wide: dict[str, Any] = {"dtype": accumulator(x)} if function in ("sum", "prod", "mean") else {}
+    if not x.size and function in ("max", "min"):  # over no elements: the identity, as compiled
+        low, high = (-np.inf, np.inf) if x.dtype.kind not in "iub" else (False, True) if x.dtype == bool else _ends(x.dtype)
+        wide = {"initial": low if function == "max" else high}
     with np.errstate(all="ignore"):
         return np.asarray(getattr(np, function)(x, axis=axes, keepdims=keepdims, **wide)).astype(x.dtype)
+
+
+def _ends(dtype: np.dtype) -> tuple[int, int]:
+    """The least and the greatest number of an integer type."""
+    return np.iinfo(dtype).min, np.iinfo(dtype).max
 
 
 def _operator(function: str) -> Operator:

@@ -180,7 +180,10 @@ class _Frame:
 
     def operator(self, op: Call, args: list[np.ndarray], results: tuple[Value, ...]) -> Sequence[np.ndarray]:
         with np.errstate(all="ignore"):
-            made = GRAPH_OPERATORS.get(op.operator).evaluate(args, op.attrs, self.sizes)
+            try:
+                made = GRAPH_OPERATORS.get(op.operator).evaluate(args, op.attrs, self.sizes)
+            except (ValueError, IndexError) as error:  # of numpy, such as an index out of range, or the argmax of no elements
+                raise RunError(f"{op.operator} of {', '.join(map(_described, args))} cannot be computed: {error}") from error
         expected = [self.expected(v.type) for v in results]
         if [(a.shape, a.dtype) for a in made] != expected:
             raise InternalError(

@@ -126,6 +126,16 @@ def test_reference_with_a_wrong_result_type() -> None:
         run(b.finish(b.probe_wrong(x)), [np.zeros(2, np.float32)])
 
 
+def test_what_numpy_refuses_is_a_run_error() -> None:
+    b = GraphBuilder("f")
+    n = Var("n")
+    x = b.input("x", (n, 2))
+    func = b.finish(b.max(x, axes=(0,)), b.argmax(x, axis=0))
+    assert run(func, [np.ones((3, 2), np.float32)])[0].tolist() == [1, 1]
+    with pytest.raises(RunError, match=r"argmax of float32\[0, 2\] cannot be computed: attempt to get argmax of an empty sequence"):
+        run(func, [np.ones((0, 2), np.float32)])
+
+
 def test_infinite_recursion() -> None:
     b = GraphBuilder("f")
     x = b.input("x", (2,))

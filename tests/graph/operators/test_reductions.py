@@ -43,6 +43,16 @@ def test_nan_and_infinities(name: str) -> None:
     check_operator(name, [EDGES.T.copy()], axes=1, keepdims=True)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int8", "uint16"])
+def test_references_over_no_elements_give_the_identity(dtype: str) -> None:
+    """As compiled functions."""
+    x = np.zeros((0, 3), dtype)
+    least, greatest = (-np.inf, np.inf) if dtype == "float32" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    for name, identity in (("max", least), ("min", greatest), ("sum", 0), ("prod", 1)):
+        (made,) = GRAPH_OPERATORS.get(name).evaluate([x], (("axes", (0,)),))
+        assert made.dtype == dtype and made.tolist() == [identity] * 3
+
+
 @pytest.mark.parametrize("name", NUMERIC)
 def test_scalars(name: str) -> None:
     check_operator(name, [np.array(3.5, np.float32)])
