@@ -115,6 +115,8 @@ def f(X: T.Buffer((n,), "float32"), Y: T.Buffer((5, n), "float32"), t: T.int64, 
             x, y = np.arange(1, 8, dtype="float32"), np.zeros((5, 7), "float32")
             call(x, y, t, 7)
             np.testing.assert_array_equal(y, np.outer(np.eye(5)[t], x))
+
+
 def test_versions_get_the_sizes_that_they_have() -> None:
     n, m, k = te.var("n"), te.var("m"), te.var("k")
     x = te.placeholder((n, m, k), name="X")
