@@ -89,8 +89,8 @@ GPU = Pipeline(
     legalize_bool_storage,
     vectorize_loops,
     fuse_multiply_add,
-    hoist_guards,
     insert_barriers,
+    hoist_guards,
     bound_unrolling,
 )
 """Passes from a concrete scheduled function to kernels (see `lower.kernels`) with flat memory, vectors and barriers."""

@@ -170,8 +170,7 @@ def _scratch(a: ProgramAnalysis, target: Target, s: Store) -> Num:
         return d.zero
     dtype = s.written.buffer.dtype
     others = d.product([x.size for x in s.path if x.thread in THREAD_AXES and x.var is not loop.var])
-    # Lowering allocates the tree for the full loop extent plus the half that adds.
-    tree = others * (loop.size + (loop.size > 1.0) * d.ceildiv(loop.size, 2.0)) * dt.nbytes(dtype)
+    tree = others * loop.size * dt.nbytes(dtype)
     if target.base != "cuda" or loop.thread != THREAD_AXES[0] or not dt.is_float(dtype) or dt.bits(dtype) < 32:
         return tree
     few = d.total([d.equal(loop.size, float(n)) for n in (1, 2, 4, 8, 16)])

@@ -438,10 +438,16 @@ class ProgramAnalysis:
         d = self.dag
         users = [s for s in self.stores if b in s.uses]
         if b.scope in (*SHARED_SCOPES, "local"):
-            # Lowering sizes a tile by its reads; the last iteration of the threads that fill it is guarded.
-            readers = [s for s in users if s.uses[b].reads] if b.scope in SHARED_SCOPES else []
-            tiles = [self._tile(s, s.uses[b]) for s in readers or users]
-            return tuple([d.largest([x[i] for x in tiles]) for i in range(len(b.shape))])
+            groups = [users]
+            if b.scope in SHARED_SCOPES:
+                # The last iteration of the threads that fill a tile, or that share what they compute from it, is guarded: lowering takes
+                # the smaller of the footprints of reads and writes.
+                reading = [s for s in users if s.uses[b].reads]
+                groups = [x for x in (reading, [s for s in users if s not in reading]) if x] or [users]
+            tiles = [[self._tile(s, s.uses[b]) for s in group] for group in groups]
+            shapes = [[d.largest([x[i] for x in tile]) for i in range(len(b.shape))] for tile in tiles]
+            smaller = d.product(shapes[-1]) < d.product(shapes[0])
+            return tuple([d.where(smaller, x, y) for x, y in zip(shapes[-1], shapes[0], strict=True)])
         sizes = [s.extents(s.uses[b], self.reuse_level(s, b)) for s in users]
         return tuple([d.largest([x[i] for x in sizes]) for i in range(len(b.shape))])
 

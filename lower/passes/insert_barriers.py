@@ -1,6 +1,6 @@
 """Insert barriers between conflicting accesses of different threads of a block to shared or global memory.
 
-The pass runs last, when every access to memory in common scopes is final.  The elements that each thread accesses are enumerated, so that
+The pass runs when every access to memory in common scopes is final.  The elements that each thread accesses are enumerated, so that
 a thread that reads only its own values needs no barrier, and a double-buffered tile needs one barrier per iteration.
 """
 
