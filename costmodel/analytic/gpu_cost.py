@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from tunesmith.costmodel.analysis.gpu_access import SECTOR, Requests, requests
 from tunesmith.costmodel.analysis.gpu_kernels import Kernel, combines, kernels, own_loops, staged, steps, tile_loops, two_versions
-from tunesmith.costmodel.analysis.program_analysis import ProgramAnalysis, Store
+from tunesmith.costmodel.analysis.program_analysis import Loop, ProgramAnalysis, Store
 from tunesmith.costmodel.analytic.cost import TERMS, AnalyticCost
 from tunesmith.costmodel.analytic.gpu_traffic import block_bytes, kernel_bytes, memory_bytes
 from tunesmith.costmodel.analytic.opencl_cpu import opencl_cpu_cost
@@ -127,7 +127,7 @@ class _Cost:
             out.fma = out.fma + runs * warps * tile * (s.counts["mul"] * size / self.fma_rate)
             out.issue = out.issue + runs * warps * instructions / ISSUE
             out.shared = out.shared + runs * warps * (self._passes(s, found) + spills)
-            out.latency = out.latency + runs * (instructions * d.maximum(CHAIN / tile, 1.0) + self._waits(s, found, tile))
+            out.latency = out.latency + runs * (instructions * d.maximum(CHAIN / tile, 1.0) + self._waits(s, found))
             out.barriers = out.barriers + runs * self._barriers(k, s, warps)
             for r in found:
                 if r.use.buffer.scope == "global":
@@ -153,22 +153,19 @@ class _Cost:
         d, line = self.d, 1.0 if staged(s) else L1_LINE
         return d.total([r.each * (r.parts if r.use.buffer.scope in SHARED_SCOPES else d.maximum(r.lines, 1.0) * line) for r in found])
 
-    def _waits(self, s: Store, found: list[Requests], tile: Num) -> Num:
+    def _waits(self, s: Store, found: list[Requests]) -> Num:
         """Stall cycles of a warp in one run of straight-line code."""
         d, out, loop = self.d, self.d.zero, combines(s)
         read = {r.use.buffer.scope for r in found if r.use.reads}
         if read & set(SHARED_SCOPES):
-            inside = {x.var for x in tile_loops(s)}
-            unrolled = any(x.kind == "unrolled" and x.var not in inside for x in s.path)
-            out = out + SHARED_LATENCY * (AHEAD if unrolled else 1.0)
+            out = out + SHARED_LATENCY * (AHEAD if _unrolled(s) else 1.0)
         if "global" in read:
             out = out + GLOBAL_LATENCY * (d.where(two_versions(d, s), AHEAD, 1.0) if staged(s) else self._exposed(s))
         return out if loop is None else out + steps(d, loop) * SHARED_LATENCY
 
     def _exposed(self, s: Store) -> Num:
         """Share of the latency of memory for each run of straight-line code: unrolled runs load together, as far as registers allow."""
-        inside = {x.var for x in tile_loops(s)}
-        together = self.d.product([x.size for x in s.path if x.kind == "unrolled" and x.var not in inside])
+        together = self.d.product([x.size for x in _unrolled(s)])
         return 1.0 / self.d.minimum(self.d.maximum(together, 1.0), TOGETHER)
 
     def _barriers(self, k: Kernel, s: Store, warps: Num) -> Num:
@@ -178,3 +175,9 @@ class _Cost:
         if staged(s):
             return d.where(two_versions(d, s), 1.0, 2.0) * cost / float(sum(staged(o) for o in k.stores))
         return d.zero if loop is None else (loop.size > float(self.target.warp_size)) * cost
+
+
+def _unrolled(s: Store) -> list[Loop]:
+    """Unrolled loops around the straight-line code of a block."""
+    inside = {x.var for x in tile_loops(s)}
+    return [x for x in s.path if x.kind == "unrolled" and x.var not in inside]

@@ -291,9 +291,8 @@ class DeviceCallable:
 
     def launch(self, memory: Sequence[Allocation], stream: int) -> None:
         """Launch all kernels on device memory: parameters, followed by workspaces."""
-        code, index = self._module.code, self._device.index
-        for x in self._function.launches:
-            self._api.launch(index, code, x.kernel, [memory[n] for n in x.arguments], x.grid, x.block, x.shared_bytes, stream)
+        for x in self.launches(memory):
+            self._api.launch(self._device.index, *x, stream)
 
     def _copied_in(self, operands: Sequence[Operand], stream: CallStream, scratch: list[Allocation]) -> list[Allocation]:
         """Device memory of the arguments.  Written host arrays are copied too, because a function may write only some of the elements."""
