@@ -85,33 +85,37 @@ def passed(a: np.ndarray, dtype: str) -> np.ndarray:
     return a.view(ml_dtypes.bfloat16)
 
 
-def agree(func: PrimFunc, dtype: str, out: str, attributes: str) -> None:
-    """Compare the results of both backends."""
-    results = []
-    for kind in ("c", "llvm"):
-        target = Target(f"{kind} {attributes}")
-        c = np.zeros(N, "uint16" if out == "bfloat16" else dt.to_numpy(out))
-        arrays = [passed(values(dtype, 0), dtype), passed(values(dtype, 1), dtype), passed(c, out)]
-        Module.from_object(build(func, target).data)["f"](*arrays)
-        results.append(c)
-    a, b = results
-    if out == "bfloat16":
-        a, b = [(x.astype("uint32") << 16).view("float32") for x in results]
-    if a.dtype.kind == "f":
-        nan = np.isnan(a) & np.isnan(b)
-        a, b = np.where(nan, 0, a).astype(a.dtype), np.where(nan, 0, b).astype(a.dtype)
-    assert a.tobytes() == b.tobytes(), (a, b)
+Case = tuple[PrimFunc, str, str]
+"""A function with the dtypes of its inputs and of its result."""
+
+
+def agree(cases: list[Case], attributes: str) -> None:
+    """Compare the results of both backends, each of which compiles all functions into one object."""
+    funcs = [func.with_(name=f"f{k}") for k, (func, _, _) in enumerate(cases)]
+    of_c, of_llvm = [Module.from_object(build(funcs, Target(f"{kind} {attributes}")).data) for kind in ("c", "llvm")]
+    for func, (_, dtype, out) in zip(funcs, cases, strict=True):
+        results = []
+        for module in (of_c, of_llvm):
+            c = np.zeros(N, "uint16" if out == "bfloat16" else dt.to_numpy(out))
+            module[func.name](passed(values(dtype, 0), dtype), passed(values(dtype, 1), dtype), passed(c, out))
+            results.append(c)
+        a, b = results
+        if out == "bfloat16":
+            a, b = [(x.astype("uint32") << 16).view("float32") for x in results]
+        if a.dtype.kind == "f":
+            nan = np.isnan(a) & np.isnan(b)
+            a, b = np.where(nan, 0, a).astype(a.dtype), np.where(nan, 0, b).astype(a.dtype)
+        assert a.tobytes() == b.tobytes(), (str(func), a, b)
 
 
 @pytest.mark.parametrize("attributes", TARGETS)
 @pytest.mark.parametrize("vector", [False, True])
 @pytest.mark.parametrize("dtype", [*INTEGERS, *FLOATS])
 def test_arithmetic(dtype: str, vector: bool, attributes: str) -> None:
-    cases = [*ARITHMETIC, *(ON_INTEGERS if dtype in INTEGERS else ON_FLOATS)]
-    for value in cases:
-        if value == "T.abs(a)" and dtype.startswith("u"):
-            continue
-        agree(elementwise(dtype, value, vector=vector), dtype, dtype, attributes)
+    operators = [*ARITHMETIC, *(ON_INTEGERS if dtype in INTEGERS else ON_FLOATS)]
+    if dtype.startswith("u"):
+        operators.remove("T.abs(a)")
+    agree([(elementwise(dtype, value, vector=vector), dtype, dtype) for value in operators], attributes)
 
 
 CASTS = {
@@ -129,15 +133,13 @@ CASTS = {
 @pytest.mark.parametrize("vector", [False, True])
 @pytest.mark.parametrize("dtype", CASTS)
 def test_casts(dtype: str, vector: bool) -> None:
-    for out in CASTS[dtype]:
-        agree(elementwise(dtype, f'T.cast(a, "{out}")', out, vector), dtype, out, TARGETS[0])
+    agree([(elementwise(dtype, f'T.cast(a, "{out}")', out, vector), dtype, out) for out in CASTS[dtype]], TARGETS[0])
 
 
 def test_flags_of_different_widths_are_combined() -> None:
     """Masks of 8, 32 and 64 bits."""
     value = 'T.if_then_else((T.cast(a, "float64") < T.cast(b, "float64")) and (a != b), a, T.if_then_else(not (a < c), b, c))'
-    for vector in (False, True):
-        agree(elementwise("int8", value, vector=vector), "int8", "int8", TARGETS[0])
+    agree([(elementwise("int8", value, vector=vector), "int8", "int8") for vector in (False, True)], TARGETS[0])
 
 
 DIFFERENCES = (
@@ -153,10 +155,12 @@ DIFFERENCES = (
 
 @pytest.mark.parametrize("out", ["float16", "float32", "float64"])
 def test_zero_minus_zero_is_positive(out: str) -> None:
+    cases: list[Case] = []
     for k, value in enumerate(DIFFERENCES):
         text = value.format(out=f'"{out}"', zero=f"T.{out}(0.0)")
         for vector in (False, True) if k < 2 else (False,):
-            agree(elementwise("int32", text, out, vector), "int32", out, TARGETS[0])
+            cases.append((elementwise("int32", text, out, vector), "int32", out))
+    agree(cases, TARGETS[0])
 
 
 CHOICES = (
@@ -177,10 +181,12 @@ MASKS = (
 
 @pytest.mark.parametrize("dtype", ["int8", "int64", "float16", "float32"])
 def test_choices_by_a_scalar(dtype: str) -> None:
+    cases: list[Case] = []
     for k, value in enumerate([*CHOICES, *MASKS]):
         text = value.replace("{dtype}", dtype)
         out = dtype if k < len(CHOICES) else "bool"
-        agree(elementwise(dtype, text, out, vector=True), dtype, out, TARGETS[0])
+        cases.append((elementwise(dtype, text, out, vector=True), dtype, out))
+    agree(cases, TARGETS[0])
 
 
 @pytest.mark.parametrize("bits", ["float16", "bfloat16"])

@@ -49,19 +49,19 @@ def diagonal() -> PrimFunc:
 def convolution(ci: int, co: int) -> PrimFunc:
     """3 x 3, padded, with a bias, in NHWC, requantised to a multiple of 1/8."""
     x, w, bias = (
-        te.placeholder((1, 6, 7, ci), "uint8", "x"),
+        te.placeholder((1, 4, 5, ci), "uint8", "x"),
         te.placeholder((3, 3, ci, co), "int8", "w"),
         te.placeholder((co,), "int32", "b"),
     )
     c, kh, kw = te.reduce_axis(ci, "c"), te.reduce_axis(3, "kh"), te.reduce_axis(3, "kw")
 
     def padded(n: object, i: object, j: object, d: object) -> object:
-        inside = te.all(i >= 1, i < 7, j >= 1, j < 8)
+        inside = te.all(i >= 1, i < 5, j >= 1, j < 6)
         return te.select(inside, x[n, i - 1, j - 1, d], te.const(0, "uint8"))
 
-    p = te.compute((1, 8, 9, ci), padded, "P")
+    p = te.compute((1, 6, 7, ci), padded, "P")
     s = te.compute(
-        (1, 6, 7, co),
+        (1, 4, 5, co),
         lambda n, i, j, o: te.sum(p[n, i + kh, j + kw, c].astype("int32") * w[kh, kw, c, o].astype("int32"), axis=[kh, kw, c]),
         "S",
     )
@@ -117,7 +117,7 @@ def arguments(func: PrimFunc) -> list[np.ndarray]:
 CASES = [
     product(8, 32, 16),
     product(13, 50, 24, swap=True),
-    product(30, 70, 64, constant=True),
+    product(18, 70, 32, constant=True),
     product(1, 40, 8),
     product(5, 7, 4),
     product(13, 50, 24, "int8", "int8"),
@@ -131,20 +131,28 @@ CASES = [
 
 @pytest.mark.parametrize("n", range(len(CASES)))
 def test_results_and_law(n: int) -> None:
+    """All rows are compiled and run where the processor has the instructions; the interpreter runs one program of each nest.
+
+    A serial sketch has the nest of its parallel twin, so that one row of it is enough.
+    """
     func = CASES[n]
     given = arguments(func)
     want = run(func, given)[-1]
     rng = np.random.default_rng(n)
     space = generate(func, ZEN5, rules=[sketches])
     assert not space.refused and not space.left_out
+    names = {s.name for s in space.sketches}
     for sketch in space.sketches:
-        for row in sketch.space.sample(3, rng):
+        twin = sketch.name.endswith(" serial") and sketch.name.removesuffix(" serial") in names
+        for k, row in enumerate(sketch.space.sample(1 if twin else 3, rng)):
             numbers = tuple(int(x) for x in row)
             program = sketch.concretize(numbers)
             assert structural.equal(program, replay(sketch.trace.with_configuration(numbers), func).func)
-            np.testing.assert_array_equal(run(program, given)[-1], want)
-            assert "vpdpbusd" in assembly(program, ZEN5)
-            if "avx512vnni" in HERE.features:
+            runs_here = "avx512vnni" in HERE.features
+            if (k == 0 and not twin) or not runs_here:
+                np.testing.assert_array_equal(run(program, given)[-1], want)
+                assert "vpdpbusd" in assembly(program, ZEN5)
+            if runs_here:
                 got = np.zeros_like(want)
                 Module.from_object(build(program, HERE).data)[func.name](*given, got)
                 np.testing.assert_array_equal(got, want)

@@ -120,7 +120,7 @@ CASES = {
     "constant": "dense(m=18,n=33,k=64,dtype=uint8,rhs_dtype=int8)",
     "transposed": "matmul(m=32,n=32,k=64,tb=1,dtype=uint8,rhs_dtype=int8)",
     "batch": "batch_matmul(b=2,m=20,n=16,k=64,dtype=uint8,rhs_dtype=int8)",
-    "blocked": "matmul(m=32,n=20,k=1030,dtype=uint8,rhs_dtype=int8)",
+    "blocked": "matmul(m=18,n=20,k=1030,dtype=uint8,rhs_dtype=int8)",
     "bfloat16": "dense(m=20,n=32,k=40,dtype=bfloat16,out_dtype=float32)",
     "image": "conv2d(n=1,h=2,w=18,ci=64,co=20,kh=3,kw=3,pad=1,dtype=uint8,rhs_dtype=int8)",
     "strided": "conv2d(n=1,h=7,w=15,ci=24,co=16,kh=3,kw=3,stride=2,pad=1,dtype=uint8,rhs_dtype=int8)",
@@ -131,7 +131,8 @@ CASES = {
 def test_results_and_law(amx_target: Target, name: str) -> None:
     case = workload(CASES[name])
     func, given = case.func, case.random_inputs()
-    want = run(func, given)[-1]
+    assert case.reference is not None
+    want = run(func, given)[-1] if name == "bfloat16" else case.reference(given)[-1]  # numpy adds products of bfloat16 in another order
     rng = np.random.default_rng(0)
     space = generate(func, AMX, rules=[sketches])
     assert not space.refused and not space.left_out
