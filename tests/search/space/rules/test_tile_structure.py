@@ -13,6 +13,7 @@ from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.target.target import Target
 from tunesmith.ops.workload import workload
 from tunesmith.schedule.schedule import Schedule
+from tunesmith.search.space.rules import contraction
 from tunesmith.search.space.rules_table import generate
 from tunesmith.search.space.sketch import Sketch
 from tunesmith.support.errors import BuildError, TargetError
@@ -57,14 +58,14 @@ def built(sketch: Sketch) -> CompiledModule:
 def test_each_structure_computes_right_results(text: str, structure: str) -> None:
     w = workload(text)
     assert w.reference is not None
-    space = generate(w.func, of(structure))
+    space = generate(w.func, of(structure), rules=[contraction.sketches])
     assert not space.refused
     shapes = [[e.const or 0 for e in p.shape] for p in w.func.params if isinstance(p, Buffer)]
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal(p, dtype=np.float32) for p in shapes]
     (expected,) = w.reference(arrays[:-1])
     tried = [s for s in space.sketches if "serial" not in s.name]
-    for sketch in tried[:4] + tried[-2:]:
+    for sketch in {s.name: s for s in tried[:4] + tried[-2:]}.values():
         arrays[-1].fill(np.nan)
         built(sketch)(*arrays)
         np.testing.assert_allclose(arrays[-1], expected, rtol=1e-4, atol=1e-4)
