@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tunesmith.codegen.build import build
+from tunesmith.codegen.c.host.build import print_source
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.script.parser import parse
 from tunesmith.ir.target.target import Target
@@ -116,6 +117,21 @@ def test_arithmetic(dtype: str, vector: bool, attributes: str) -> None:
     if dtype.startswith("u"):
         operators.remove("T.abs(a)")
     agree([(elementwise(dtype, value, vector=vector), dtype, dtype) for value in operators], attributes)
+
+
+@pytest.mark.parametrize("vector", [False, True])
+@pytest.mark.parametrize("dtype", ["int16", "bfloat16", "float32"])
+def test_the_source_of_one_function_defines_all_helpers_it_calls(dtype: str, vector: bool) -> None:
+    """In an object of several functions, one may call a helper that only another one defines."""
+    target = Target(f"c {TARGETS[0]}")
+    funcs = [elementwise(dtype, value, vector=vector) for value in (*ARITHMETIC, *(ON_INTEGERS if dtype in INTEGERS else ON_FLOATS))]
+    helpers = re.compile(r"static inline [\w ]+?[ *](\w+)\(")
+    every = {name for f in funcs for name in helpers.findall(print_source(f, target))}
+    assert every
+    for f in funcs:
+        text = print_source(f, target)
+        called = every & set(re.findall(r"(\w+)\(", text))
+        assert called == set(helpers.findall(text)), (str(f), called)
 
 
 CASTS = {
