@@ -58,6 +58,13 @@ class JobActor(Actor):
                 file.write("x")
         time.sleep(seconds)
 
+    def hang_twice(self, flag: str) -> None:
+        """The first two calls hang, the later ones return."""
+        with open(flag, "a") as file:
+            file.write("x")
+        if Path(flag).stat().st_size <= 2:
+            time.sleep(600)
+
     def hang(self) -> None:
         """Hang in native code, holding the GIL."""
         ctypes.PyDLL(None).sleep(600)
@@ -205,7 +212,7 @@ def test_job_is_retried_alone_on_an_actor_that_has_just_answered(make_pool: Call
 
     killer = threading.Thread(target=strike)
     killer.start()
-    results = pool.run([job("sleep", 1.0, str(flag)) for _ in range(2)] + echoes(6))
+    results = pool.run([job("hang_twice", str(flag)) for _ in range(2)] + echoes(6))
     killer.join()
     assert [r.error for r in results] == [None] * 8
     assert flag.stat().st_size == 4, "both jobs ran twice"
