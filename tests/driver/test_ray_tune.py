@@ -39,7 +39,15 @@ QUICK: dict[str, Any] = {
 }
 
 
-def test_tuning_on_ray_is_tuning(ray_cluster: RayCluster, tmp_path: Path) -> None:
+@pytest.fixture
+def two_runners(ray_cluster: RayCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cluster of the tests, of which a search uses two runners: it would start one for each of four, a second of work each."""
+    count = type(ray_cluster).count
+    monkeypatch.setattr(type(ray_cluster), "count", lambda self, resource: min(2, count(self, resource)))
+
+
+@pytest.mark.usefixtures("two_runners")
+def test_tuning_on_ray_is_tuning(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     report = tunesmith.tune(MATMUL, **grouped(target=TARGET, trials=6, log=log, batch=3, workers="ray:2", leaders=1, **QUICK))
     assert report.ok and report.tasks[0].trials == 6 and report.best is not None and report.best.verified
@@ -70,7 +78,8 @@ def test_invalid_workers(workers: str, message: str, tmp_path: Path) -> None:
     assert not (tmp_path / "log.jsonl").exists()
 
 
-def test_remote_runners_refuse_other_targets(ray_cluster: RayCluster, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("two_runners")
+def test_remote_runners_refuse_other_targets(tmp_path: Path) -> None:
     report = tunesmith.tune(
         MATMUL, **grouped(target="llvm -mcpu=neoverse-n1 -num-cores=2", trials=2, log=tmp_path / "log.jsonl", workers="ray:1", **QUICK)
     )
@@ -105,9 +114,8 @@ def workers_of(command_lines: dict[int, str]) -> dict[int, str]:
     return {pid: line for pid, line in command_lines.items() if not line.startswith(("ray::DashboardAgent", "ray::RuntimeEnvAgent"))}
 
 
-def test_killed_processes_lose_and_repeat_no_measurement(
-    ray_cluster: RayCluster, tmp_path: Path, processes: Callable[[str], dict[int, str]]
-) -> None:
+@pytest.mark.usefixtures("two_runners")
+def test_killed_processes_lose_and_repeat_no_measurement(tmp_path: Path, processes: Callable[[str], dict[int, str]]) -> None:
     log, mark = tmp_path / "log.jsonl", f"TUNESMITH_TEST_RAY={uuid4().hex}"
     folder = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))  # longer paths exceed the length limit of Ray's sockets
     env = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")} | dict([mark.split("=")]) | {"TMPDIR": str(folder)}
