@@ -334,7 +334,7 @@ def test_cuda_without_a_gpu(tmp_path: Path) -> None:
 @pytest.mark.skipif(KIND == "cuda", reason="takes half a minute, and tests no more than on OpenCL")
 def test_records_of_both_targets_in_one_log(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
-    report = tunesmith.tune(network(), KIND, log, budget=2, workers=0, progress=False)
+    report = tunesmith.tune(network(), KIND, log, budget=2, search=tunesmith.Search(leaders=0), workers=0, progress=False)
     assert {t.workload for t in report.tasks} >= {"fused_conv2d_relu", "op_matmul"}
     made = tunesmith.compile(network(), KIND, log, strict=True)
     assert {c.status for c in made.coverage} == {"used"}
@@ -342,7 +342,7 @@ def test_records_of_both_targets_in_one_log(tmp_path: Path) -> None:
     host = Target.detect()
     with pytest.raises(RecordError, match="op_softmax.*its records are for other targets"):
         tunesmith.compile(network(), KIND, log, strict=True, place={"op_softmax": host})
-    tunesmith.tune(network(), host, log, budget=2, search=tunesmith.Search(check_models=False), workers=0, progress=False)
+    tunesmith.tune(network(), host, log, budget=2, search=tunesmith.Search(check_models=False, leaders=0), workers=0, progress=False)
     assert len({r.target["kind"] for r in Database.from_log(log).records()}) == 2
     mixed = tunesmith.compile(network(), KIND, log, strict=True, place={"op_softmax": host})
     same(mixed(X))
