@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +24,8 @@ from tunesmith.support import dtype as dt
 from tunesmith.support.arguments import as_count
 from tunesmith.support.errors import RunError
 
-_TRYOUT = TimingPolicy(warmup=3, min_repeat_ms=1.0, repeats=7, quiet_fraction=math.inf, window_s=0.0, limit_s=2.0)
+_TRYOUT = TimingPolicy(warmup=3, min_repeat_ms=1.0, repeats=15, window_s=0.1, limit_s=2.0)
+"""Variants are compared in quiet windows, as systems are: otherwise the choice changes from one process to the next."""
 
 
 @dataclass(frozen=True, slots=True)

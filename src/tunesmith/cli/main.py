@@ -129,16 +129,19 @@ def tune(
     callback=lambda c, p, v: _list_baselines(c, v),
     help="List them.",
 )
-@click.option("--rounds", default=8, show_default=True, help="Windows in which each system is timed, in turn.")
+@click.option("--starts", default=5, show_default=True, help="How often all processes are started; 3 or more give intervals.")
+@click.option("--rounds", default=2, show_default=True, help="Windows of each start in which each system is timed, in turn.")
 @target_option
 @json_option
-def bench(workloads: tuple[str, ...], log: Path, against: str | None, rounds: int, target: str | None, out: str | None) -> None:
+def bench(
+    workloads: tuple[str, ...], log: Path, against: str | None, starts: int, rounds: int, target: str | None, out: str | None
+) -> None:
     """Time the best records and vendor libraries, interleaved in one run; outputs are compared first."""
     from tunesmith.driver.bench.bench import DEFAULT_BASELINES, BenchPolicy
     from tunesmith.driver.bench.bench import bench as run
 
     baselines = DEFAULT_BASELINES if against is None else tuple(name.strip() for name in against.split(",") if name.strip())
-    report = run(list(workloads), log, baselines, target=target, policy=BenchPolicy(rounds=rounds), say=say)
+    report = run(list(workloads), log, baselines, target=target, policy=BenchPolicy(starts, rounds), say=say)
     finish(report.render(), report.to_json(), out, report.ok)
 
 

@@ -13,6 +13,7 @@ import pytest
 
 import tunesmith
 from tunesmith.driver.bench.bench import BenchPolicy, _InterleavedRun, _start_systems, _SystemProcess, _Timing
+from tunesmith.driver.bench.ratio import Ratio
 from tunesmith.driver.bench.report import BenchReport, BenchRow
 from tunesmith.driver.bench.worker import BaselineSystem, CompiledSystem, Prepared, Ready, Setting, System, Window
 from tunesmith.ir.target.target import Target
@@ -22,7 +23,7 @@ from tunesmith.ops.workload import Workload, workload
 from tunesmith.support.errors import RecordError, RunError, UserError
 from tunesmith.support.worker_pool import JobResult
 
-SHORT = BenchPolicy(rounds=2, window_s=0.01, patience_s=0.0)
+SHORT = BenchPolicy(starts=1, rounds=2, window_s=0.01, patience_s=0.0)
 
 
 def test_tunesmith_and_baselines_are_timed_on_the_same_inputs(hand: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,10 +42,25 @@ def test_tunesmith_and_baselines_are_timed_on_the_same_inputs(hand: ModuleType, 
     assert report.absent == ("openblas has no softmax(m=3,n=5)",)
     assert list(report.skipped) == ["tvm"] and "a broken installation" in report.skipped["tvm"]
     assert any("tvm is skipped" in text for text in said)
-    assert report.ratio(hand.MATMUL) == pytest.approx(rows[hand.MATMUL, "openblas"].median / rows[hand.MATMUL, "tunesmith"].median)
+    found = report.ratio(hand.MATMUL)
+    assert found is not None and found.value > 0 and found.low is None and "fewer than 3 starts" in found.verdict
+    assert rows[hand.MATMUL, "openblas"].ratio == found and rows[hand.MATMUL, "tunesmith"].ratio is None
     assert report.ratio("softmax(m=3,n=5)") is None
     entry = report.to_json()[0]
-    assert list(entry) == ["workload", "system", "ok", "median_us", "min_us", "p90_us", "runs", "gflops", "precision", "error"]
+    assert list(entry) == [
+        "workload",
+        "system",
+        "ok",
+        "median_us",
+        "min_us",
+        "p90_us",
+        "runs",
+        "gflops",
+        "precision",
+        "error",
+        "clean",
+        "ratio",
+    ]
     assert entry["precision"] == "f32" and isinstance(entry["error"], float) and 0 <= entry["error"] < 1e-6
     for part in ("best baseline / ours", "openblas", "replayed record", "softmax(m=3,n=5): tunesmith"):
         assert part in str(report)
@@ -60,6 +76,8 @@ def test_refusals(hand: ModuleType, tmp_path: Path) -> None:
         tunesmith.bench(hand.MATMUL, tmp_path / "none.jsonl")
     with pytest.raises(UserError, match="bench policy out of range"):
         BenchPolicy(rounds=0)
+    with pytest.raises(UserError, match="starts and rounds are at least 1"):
+        BenchPolicy(starts=0)
 
 
 def setting(w: Workload, folder: Path, **changes: Any) -> Setting:
@@ -164,8 +182,8 @@ TURNS: list[str] = []
 
 def play(systems: Sequence[_SystemProcess], tmp_path: Path, **policy: Any) -> list[_Timing]:
     TURNS.clear()
-    timings = [_Timing(s, Prepared(True, "x")) for s in systems]
-    _InterleavedRun(systems, BenchPolicy(window_s=0.001, **policy), tmp_path, lambda text: None)._time(timings)
+    timings = [_Timing(s.name, [[]], [Prepared(True, "x")]) for s in systems]
+    _InterleavedRun(BenchPolicy(window_s=0.001, **policy), tmp_path, lambda text: None)._time(list(zip(systems, timings, strict=True)))
     return timings
 
 
@@ -184,14 +202,14 @@ def test_a_disturbed_window_is_repeated_and_the_quietest_is_used(tmp_path: Path)
 
 def test_starved_windows_are_ignored_if_there_are_others(tmp_path: Path) -> None:
     w = workload("relu(shape=4)")
-    run = _InterleavedRun([], BenchPolicy(), tmp_path, lambda text: None)
-    prepared = Prepared(True, "x", "", "bf16", 2e-3)
-    timing = _Timing(ScriptedSystem("a", []), prepared, [Window((9.0,), 1, 0.0, True), Window((1.0, 3.0), 5, 0.0), Window((2.0,), 5, 0.0)])
-    row = run._row(w, timing)
-    assert (row.note, row.precision, row.error) == ("x", "bf16", 2e-3)
+    run = _InterleavedRun(BenchPolicy(), tmp_path, lambda text: None)
+    prepared = [Prepared(True, "x", "", "bf16", 2e-3), Prepared(True, "y", "", "bf16", 1e-3), Prepared(True, "x", "", "bf16", 2e-3)]
+    windows = [Window((9.0,), 1, 0.0, True), Window((1.0, 3.0), 5, 0.0), Window((2.0,), 5, 0.0)]
+    row = run._row(w, _Timing("a", [windows[:1], windows[1:]], prepared), None)
+    assert (row.note, row.precision, row.error, row.ratio) == ("x | y", "bf16", 2e-3, None)
     assert (row.median, row.minimum, row.runs, row.clean) == (2.0, 1.0, 15, True)
-    assert not run._row(w, _Timing(timing.system, prepared, [*timing.windows, Window((2.0,), 5, 0.9)])).clean
-    starved = run._row(w, _Timing(timing.system, prepared, timing.windows[:1]))
+    assert not run._row(w, _Timing("a", [[*windows, Window((2.0,), 5, 0.9)]], prepared), None).clean
+    starved = run._row(w, _Timing("a", [windows[:1]], prepared), None)
     assert (starved.median, starved.p90, starved.clean) == (9.0, 9.0, False)
 
 
@@ -201,23 +219,77 @@ def test_a_crashed_system_is_a_row_and_the_others_continue(tmp_path: Path) -> No
     assert TURNS.count("a") == 2
 
 
+def test_windows_of_a_round_are_paired_and_disturbed_pairs_left_out(tmp_path: Path) -> None:
+    run = _InterleavedRun(BenchPolicy(), tmp_path, lambda text: None)
+    own = _Timing("tunesmith", [[Window((1.0,), 1, 0.0), Window((2.0,), 1, 0.0)] for _ in range(3)])
+    noise = [Window((9.0,), 1, 0.5), Window((9.0,), 1, 0.0, True)]
+    other = _Timing(
+        "torch", [[Window((1.5,), 1, 0.0), Window((3.0,), 1, 0.0)], [Window((1.5,), 1, 0.0), noise[0]], [noise[1], Window((3.0,), 1, 0.0)]]
+    )
+    found = run._ratio(other, own)
+    assert found is not None and found.value == pytest.approx(1.5) and found.low == found.high and found.clean == pytest.approx(4 / 6)
+    assert found.verdict == "faster"
+    other.starts[2][1] = noise[0]  # a start without a quiet pair: all pairs are used
+    found = run._ratio(other, own)
+    assert found is not None and found.value > 1.5 and found.verdict.startswith("not decided")
+    assert run._ratio(_Timing("torch", [[]]), own) is None
+
+
+class Processes:
+    """Stands in for the processes of three starts of two systems; the last start of `torch` cannot prepare."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def start(self, stack: ExitStack, against: Sequence[str], target: Target) -> list[_SystemProcess]:
+        self.count += 1
+        return [ScriptedProcess(name, self.count) for name in ("tunesmith", *against)]
+
+
+class ScriptedProcess(_SystemProcess):
+    def __init__(self, name: str, start: int) -> None:
+        self.name, self.start, self.missing = name, start, "not installed" if name == "tvm" else ""
+
+    def request(self, method: str, *arguments: object, timeout: float = 0.0) -> object:
+        if method == "window":
+            return Window((1e-3 * self.start * (2 if self.name == "torch" else 1),), 5, 0.0)
+        if self.name == "jax" and self.start == 2:
+            raise RunError("out of memory")
+        return Prepared(self.name != "openblas", f"variant {self.start}", "", "f32", 1e-7)
+
+
+def test_processes_are_started_several_times(hand: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = hand.write_log(tmp_path / "log.jsonl", hand.record_of(hand.matmul()))
+    processes, said = Processes(), []
+    monkeypatch.setattr("tunesmith.driver.bench.bench._start_systems", processes.start)
+    policy = BenchPolicy(starts=4, rounds=1, window_s=0.01)
+    report = tunesmith.bench(hand.MATMUL, log, ["torch", "openblas", "tvm", "jax"], policy=policy, say=said.append)
+    assert processes.count == 4 and said.count("tvm is skipped: not installed") == 1 and report.skipped == {"tvm": "not installed"}
+    rows = {r.system: r for r in report.rows}
+    assert list(rows) == ["jax", "tunesmith", "torch"] and report.absent == (f"openblas has no {hand.MATMUL}",)
+    assert not rows["jax"].ok and rows["jax"].note == "out of memory"
+    found = rows["torch"].ratio
+    assert found is not None and found.value == pytest.approx(2) and found.verdict == "faster"
+    assert rows["torch"].note == "variant 1 | variant 2 | variant 3 | variant 4" and rows["torch"].runs == 20
+
+
 def test_the_table_reports_noise_and_failures() -> None:
     rows = (
         BenchRow("w", "tunesmith", True, 1e-5, 9e-6, 1.1e-5, 100, 3.0, "replayed record", precision="f32", error=1e-6),
-        BenchRow("w", "torch", True, 2e-5, 1.9e-5, 2.2e-5, 50, 1.5, "eager", clean=False, precision="f32", error=3.25e-7),
-        BenchRow("w", "openvino_default", True, 5e-6, 5e-6, 5e-6, 50, 6.0, "one node", precision="bf16", error=2e-3),
+        BenchRow("w", "torch", True, 2e-5, 1.9e-5, 2.2e-5, 50, 1.5, "eager", False, "f32", 3.25e-7, Ratio(2.0, 1.9, 2.1)),
+        BenchRow("w", "openvino_default", True, 5e-6, 5e-6, 5e-6, 50, 6.0, "one node", True, "bf16", 2e-3, Ratio(0.5, 0.4, 0.6)),
         BenchRow.failed("w", "jax", "wrong result"),
     )
     report = BenchReport(rows, {"tvm": "not installed"}, ())
     text = str(report)
-    assert not report.ok and report.ratio("w") == pytest.approx(2)
+    assert not report.ok and report.ratio("w") == Ratio(2.0, 1.9, 2.1)
     for part in (
-        "best baseline / ours = 2.00",
+        "best baseline / ours = 2.00 [1.90, 2.10], tunesmith is faster",
         "~ other processes used the machine",
         "20~",
         "bf16",
         "2.0e-03",
-        "0.50",
+        "0.50 [0.40, 0.60]",
         "w: jax: wrong result",
         "skipped: tvm: not installed",
     ):
@@ -226,5 +298,5 @@ def test_the_table_reports_noise_and_failures() -> None:
     assert BenchReport(rows[:1] + rows[2:], {}).ratio("w") is None  # the only baseline has a narrower precision
     assert report.to_json()[3] == {
         "workload": "w", "system": "jax", "ok": False, "median_us": None, "min_us": None, "p90_us": None, "runs": 0, "gflops": None,
-        "precision": "", "error": None,
+        "precision": "", "error": None, "clean": True, "ratio": None,
     }  # fmt: skip

@@ -2,6 +2,7 @@
 
 Each system has its own process with its preferred threads.  The main process, otherwise idle, runs one window of a fifth of a second
 per system in turn, for several rounds, so that disturbances affect all systems alike.  A window disturbed by other processes is repeated.
+All processes are started several times: two processes of one system differ by more than two windows of one process.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
 from tunesmith.codegen.backends.backend import backend_of
+from tunesmith.driver.bench.ratio import Ratio, ratio
 from tunesmith.driver.bench.report import OURS, BenchReport, BenchRow
 from tunesmith.driver.bench.worker import Prepared, Setting, Window
 from tunesmith.driver.compile import Records, as_target, compile, open_records
@@ -46,22 +48,26 @@ class BenchPolicy:
     """How systems are timed.
 
     Args:
-        rounds: windows per system.
+        starts: how often the systems' processes are started: the number of independent repetitions of the intervals.
+        rounds: windows per system and start.
         window_s: seconds of a window.
         quiet_fraction: a window is quiet if other processes used less than this fraction of a core.
         patience_s: seconds per workload for repeating disturbed windows.
         seed: seed of the inputs.
     """
 
-    rounds: int = 8
+    starts: int = 5
+    rounds: int = 2
     window_s: float = 0.2
     quiet_fraction: float = TimingPolicy().quiet_fraction
     patience_s: float = 10.0
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.rounds < 1 or self.window_s <= 0 or self.quiet_fraction < 0 or self.patience_s < 0:
-            raise UserError(f"bench policy out of range: {self}. rounds is at least 1, window_s is positive, the others are not negative")
+        if self.starts < 1 or self.rounds < 1 or self.window_s <= 0 or self.quiet_fraction < 0 or self.patience_s < 0:
+            raise UserError(
+                f"bench policy out of range: {self}. starts and rounds are at least 1, window_s is positive, the others are not negative"
+            )
 
 
 def bench(
@@ -80,7 +86,7 @@ def bench(
         log: the log of records.
         against: names of baselines; one that is not installed or lacks the operator is skipped and listed in the report.
         target: target of compilation; by default the current target, else this machine.  Baselines use as many threads as it has cores.
-        policy: rounds and windows of the timing.
+        policy: starts, rounds and windows of the timing.
         say: called with each line of progress.
     Raises:
         UserError: a workload is not from the operator library, or a baseline is unknown.
@@ -98,15 +104,17 @@ def bench(
     database = open_records(log)
     operators = [s.operator for s in subjects if s.operator is not None]
     say = say or (lambda text: None)
+    policy = policy or BenchPolicy()
     with ExitStack() as stack:
-        systems = _start_systems(stack, against, machine)
-        skipped = {c.name: c.missing for c in systems if c.missing}
-        for name, why in skipped.items():
-            say(f"{name} is skipped: {why}")
         folder = stack.enter_context(temporary_folder("tunesmith-bench-"))
-        run = _InterleavedRun([s for s in systems if not s.missing], policy or BenchPolicy(), folder, say)
-        rows = [row for w in operators for row in run.rows(w, machine, database)]
-    return BenchReport(tuple(rows), skipped, tuple(run.absent))
+        run = _InterleavedRun(policy, folder, say)
+        for start in range(policy.starts):
+            say(f"start {start + 1} of {policy.starts}")
+            with ExitStack() as processes:
+                run.use(_start_systems(processes, against, machine))
+                for w in operators:
+                    run.time(w, machine, database)
+    return BenchReport(tuple([row for w in operators for row in run.rows(w)]), run.skipped, tuple(run.absent))
 
 
 @dataclass(eq=False)
@@ -147,108 +155,166 @@ def _start_systems(stack: ExitStack, against: Sequence[str], target: Target) -> 
 
 @dataclass
 class _Timing:
-    """Windows of one system on one workload."""
+    """Windows of one system on one workload, by start of its process."""
 
-    system: _SystemProcess
-    prepared: Prepared
-    windows: list[Window] = field(default_factory=list)
+    name: str
+    starts: list[list[Window]] = field(default_factory=list)
+    prepared: list[Prepared] = field(default_factory=list)
     fault: str = ""
+
+    @property
+    def windows(self) -> list[Window]:
+        """The windows of all starts."""
+        return [w for windows in self.starts for w in windows]
 
 
 class _InterleavedRun:
-    """Times the workloads in order, with the systems in turn."""
+    """Times the workloads in order, with the systems in turn; `use` names the systems of the next start."""
 
-    def __init__(self, systems: Sequence[_SystemProcess], policy: BenchPolicy, folder: Path, say: Callable[[str], None]) -> None:
-        self._systems, self._policy, self._folder, self._say = systems, policy, folder, say
+    def __init__(self, policy: BenchPolicy, folder: Path, say: Callable[[str], None]) -> None:
+        self._policy, self._folder, self._say = policy, folder, say
+        self._systems: Sequence[_SystemProcess] = ()
+        self._timings: dict[str, dict[str, _Timing]] = {}
+        self._settings: dict[str, Setting] = {}
+        self._code: dict[str, Setting | RecordError] = {}
+        self.skipped: dict[str, str] = {}
+        """Unavailable systems, with the reason."""
         self.absent: list[str] = []
         """A line per system and workload without the operator."""
 
-    def rows(self, w: Workload, target: Target, database: Database) -> list[BenchRow]:
-        """Time one workload and return its rows."""
-        self._say(f"{w.text}: preparing {', '.join(c.name for c in self._systems)}")
-        reference = self._folder / "reference.npz"
-        save_reference(reference, w.reference(w.random_inputs(self._policy.seed)))
-        setting = Setting(w.text, self._policy.seed, str(reference))
-        rows: list[BenchRow] = []
-        timings: list[_Timing] = []
+    def use(self, systems: Sequence[_SystemProcess]) -> None:
+        """Take the processes of the next start."""
+        for c in systems:
+            if c.missing and c.name not in self.skipped:
+                self.skipped[c.name] = c.missing
+                self._say(f"{c.name} is skipped: {c.missing}")
+        self._systems = [c for c in systems if c.name not in self.skipped]
+
+    def time(self, w: Workload, target: Target, database: Database) -> None:
+        """Time one workload in the processes of this start; a system that failed before is left out."""
+        setting = self._setting(w)
+        timings = self._timings.setdefault(w.text, {})
+        running: list[tuple[_SystemProcess, _Timing]] = []
         for system in self._systems:
+            timing = timings.setdefault(system.name, _Timing(system.name))
+            line = f"{system.name} has no {w.text}"
+            if timing.fault or line in self.absent:
+                continue
             try:
-                own = _with_code(setting, w, target, database) if system.name == OURS else setting
+                own = self._with_code(setting, w, target, database) if system.name == OURS else setting
                 prepared = cast(Prepared, system.request("prepare", own))
             except (RunError, RecordError) as error:
-                rows.append(BenchRow.failed(w.text, system.name, str(error)))
+                timing.fault = str(error)
                 continue
             if not prepared.offered:
-                self.absent.append(f"{system.name} has no {w.text}")
+                self.absent.append(line)
             elif prepared.wrong:
-                rows.append(BenchRow.failed(w.text, system.name, f"wrong result ({prepared.variant}): {prepared.wrong}"))
+                timing.fault = f"wrong result ({prepared.variant}): {prepared.wrong}"
             else:
-                timings.append(_Timing(system, prepared))
-        self._say(f"{w.text}: timing {', '.join(t.system.name for t in timings)}")
-        self._time(timings)
-        return rows + [self._row(w, t) for t in timings]
+                timing.prepared.append(prepared)
+                timing.starts.append([])
+                running.append((system, timing))
+        self._say(f"{w.text}: timing {', '.join(system.name for system, _ in running)}")
+        self._time(running)
 
-    def _time(self, timings: Sequence[_Timing]) -> None:
-        """Run all rounds; the first system rotates."""
+    def rows(self, w: Workload) -> list[BenchRow]:
+        """The rows of a workload: failures first."""
+        timings = self._timings[w.text]
+        failed = [BenchRow.failed(w.text, t.name, t.fault) for t in timings.values() if t.fault]
+        own = timings.get(OURS)
+        return failed + [self._row(w, t, own) for t in timings.values() if not t.fault and t.starts]
+
+    def _setting(self, w: Workload) -> Setting:
+        """What all systems get; the reference is computed once."""
+        if w.text not in self._settings:
+            reference = self._folder / f"reference{len(self._settings)}.npz"
+            save_reference(reference, w.reference(w.random_inputs(self._policy.seed)))
+            self._settings[w.text] = Setting(w.text, self._policy.seed, str(reference))
+        return self._settings[w.text]
+
+    def _with_code(self, setting: Setting, w: Workload, target: Target, database: Database) -> Setting:
+        """The setting with the compiled best record, compiled once.  Raises RecordError without a record."""
+        if w.text not in self._code:
+            try:
+                module = compile(w, target, database, strict=True)
+                assert isinstance(module, CompiledModule)
+                self._code[w.text] = replace(setting, code=module.artifact.code())
+            except RecordError as error:
+                self._code[w.text] = error
+        found = self._code[w.text]
+        if isinstance(found, RecordError):
+            raise found
+        return found
+
+    def _time(self, running: Sequence[tuple[_SystemProcess, _Timing]]) -> None:
+        """Run all rounds of a start; the first system rotates."""
         patience = self._policy.patience_s
         for i in range(self._policy.rounds):
-            first = i % max(1, len(timings))
-            for timing in [*timings[first:], *timings[:first]]:
+            first = i % max(1, len(running))
+            for system, timing in [*running[first:], *running[:first]]:
                 if not timing.fault:
-                    patience = self._turn(timing, patience)
+                    patience = self._turn(system, timing, patience)
 
-    def _turn(self, timing: _Timing, patience: float) -> float:
+    def _turn(self, system: _SystemProcess, timing: _Timing, patience: float) -> float:
         """Time one window, repeated while it is disturbed and patience remains; returns the remaining patience in seconds."""
         best: Window | None = None
         for attempt in range(_ATTEMPTS):
             begun = time.perf_counter()
             time.sleep(_SETTLE_S + 0.1 * attempt)
             try:
-                window = cast(Window, timing.system.request("window", self._policy.window_s, timeout=120.0))
+                window = cast(Window, system.request("window", self._policy.window_s, timeout=120.0))
             except RunError as error:
                 timing.fault = str(error)
                 return patience
             if best is None or _disturbance(window) < _disturbance(best):
                 best = window
-            if not window.starved and window.foreign < self._policy.quiet_fraction:
+            if self._is_quiet(window):
                 break
             patience -= time.perf_counter() - begun
             if patience <= 0:
                 break
         assert best is not None
-        timing.windows.append(best)
+        timing.starts[-1].append(best)
         return patience
 
-    def _row(self, w: Workload, timing: _Timing) -> BenchRow:
-        if timing.fault:
-            return BenchRow.failed(w.text, timing.system.name, timing.fault)
+    def _is_quiet(self, window: Window) -> bool:
+        return not window.starved and window.foreign < self._policy.quiet_fraction
+
+    def _row(self, w: Workload, timing: _Timing, own: _Timing | None) -> BenchRow:
         windows = [window for window in timing.windows if not window.starved] or timing.windows
         seconds = [s for window in windows for s in window.seconds]
         median = statistics.median(seconds)
         p90 = statistics.quantiles(seconds, n=10, method="inclusive")[-1] if len(seconds) > 1 else median
-        clean = all(not w.starved and w.foreign < self._policy.quiet_fraction for w in windows)
+        errors = [p.error for p in timing.prepared if p.error is not None]
+        compared = own is not None and own is not timing and not own.fault
         return BenchRow(
             w.text,
-            timing.system.name,
+            timing.name,
             True,
             median,
             min(seconds),
             p90,
             sum(window.number * len(window.seconds) for window in windows),
             w.flops / median / 1e9,
-            timing.prepared.variant,
-            clean,
-            timing.prepared.precision,
-            timing.prepared.error,
+            " | ".join(dict.fromkeys(p.variant for p in timing.prepared)),
+            all(self._is_quiet(w) for w in windows),
+            timing.prepared[0].precision,
+            max(errors, default=None),
+            self._ratio(timing, own) if compared and own is not None else None,
         )
+
+    def _ratio(self, timing: _Timing, own: _Timing) -> Ratio | None:
+        """The time of a system over ours, from the rounds in which both windows were quiet, if there are any in each start."""
+        by_start = [list(zip(a, b, strict=False)) for a, b in zip(timing.starts, own.starts, strict=False)]
+        pairs = [p for start in by_start for p in start]
+        if not pairs:
+            return None
+        quiet = [[p for p in start if all(map(self._is_quiet, p))] for start in by_start]
+        share = sum(map(len, quiet)) / len(pairs)
+        used = quiet if all(quiet) else by_start
+        values = [[statistics.median(a.seconds) / statistics.median(b.seconds) for a, b in start] for start in used if start]
+        return ratio(values, share)
 
 
 def _disturbance(window: Window) -> tuple[bool, float]:
     return window.starved, window.foreign
-
-
-def _with_code(setting: Setting, w: Workload, target: Target, database: Database) -> Setting:
-    """The setting with the compiled best record.  Raises RecordError without a record."""
-    module = compile(w, target, database, strict=True)
-    assert isinstance(module, CompiledModule)
-    return Setting(setting.text, setting.seed, setting.reference, module.artifact.code())

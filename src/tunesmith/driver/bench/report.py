@@ -13,9 +13,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from tunesmith.display.tables import NOISY, as_text, microseconds, plain_table, printable, rate
+from tunesmith.driver.bench.ratio import Ratio
 from tunesmith.measure.precision import EPS
 
 OURS = "tunesmith"
+_SAID = {"faster": "tunesmith is faster", "slower": "tunesmith is slower"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,7 @@ class BenchRow:
         note: the variant of the library, or why it is not ok.
         clean: other processes used the machine during no sample.
         precision: the compute precision ("f32", "bf16"), see `measure.precision`.
+        ratio: its time over ours, with an interval; None for ours, or without ours.
         error: largest difference from numpy's result, relative to the largest element.  numpy computes in float64 and rounds once.
     """
 
@@ -47,6 +50,7 @@ class BenchRow:
     clean: bool = True
     precision: str = ""
     error: float | None = None
+    ratio: Ratio | None = None
 
     @classmethod
     def failed(cls, workload: str, system: str, why: str) -> BenchRow:
@@ -70,6 +74,8 @@ class BenchRow:
             "gflops": self.gflops,
             "precision": self.precision,
             "error": self.error,
+            "clean": self.clean,
+            "ratio": None if self.ratio is None else self.ratio.to_json(),
         }
 
 
@@ -92,18 +98,20 @@ class BenchReport:
         """Whether every available system could be timed."""
         return all(row.ok for row in self.rows)
 
-    def ratio(self, workload: str) -> float | None:
-        """Time of the fastest baseline over ours: above 1 if ours is faster; None if one of the two is missing.
+    def best(self, workload: str) -> BenchRow | None:
+        """The fastest baseline that was compared with ours; None without one.
 
         Baselines that compute in a narrower precision than ours are left out: they solve an easier problem.
         """
-        rows = [r for r in self.rows if r.workload == workload and r.median]
-        own = next((r for r in rows if r.system == OURS), None)
-        if own is None or own.median is None:
-            return None
-        eps = EPS.get(own.precision, math.inf)
-        others = [r.median for r in rows if r.system != OURS and r.median and EPS.get(r.precision, 0.0) <= eps]
-        return min(others) / own.median if others else None
+        rows = [r for r in self.rows if r.workload == workload and r.ok]
+        eps = next((EPS.get(r.precision, math.inf) for r in rows if r.system == OURS), 0.0)
+        others = [r for r in rows if r.system != OURS and r.ratio is not None and EPS.get(r.precision, 0.0) <= eps]
+        return min(others, key=lambda r: 0.0 if r.ratio is None else r.ratio.value, default=None)
+
+    def ratio(self, workload: str) -> Ratio | None:
+        """Time of the fastest baseline over ours: above 1 if ours is faster; None if one of the two is missing."""
+        best = self.best(workload)
+        return None if best is None else best.ratio
 
     def to_json(self) -> list[dict[str, object]]:
         """The data written by `tunesmith bench --json`."""
@@ -122,7 +130,6 @@ class BenchReport:
 
     def _table(self, workload: str) -> Table:
         rows = sorted([r for r in self.rows if r.workload == workload and r.median], key=lambda r: r.median or 0.0)
-        own = next((r.median for r in rows if r.system == OURS), None)
         cells = [
             [
                 r.system,
@@ -130,7 +137,7 @@ class BenchReport:
                 microseconds(r.minimum),
                 microseconds(r.p90),
                 rate(r.gflops),
-                "-" if own is None or r.median is None else f"{r.median / own:.2f}",
+                "1.00" if r.system == OURS else "-" if r.ratio is None else str(r.ratio),
                 r.precision or "-",
                 "-" if r.error is None else f"{r.error:.1e}",
                 r.note,
@@ -138,7 +145,7 @@ class BenchReport:
             for r in rows
         ]
         best = self.ratio(workload)
-        title = workload + ("" if best is None else f": best baseline / ours = {best:.2f}")
+        title = workload + ("" if best is None else f": best baseline / ours = {best}, {_SAID.get(best.verdict, best.verdict)}")
         if any(not r.clean for r in rows):
             title += NOISY
         columns = ["system", "median us", "min us", "p90 us", "GFLOP/s", "/ ours", "precision", "error", "how"]
