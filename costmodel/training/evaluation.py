@@ -18,7 +18,7 @@ from tunesmith.costmodel.models.checked_scores import checked_scores
 from tunesmith.costmodel.models.model import CostModel
 from tunesmith.costmodel.models.registry import make_model
 from tunesmith.costmodel.training.training_set import TaskKey, TrainingSet
-from tunesmith.support.array_types import Float64Array, Int64Array
+from tunesmith.support.array_types import BoolArray, Float64Array, Int64Array
 from tunesmith.support.errors import UserError
 from tunesmith.support.seeds import stream
 
@@ -49,6 +49,9 @@ class Evaluation:
         programs: number of evaluated programs, without failed ones.
         tasks: number of their tasks.
         values: by model or control, then by metric name; None if the metric is undefined, for example because all times are equal.
+        clean: number of evaluated programs whose measurement no other process disturbed.
+        clean_values: as `values`, over these programs alone, in the same folds: noise in the times lowers every metric of a good model.
+            Empty if all programs are clean, or none.
     """
 
     holdout: str | None
@@ -56,6 +59,8 @@ class Evaluation:
     programs: int
     tasks: int
     values: dict[str, dict[str, float | None]]
+    clean: int
+    clean_values: dict[str, dict[str, float | None]]
 
 
 def evaluate(
@@ -85,12 +90,16 @@ def evaluate(
         if not make_model(model, seed).ready:
             raise UserError(f"the model {model!r} is untrained: hold programs out ({', '.join(HOLDOUTS)}) or train it first")
     values: dict[str, dict[str, float | None]] = {}
+    clean_values: dict[str, dict[str, float | None]] = {}
+    ran = np.isfinite(data.seconds)
+    clean = ran & data.clean
     for name, make in candidates.items():
         seconds = _shuffled(data, seed) if name == "shuffled" else data.seconds
         scores = [_score(make(), data, seconds, learn, test) for learn, test in rounds]
         values[name] = metric_values(data, [test for _, test in rounds], scores)
-    ran = np.isfinite(data.seconds)
-    return Evaluation(holdout, len(rounds), int(ran.sum()), len(np.unique(data.groups[ran])), values)
+        if 0 < clean.sum() < ran.sum():
+            clean_values[name] = metric_values(data, [test for _, test in rounds], scores, data.clean)
+    return Evaluation(holdout, len(rounds), int(ran.sum()), len(np.unique(data.groups[ran])), values, int(clean.sum()), clean_values)
 
 
 def split(data: TrainingSet, holdout: str, folds: int = FOLDS, seed: int = 0) -> Iterator[tuple[Int64Array, Int64Array]]:
@@ -123,16 +132,23 @@ def split(data: TrainingSet, holdout: str, folds: int = FOLDS, seed: int = 0) ->
             yield np.flatnonzero(fold != f), np.flatnonzero(fold == f)
 
 
-def metric_values(data: TrainingSet, parts: list[Int64Array], scores: list[Float64Array]) -> dict[str, float | None]:
+def metric_values(
+    data: TrainingSet, parts: list[Int64Array], scores: list[Float64Array], only: BoolArray | None = None
+) -> dict[str, float | None]:
     """The metrics of scores of parts of the programs.  Scores of different parts or tasks are not compared.
 
+    Args:
+        data: the programs.
+        parts: positions of the programs of each part.
+        scores: their scores.
+        only: bool [N], the programs that count; by default all.
     Raises:
         UserError: all programs failed.
     """
     at, score = np.concatenate(parts), np.concatenate(scores)
     part = np.concatenate([np.full(len(p), i) for i, p in enumerate(parts)])
     group = part * len(data.tasks) + data.groups[at]
-    ran = np.isfinite(data.seconds[at])
+    ran = np.isfinite(data.seconds[at]) & (True if only is None else only[at])
     if not ran.any():
         raise UserError("all programs failed: a model cannot be evaluated on them")
     out: dict[str, float | None] = {}

@@ -23,7 +23,7 @@ from tunesmith.measure.records.record import target_key
 from tunesmith.schedule.primitive import apply_instruction
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.schedule.trace import Trace
-from tunesmith.support.array_types import Float32Array, Float64Array, Int64Array
+from tunesmith.support.array_types import BoolArray, Float32Array, Float64Array, Int64Array
 from tunesmith.support.errors import RecordError, TunesmithError, UserError
 
 
@@ -38,6 +38,7 @@ class Measured:
         trace: the schedule as JSON data; its decisions are ignored.
         row: the values that the trace samples.
         seconds: median time; inf if the program failed.
+        clean: whether no other process disturbed the measurement.
     """
 
     workload: str
@@ -46,6 +47,7 @@ class Measured:
     trace: Sequence[object]
     row: Sequence[int]
     seconds: float
+    clean: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,7 @@ class TrainingSet:
         groups: int64 [N], the task of each program, an index into `tasks`.
         seconds: float64 [N], inf for failed programs.
         refused: records that were skipped.
+        clean: bool [N], whether no other process disturbed a measurement.
     """
 
     def __init__(
@@ -101,8 +104,10 @@ class TrainingSet:
         seconds: Float64Array,
         sketches: Sequence[_SketchRows],
         refused: Refused,
+        clean: BoolArray | None = None,
     ) -> None:
         self.tasks, self.groups, self.seconds, self.refused = tuple(tasks), groups, seconds, refused
+        self.clean = np.ones(len(seconds), np.bool_) if clean is None else clean
         self._sketches = sketches
         self._features: dict[str, Float32Array] = {}
 
@@ -149,6 +154,7 @@ def training_set(
     tasks: dict[TaskKey, int] = {}
     groups: list[int] = []
     seconds: list[float] = []
+    clean: list[bool] = []
     found: dict[tuple[TaskKey, str], tuple[list[Measured], FeatureProgram]] = {}
     for key, same in _by_sketch(measured, workloads, names or {}).items():
         try:
@@ -164,9 +170,10 @@ def training_set(
             rows.append(_SketchRows(program, np.array([m.row for m in usable], np.int64).reshape(-1, width), at))
             groups += [tasks.setdefault(task, len(tasks))] * len(usable)
             seconds += [m.seconds for m in usable]
+            clean += [m.clean for m in usable]
     if not seconds:
         raise UserError(f"no record can be used for training. {refused}")
-    return TrainingSet(list(tasks), np.array(groups, np.int64), np.array(seconds, np.float64), rows, refused)
+    return TrainingSet(list(tasks), np.array(groups, np.int64), np.array(seconds, np.float64), rows, refused, np.array(clean, np.bool_))
 
 
 def _by_sketch(

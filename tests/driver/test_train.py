@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tunesmith.driver.tune_options import grouped
 from tunesmith.ir.script.printer import script
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.policies import MeasurePolicy, RacePolicy
+from tunesmith.measure.records.database import Database
 from tunesmith.measure.records.log import RecordLog
 from tunesmith.measure.records.record import ErrorInfo, Record, WorkloadLine
 from tunesmith.ops.workload import workload
@@ -63,6 +65,30 @@ def test_logs_and_tables_give_the_same_examples(logs: list[Path], tmp_path: Path
     assert [t.name for t in one.tasks] == list(TEXTS) and one.tasks == other.tasks
     assert np.array_equal(one.seconds, other.seconds) and np.isinf(one.seconds).sum() == 2
     assert np.array_equal(one.features("program"), other.features("program"))
+
+
+def test_models_are_also_evaluated_on_clean_programs(tmp_path: Path) -> None:
+    """Disturbed times are random, so that every metric of the analytic cost is lower where they count."""
+    log = fill(tmp_path / "log.jsonl", TEXTS[0], 60)
+    draw = stream(0, "noise")
+    records = [
+        replace(r, clean=False, samples=tuple(x * draw.uniform(1, 100) for x in r.samples)) if i % 2 else r
+        for i, r in enumerate(Database.from_log(log).records())
+    ]
+    table = RecordTable.from_records(records, RecordLog(log).load().workloads.values())
+    table.save(tmp_path / "noisy.parquet")
+    found = evaluate_files("analytic", tmp_path / "noisy.parquet")
+    every, clean = found.found.values["model"]["Spearman"], found.found.clean_values["model"]["Spearman"]
+    assert clean == pytest.approx(1) and every is not None and every < 0.9
+    assert 20 < found.found.clean < found.found.programs and found.to_json()["clean"] == found.found.clean
+    text = as_text(found.render())
+    assert (
+        f"analytic, {found.found.clean} clean programs" in text
+        and f"{found.found.clean} of {found.found.programs} measurements are clean" in text
+    )
+    trained = train(tmp_path / "noisy.parquet", tmp_path / "m.json", "analytic")
+    assert f"{found.found.clean} of {found.found.programs} measurements are clean" in as_text(trained.render())
+    assert evaluate_files("analytic", log).found.clean_values == {}
 
 
 def test_the_analytic_cost_uses_the_rates_of_a_table(logs: list[Path], tmp_path: Path) -> None:

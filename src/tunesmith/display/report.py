@@ -97,6 +97,7 @@ class TaskReport:
             "examples": [e.to_json() for e in self.examples],
             "best_us": self.best_us,
             "best_clean": self.best is None or self.best.clean,
+            "measured": self.measured,
             "noisy": self.noisy,
             "gflops": self.gflops,
             "drafted": self.drafted,
@@ -168,6 +169,7 @@ class Report:
                 t.workload,
                 str(t.trials) + (f" ({t.resumed} before)" if t.resumed else ""),
                 "-" if t.best is None else microseconds(t.best.seconds, t.best.clean),
+                f"{1 - t.noisy / t.measured:.0%}" if t.measured else "-",
                 rate(t.gflops),
                 "-" if t.best is None else t.best.sketch,
                 counted(t.errors) or "none",
@@ -177,7 +179,10 @@ class Report:
         ]
         title = "Found" + ("" if all(t.best is None or t.best.clean for t in self.tasks) else NOISY)
         return plain_table(
-            title, ["workload", "trials", "best us", "GFLOP/s", "sketch", "errors", "curve"], rows, left=["sketch", "errors", "curve"]
+            title,
+            ["workload", "trials", "best us", "clean", "GFLOP/s", "sketch", "errors", "curve"],
+            rows,
+            left=["sketch", "errors", "curve"],
         )
 
     def _time(self) -> Table:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 
+import numpy as np
 from rich.console import Group, RenderableType
 
 from tunesmith.costmodel.models.model import CostModel
@@ -21,6 +22,7 @@ from tunesmith.costmodel.models.saved_model import check_suffix, is_model_file
 from tunesmith.costmodel.training.evaluation import FOLDS, METRICS, Evaluation, evaluate
 from tunesmith.costmodel.training.training_set import Measured, TrainingSet, training_set
 from tunesmith.datasets.record_table import RecordTable, load_any, merge
+from tunesmith.display.noise import noise_remark
 from tunesmith.display.tables import plain_table, printable
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.calibration.cpu import calibrated
@@ -28,6 +30,7 @@ from tunesmith.support.load_from_file import names_a_file
 from tunesmith.support.user_code import running
 
 Path_ = str | PathLike[str]
+ADVICE = "Measure them again on a quiet machine: `tunesmith dataset build` with the same arguments retakes disturbed ones"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,7 @@ class Trained:
         d = self.data
         text = f"{self.path}: trained on {len(d)} programs of {len(d.tasks)} tasks in {self.seconds:.1f} s"
         text += f"; use it with --model {self.named}" if self.named not in ("", str(self.path)) else ""
-        return printable(text if not d.refused.count else f"{text}\n{d.refused}")
+        return printable("\n".join([text, *_remarks(d)]))
 
     def to_json(self) -> dict[str, object]:
         """The result as plain data."""
@@ -68,17 +71,25 @@ class EvaluatedModel:
             if f.holdout is None
             else f"held out {'within tasks' if f.holdout == 'within' else 'by ' + f.holdout}, {f.folds} folds"
         )
-        rows = [
-            [self.model if name == "model" else name, *["-" if v is None else f"{v:.3f}" for v in values.values()]]
-            for name, values in f.values.items()
-        ]
+        rows = [self._row(name, values, "") for name, values in f.values.items()]
+        rows += [self._row(name, values, f", {f.clean} clean programs") for name, values in f.clean_values.items()]
         table = plain_table(f"{f.programs} programs of {f.tasks} tasks, {how}", ["model", *METRICS], rows)
-        return Group(table, printable(str(self.data.refused))) if self.data.refused.count else table
+        return Group(table, *[printable(line) for line in _remarks(self.data)])
+
+    def _row(self, name: str, values: Mapping[str, float | None], on: str) -> list[str]:
+        return [(self.model if name == "model" else name) + on, *["-" if v is None else f"{v:.3f}" for v in values.values()]]
 
     def to_json(self) -> dict[str, object]:
         """The evaluation as plain data."""
         f = self.found
-        header = {"model": self.model, "holdout": f.holdout, "folds": f.folds, "judged": f.programs, "values": f.values}
+        header = {
+            "model": self.model,
+            "holdout": f.holdout,
+            "folds": f.folds,
+            "judged": f.programs,
+            "values": f.values,
+            "clean_values": f.clean_values,
+        }
         return {**header, **_about(self.data)}
 
 
@@ -142,10 +153,10 @@ def examples(files: Path_ | Iterable[Path_]) -> TrainingSet:
     table = merge(tables).representatives()
     identities: dict[str, Mapping[str, object]] = {key: json.loads(key) for key in table.targets}
     frame = table.frame
-    columns = [frame[c].tolist() for c in ("workload", "target", "sketch", "trace", "row", "seconds")]
+    columns = [frame[c].tolist() for c in ("workload", "target", "sketch", "trace", "row", "seconds", "clean")]
     measured = [
-        Measured(workload, identities[target], sketch, json.loads(trace), row, seconds)
-        for workload, target, sketch, trace, row, seconds in zip(*columns, strict=True)
+        Measured(workload, identities[target], sketch, json.loads(trace), row, seconds, clean)
+        for workload, target, sketch, trace, row, seconds, clean in zip(*columns, strict=True)
     ]
     scripts = {digest: p.script for digest, p in table.workloads.items()}
     names = {digest: p.name for digest, p in table.workloads.items()}
@@ -169,10 +180,18 @@ def _targets(table: RecordTable) -> Callable[[Mapping[str, object]], Target]:
     return of
 
 
+def _remarks(data: TrainingSet) -> list[str]:
+    """How many measurements are clean, and which records were skipped."""
+    ran = np.isfinite(data.seconds)
+    noise = noise_remark(int((ran & data.clean).sum()), int(ran.sum()), ADVICE)
+    return [*([noise] if noise else []), *([str(data.refused)] if data.refused.count else [])]
+
+
 def _about(data: TrainingSet) -> dict[str, object]:
     counts: Sequence[int] = [int((data.groups == i).sum()) for i in range(len(data.tasks))]
     return {
         "programs": len(data),
+        "clean": int((np.isfinite(data.seconds) & data.clean).sum()),
         "tasks": [{"workload": t.name, "digest": t.workload, "programs": n} for t, n in zip(data.tasks, counts, strict=True)],
         "refused": {"records": data.refused.count, "reasons": data.refused.reasons},
     }
