@@ -229,9 +229,13 @@ def test_windows_of_a_round_are_paired_and_disturbed_pairs_left_out(tmp_path: Pa
     found = run._ratio(other, own)
     assert found is not None and found.value == pytest.approx(1.5) and found.low == found.high and found.clean == pytest.approx(4 / 6)
     assert found.verdict == "faster"
-    other.starts[2][1] = noise[0]  # a start without a quiet pair: all pairs are used
+    other.starts[2][1] = noise[0]  # a start without a quiet pair: the one that lost no core is used
     found = run._ratio(other, own)
-    assert found is not None and found.value > 1.5 and found.verdict.startswith("not decided")
+    assert found is not None and found.value > 1.5 and found.verdict == "not decided"
+    other.starts[2] = [noise[1]]  # no such pair either: two starts are left, without an interval
+    found = run._ratio(other, own)
+    assert found is not None and found.value == pytest.approx(1.5) and found.low is None
+    assert (starved := run._ratio(_Timing("torch", [[noise[1]]]), own)) is not None and starved.value == pytest.approx(9)
     assert run._ratio(_Timing("torch", [[]]), own) is None
 
 

@@ -304,16 +304,17 @@ class _InterleavedRun:
         )
 
     def _ratio(self, timing: _Timing, own: _Timing) -> Ratio | None:
-        """The time of a system over ours, from the rounds in which both windows were quiet, if there are any in each start."""
-        by_start = [list(zip(a, b, strict=False)) for a, b in zip(timing.starts, own.starts, strict=False)]
-        pairs = [p for start in by_start for p in start]
+        """The time of a system over ours: in each start from its quiet pairs of windows if it has one, else from those in which neither
+        system lost a core.  A start without either is left out, unless all are."""
+        starts = [list(zip(a, b, strict=False)) for a, b in zip(timing.starts, own.starts, strict=False)]
+        pairs = [pair for start in starts for pair in start]
         if not pairs:
             return None
-        quiet = [[p for p in start if all(map(self._is_quiet, p))] for start in by_start]
-        share = sum(map(len, quiet)) / len(pairs)
-        used = quiet if all(quiet) else by_start
-        values = [[statistics.median(a.seconds) / statistics.median(b.seconds) for a, b in start] for start in used if start]
-        return ratio(values, share)
+        quiet = [[p for p in start if all(map(self._is_quiet, p))] for start in starts]
+        kept = [[p for p in start if not any(w.starved for w in p)] for start in starts]
+        used = [a or b for a, b in zip(quiet, kept, strict=True) if a or b] or [start for start in starts if start]
+        values = [[statistics.median(a.seconds) / statistics.median(b.seconds) for a, b in start] for start in used]
+        return ratio(values, sum(map(len, quiet)) / len(pairs))
 
 
 def _disturbance(window: Window) -> tuple[bool, float]:
