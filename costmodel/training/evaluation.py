@@ -91,8 +91,7 @@ def evaluate(
             raise UserError(f"the model {model!r} is untrained: hold programs out ({', '.join(HOLDOUTS)}) or train it first")
     values: dict[str, dict[str, float | None]] = {}
     clean_values: dict[str, dict[str, float | None]] = {}
-    ran = np.isfinite(data.seconds)
-    clean = ran & data.clean
+    ran, clean = data.ran, data.ran & data.clean
     for name, make in candidates.items():
         seconds = _shuffled(data, seed) if name == "shuffled" else data.seconds
         scores = [_score(make(), data, seconds, learn, test) for learn, test in rounds]
@@ -148,7 +147,7 @@ def metric_values(
     at, score = np.concatenate(parts), np.concatenate(scores)
     part = np.concatenate([np.full(len(p), i) for i, p in enumerate(parts)])
     group = part * len(data.tasks) + data.groups[at]
-    ran = np.isfinite(data.seconds[at]) & (True if only is None else only[at])
+    ran = data.ran[at] & (True if only is None else only[at])
     if not ran.any():
         raise UserError("all programs failed: a model cannot be evaluated on them")
     out: dict[str, float | None] = {}

@@ -114,6 +114,11 @@ class TrainingSet:
     def __len__(self) -> int:
         return len(self.seconds)
 
+    @property
+    def ran(self) -> BoolArray:
+        """bool [N], the programs that did not fail."""
+        return np.isfinite(self.seconds)
+
     def features(self, inputs: str) -> Float32Array:
         """The features of all programs for a model with these `CostModel.inputs`; computed once."""
         found = self._features.get(inputs)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from tunesmith.measure.baselines.equivalent_call import equivalent_call
 from tunesmith.measure.baselines.operator_call import OperatorCall, operator_call
 from tunesmith.measure.records.environment import package_version
 from tunesmith.ops.workload import Workload
-from tunesmith.runtime.timing import TimingPolicy, interleaved
+from tunesmith.runtime.timing import CpuClock, TimingPolicy, interleaved
 from tunesmith.support import dtype as dt
 from tunesmith.support.arguments import as_count
 from tunesmith.support.errors import RunError
@@ -155,5 +156,7 @@ def _computes(variant: PreparedCall, call: OperatorCall) -> bool:
 def _fastest(variants: Sequence[PreparedCall]) -> PreparedCall | None:
     if len(variants) < 2:
         return variants[0] if variants else None
-    samples = interleaved({variant.variant: variant.complete for variant in variants}, _TRYOUT)
+    # Systems without /proc/stat have no quiet windows.
+    policy = _TRYOUT if CpuClock.readable() is not None else replace(_TRYOUT, quiet_fraction=math.inf)
+    samples = interleaved({variant.variant: variant.complete for variant in variants}, policy)
     return min(variants, key=lambda variant: samples[variant.variant].median)

@@ -1,4 +1,4 @@
-"""Say how many measurements are clean, and what to do if few are: the same words in every report."""
+"""Say how many measurements of a data set are clean, and what to do if few are."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ FEW_CLEAN = 0.5
 
 
 def noise_remark(clean: int, total: int, advice: str) -> str:
-    """`790 of 2080 measurements are clean (38 %)`, with the advice if fewer than `FEW_CLEAN` are; empty without measurements.
+    """`790 of 2080 measurements are clean (38%)`, with the advice if fewer than `FEW_CLEAN` are; empty without measurements.
 
     Args:
         clean: measurements that no other process disturbed.

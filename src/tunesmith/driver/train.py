@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 
-import numpy as np
 from rich.console import Group, RenderableType
 
 from tunesmith.costmodel.models.model import CostModel
@@ -182,8 +181,7 @@ def _targets(table: RecordTable) -> Callable[[Mapping[str, object]], Target]:
 
 def _remarks(data: TrainingSet) -> list[str]:
     """How many measurements are clean, and which records were skipped."""
-    ran = np.isfinite(data.seconds)
-    noise = noise_remark(int((ran & data.clean).sum()), int(ran.sum()), ADVICE)
+    noise = noise_remark(int((data.ran & data.clean).sum()), int(data.ran.sum()), ADVICE)
     return [*([noise] if noise else []), *([str(data.refused)] if data.refused.count else [])]
 
 
@@ -191,7 +189,7 @@ def _about(data: TrainingSet) -> dict[str, object]:
     counts: Sequence[int] = [int((data.groups == i).sum()) for i in range(len(data.tasks))]
     return {
         "programs": len(data),
-        "clean": int((np.isfinite(data.seconds) & data.clean).sum()),
+        "clean": int((data.ran & data.clean).sum()),
         "tasks": [{"workload": t.name, "digest": t.workload, "programs": n} for t, n in zip(data.tasks, counts, strict=True)],
         "refused": {"records": data.refused.count, "reasons": data.refused.reasons},
     }

@@ -240,7 +240,7 @@ def test_windows_of_a_round_are_paired_and_disturbed_pairs_left_out(tmp_path: Pa
 
 
 class Processes:
-    """Stands in for the processes of three starts of two systems; the last start of `torch` cannot prepare."""
+    """Counts the starts: tvm is not installed, jax fails in the second start, and openblas has not the operator."""
 
     def __init__(self) -> None:
         self.count = 0

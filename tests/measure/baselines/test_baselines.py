@@ -118,7 +118,10 @@ class _Fake(Baseline):
         return [*calls, PreparedCall("unable", unable, lambda _: np.zeros(1))]
 
 
-def test_fastest_variant_with_the_dtype_is_used() -> None:
+@pytest.mark.parametrize("stat", ["/proc/stat", "/no/such/file"])
+def test_fastest_variant_with_the_dtype_is_used(stat: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On systems without /proc/stat, too, which have no quiet windows."""
+    monkeypatch.setattr("tunesmith.runtime.timing._STAT", Path(stat))
     prepared = _Fake(1).prepare(ONE, [np.zeros(1)])
     assert prepared is not None and prepared.variant == "1 ms"
 

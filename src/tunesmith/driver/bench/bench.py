@@ -52,7 +52,7 @@ class BenchPolicy:
         rounds: windows per system and start.
         window_s: seconds of a window.
         quiet_fraction: a window is quiet if other processes used less than this fraction of a core.
-        patience_s: seconds per workload for repeating disturbed windows.
+        patience_s: seconds per workload and start for repeating disturbed windows.
         seed: seed of the inputs.
     """
 
@@ -176,7 +176,7 @@ class _InterleavedRun:
         self._systems: Sequence[_SystemProcess] = ()
         self._timings: dict[str, dict[str, _Timing]] = {}
         self._settings: dict[str, Setting] = {}
-        self._code: dict[str, Setting | RecordError] = {}
+        self._own: dict[str, Setting] = {}
         self.skipped: dict[str, str] = {}
         """Unavailable systems, with the reason."""
         self.absent: list[str] = []
@@ -234,17 +234,11 @@ class _InterleavedRun:
 
     def _with_code(self, setting: Setting, w: Workload, target: Target, database: Database) -> Setting:
         """The setting with the compiled best record, compiled once.  Raises RecordError without a record."""
-        if w.text not in self._code:
-            try:
-                module = compile(w, target, database, strict=True)
-                assert isinstance(module, CompiledModule)
-                self._code[w.text] = replace(setting, code=module.artifact.code())
-            except RecordError as error:
-                self._code[w.text] = error
-        found = self._code[w.text]
-        if isinstance(found, RecordError):
-            raise found
-        return found
+        if w.text not in self._own:
+            module = compile(w, target, database, strict=True)
+            assert isinstance(module, CompiledModule)
+            self._own[w.text] = replace(setting, code=module.artifact.code())
+        return self._own[w.text]
 
     def _time(self, running: Sequence[tuple[_SystemProcess, _Timing]]) -> None:
         """Run all rounds of a start; the first system rotates."""
@@ -306,6 +300,7 @@ class _InterleavedRun:
     def _ratio(self, timing: _Timing, own: _Timing) -> Ratio | None:
         """The time of a system over ours: in each start from its quiet pairs of windows if it has one, else from those in which neither
         system lost a core.  A start without either is left out, unless all are."""
+        # A system that failed is not started again, so that equal positions are equal starts and rounds.
         starts = [list(zip(a, b, strict=False)) for a, b in zip(timing.starts, own.starts, strict=False)]
         pairs = [pair for start in starts for pair in start]
         if not pairs:

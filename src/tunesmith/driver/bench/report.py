@@ -98,20 +98,15 @@ class BenchReport:
         """Whether every available system could be timed."""
         return all(row.ok for row in self.rows)
 
-    def best(self, workload: str) -> BenchRow | None:
-        """The fastest baseline that was compared with ours; None without one.
+    def ratio(self, workload: str) -> Ratio | None:
+        """Time of the fastest baseline over ours: above 1 if ours is faster; None if one of the two is missing.
 
         Baselines that compute in a narrower precision than ours are left out: they solve an easier problem.
         """
         rows = [r for r in self.rows if r.workload == workload and r.ok]
         eps = next((EPS.get(r.precision, math.inf) for r in rows if r.system == OURS), 0.0)
-        others = [r for r in rows if r.system != OURS and r.ratio is not None and EPS.get(r.precision, 0.0) <= eps]
-        return min(others, key=lambda r: 0.0 if r.ratio is None else r.ratio.value, default=None)
-
-    def ratio(self, workload: str) -> Ratio | None:
-        """Time of the fastest baseline over ours: above 1 if ours is faster; None if one of the two is missing."""
-        best = self.best(workload)
-        return None if best is None else best.ratio
+        others = [r.ratio for r in rows if r.ratio is not None and EPS.get(r.precision, 0.0) <= eps]
+        return min(others, key=lambda x: x.value, default=None)
 
     def to_json(self) -> list[dict[str, object]]:
         """The data written by `tunesmith bench --json`."""
