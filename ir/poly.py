@@ -54,6 +54,21 @@ class Var(_Atom):
         self.key = (0, next(_serial))
         self.vars = frozenset((self,))
 
+    def __getstate__(self) -> dict[str, Any]:
+        slots = [n for k in type(self).__mro__ for n in getattr(k, "__slots__", ()) if n not in ("__weakref__", "vars")]
+        return {n: getattr(self, n) for n in slots if hasattr(self, n)} | getattr(self, "__dict__", {})
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A variable of a copied or unpickled program is a new one.
+
+        It keeps its place among those that came with it, and has a number of its own, because this process may have given the first one
+        to another variable.
+        """
+        for name, value in state.items():
+            setattr(self, name, value)
+        self.key = (0, state["key"][1], next(_serial))
+        self.vars = frozenset((self,))
+
     def __repr__(self) -> str:
         return self.name
 
@@ -87,6 +102,9 @@ class Op(_Atom):
 
     def __hash__(self) -> int:
         return self._hash
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Op, (self.op, self.args)  # hashes and keys of variables differ from process to process
 
     def __repr__(self) -> str:
         return f"{self.op}({', '.join(map(repr, self.args))})"
@@ -129,6 +147,10 @@ class Poly(Expr):
 
     def __hash__(self) -> int:
         return self._hash
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        c = self.const
+        return (from_terms, (dict(self.terms),)) if c is None else (poly, (c,))
 
     @property
     def const(self) -> int | None:

@@ -81,7 +81,7 @@ class BuildJob:
         start = time.perf_counter()
         try:
             program = self._sketches.program(request)
-            version = self._sketches.program(replace(request, workload=request.version)) if request.version else None
+            version = self._sketches.program(request.of_version()) if request.version else None
             concretized = time.perf_counter()
             target = self._target(request.target)
             with exactly(PassContext.of_changes(json.loads(request.passes or "{}"))):

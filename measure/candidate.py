@@ -1,22 +1,24 @@
 """Represent candidates as plain data: workload as script text, sketch trace as JSON, configuration as a row of integers.
 
 A build request is self-contained, so any process on any machine can serve it, and a replaced process needs no state.  Sending its 5 KB of
-text costs 20 us; building takes 30 ms.  Parsing the text is expensive and done once: builders cache programs and parametric sketches.
+text costs 20 us; building takes 30 ms.  Parsing the text is expensive and done once: builders cache programs and parametric sketches.  The
+parametric program comes with the request where the search has it, because replaying its trace takes as long as a build.
 """
 
 from __future__ import annotations
 
 import json
+import pickle
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol, TypeVar
 
 from tunesmith.codegen.params import param_specs
 from tunesmith.ir import structural
 from tunesmith.ir.function import IRModule, PrimFunc
-from tunesmith.ir.poly import Var, evaluate
+from tunesmith.ir.poly import Param, Var, evaluate
 from tunesmith.ir.script.parser import parse
 from tunesmith.ir.script.printer import script
 from tunesmith.ir.specialize import sizes_of
@@ -27,6 +29,7 @@ from tunesmith.measure.evaluator.guard_pages import Array
 from tunesmith.runtime.checker.param_spec import ParamSpec
 from tunesmith.schedule.primitive import apply_instruction
 from tunesmith.schedule.schedule import Schedule, concretize, replay
+from tunesmith.schedule.state import Constraint
 from tunesmith.schedule.trace import Trace
 from tunesmith.support.errors import BuildError, InternalError, RecordError, ScriptError, UserError
 
@@ -71,6 +74,7 @@ class BuildRequest:
             these sizes.  Empty if there is none.
         sizes: the sizes of the workload, for which that code is timed, in the order of the version's parameters.
         passes: changes of the lowering passes (`PassContext.changes`), as JSON text; empty if there are none.
+        sketch: the parametric program of the trace, pickled (`ParametricProgram`); empty if the trace is to be replayed.
     """
 
     workload: str
@@ -81,6 +85,26 @@ class BuildRequest:
     version: str = ""
     sizes: tuple[int, ...] = ()
     passes: str = ""
+    sketch: bytes = field(default=b"", repr=False)
+
+    def of_version(self) -> BuildRequest:
+        """The request for the program with dynamic sizes."""
+        return replace(self, workload=self.version, sketch=b"")
+
+
+@dataclass(frozen=True, slots=True)
+class ParametricProgram:
+    """The program of a sketch, for all rows.
+
+    Attributes:
+        func: the unlowered program.
+        params: the columns of a row.
+        constraints: the constraints on a row.
+    """
+
+    func: PrimFunc
+    params: tuple[Param, ...]
+    constraints: tuple[Constraint, ...]
 
 
 @dataclass(frozen=True)
@@ -169,7 +193,21 @@ class MeasureTask:
                 f"the candidate refers to sketch {index}, but the task {self.name or self.func.name} has {len(self.sketches)} sketch(es)"
             )
         numbers = tuple([int(x) for x in row])
-        return BuildRequest(self.script, self.traces[index], numbers, target, check_law, self.version_script, self.version_sizes, passes)
+        sketch = self._dumped(index)
+        text, trace = self.script, self.traces[index]
+        return BuildRequest(text, trace, numbers, target, check_law, self.version_script, self.version_sizes, passes, sketch)
+
+    def _dumped(self, index: int) -> bytes:
+        """The parametric program of a sketch, pickled at its first candidate; empty for a sketch that is only a trace."""
+        made = self._programs.get(index)
+        if made is None:
+            program = getattr(self.sketches[index], "program", None)
+            made = self._programs[index] = b"" if program is None else pickle.dumps(program)
+        return made
+
+    @cached_property
+    def _programs(self) -> dict[int, bytes]:
+        return {}
 
 
 def _script(func: PrimFunc) -> str:
@@ -197,7 +235,7 @@ class SketchCache:
 
     def __init__(self) -> None:
         self._workloads: OrderedDict[str, PrimFunc] = OrderedDict()
-        self._sketches: OrderedDict[tuple[str, str], tuple[Trace, Schedule]] = OrderedDict()
+        self._sketches: OrderedDict[tuple[str, str], ParametricProgram] = OrderedDict()
 
     def workload(self, text: str) -> PrimFunc:
         """The unscheduled function."""
@@ -210,7 +248,7 @@ class SketchCache:
             BuildError: the row has the wrong length for the sketch, or violates one of its constraints.
             RecordError, ScheduleError, ScriptError: the texts do not describe a sketch.
         """
-        _, sketch = self._sketch(request)
+        sketch = self._sketch(request)
         row = request.row
         if len(row) != len(sketch.params):
             raise BuildError(f"the row {list(row)} has {len(row)} values, but the sketch samples {len(sketch.params)}")
@@ -227,7 +265,7 @@ class SketchCache:
 
     def broken_law(self, request: BuildRequest, program: PrimFunc) -> str:
         """Report of the first difference between the row's program and the replay of its trace; empty if equal, as required."""
-        trace, _ = self._sketch(request)
+        trace = _trace(request)
         replayed = replay(trace.with_configuration(request.row), self.workload(request.workload)).func
         found = structural.difference(program, replayed)
         if found is None:
@@ -237,20 +275,27 @@ class SketchCache:
             f"{request.workload}\n{trace.with_configuration(request.row).as_python()}"
         )
 
-    def _sketch(self, request: BuildRequest) -> tuple[Trace, Schedule]:
-        return _cached(self._sketches, (request.workload, request.trace), lambda: self._replay(request))
+    def _sketch(self, request: BuildRequest) -> ParametricProgram:
+        return _cached(self._sketches, (request.workload, request.trace), lambda: self._made(request))
 
-    def _replay(self, request: BuildRequest) -> tuple[Trace, Schedule]:
-        try:
-            data: object = json.loads(request.trace)
-        except ValueError as error:
-            raise RecordError(f"the trace of a candidate is not JSON: {error}") from None
-        trace = Trace.from_json(data)
+    def _made(self, request: BuildRequest) -> ParametricProgram:
+        if request.sketch:
+            program: ParametricProgram = pickle.loads(request.sketch)
+            return program
         # A trace does not hold the parameter domains; they are not needed, as the search checks rows against them.
         schedule = Schedule(self.workload(request.workload), parametric=True)
-        for instruction in trace.instructions:
+        for instruction in _trace(request).instructions:
             apply_instruction(schedule, instruction, None)
-        return trace, schedule
+        return ParametricProgram(schedule.func, tuple(schedule.params), tuple(schedule.constraints))
+
+
+def _trace(request: BuildRequest) -> Trace:
+    """The trace of a request.  Raises RecordError if its text is not one."""
+    try:
+        data: object = json.loads(request.trace)
+    except ValueError as error:
+        raise RecordError(f"the trace of a candidate is not JSON: {error}") from None
+    return Trace.from_json(data)
 
 
 K = TypeVar("K")

@@ -63,6 +63,10 @@ class Task:
         made = MeasureTask(self.func, self.space.sketches, self.reference, self.name, self.ranges, in_loop=self.in_loop)
         return made if self.sizes is None else replace(made, sizes=self.sizes.tuned, version=self.sizes.version)
 
+    def use(self, space: Space) -> None:
+        """Take the search space, generated elsewhere from an equal task."""
+        self.__dict__["space"] = space
+
     @cached_property
     def space(self) -> Space:
         """The search space: all sketches of the function."""

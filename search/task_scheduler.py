@@ -1,8 +1,8 @@
 """Choose the task to measure next and its number of candidates; an `Allocator` ranks the tasks.
 
 Every decision follows from the tasks' curves, which follow from the log: an interrupted search resumes as it would have continued, and
-equal measurements give equal orders.  Every task is measured: an `Allocator` chooses only among tasks that have had their warm-up, and
-tasks without a valid schedule precede its choice.
+equal measurements give equal orders; only a budget of time also depends on the pace of the search.  An `Allocator` chooses among tasks that
+have had their warm-up, unless it also decides which tasks begin, and tasks without a valid schedule precede its choice.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from numbers import Integral, Real
+from typing import ClassVar
 
 from tunesmith.support.arguments import as_count, as_positive
 from tunesmith.support.errors import UserError
@@ -38,6 +39,10 @@ class TaskState:
         done: nothing more can be measured: its space is exhausted, or it failed.
         flops: floating point operations, 0 if unknown.
         group: name of a group of similar tasks, which should reach similar rates; empty for none.
+        least: least seconds of its arithmetic and data on the target (`search.least_time`); 0 if unknown.
+        is_begun: its space is generated.
+        start_seconds: seconds that generating its space took; 0 if unknown.
+        trial_seconds: seconds of the search for each trial of this run, if time is limited; 0 if unknown.
     """
 
     name: str
@@ -47,6 +52,10 @@ class TaskState:
     done: bool = False
     flops: int = 0
     group: str = ""
+    least: float = 0.0
+    is_begun: bool = False
+    start_seconds: float = 0.0
+    trial_seconds: float = 0.0
 
     @property
     def trials(self) -> int:
@@ -75,7 +84,13 @@ class Turn:
 
 
 class Allocator(ABC):
-    """Choose one of several tasks.  A pure function of its arguments: no state, no randomness."""
+    """Choose one of several tasks.  A pure function of its arguments: no state, no randomness.
+
+    Attributes:
+        begins: it also chooses among tasks without trials, some of which may never be measured; otherwise each has a warm-up before.
+    """
+
+    begins: ClassVar[bool] = False
 
     @abstractmethod
     def pick(self, states: Sequence[TaskState], open_: Sequence[int], batch: int) -> int:
@@ -83,7 +98,8 @@ class Allocator(ABC):
 
         Args:
             states: states of all tasks.
-            open_: positions of the tasks that may be measured, ascending, at least one; each has been measured before.
+            open_: positions of the tasks that may be measured, ascending, at least one; unless the allocator `begins` tasks, each has been
+                measured before.
             batch: candidates per turn.
         """
 
@@ -146,7 +162,9 @@ class Gradient(Allocator):
         return state.weight * (self.alpha * past + (1 - self.alpha) * expected)
 
 
-ALLOCATORS: Registry[type[Allocator]] = Registry("allocator", contract=derived_from(Allocator))
+ALLOCATORS: Registry[type[Allocator]] = Registry(
+    "allocator", {"gain": "tunesmith.search.gain_allocator:Gain"}, contract=derived_from(Allocator)
+)
 """All allocators by name; other packages add theirs through the entry point group `tunesmith.allocator`."""
 ALLOCATORS.register("gradient", Gradient)
 ALLOCATORS.register("round-robin", RoundRobin)
@@ -175,13 +193,14 @@ def check_weight(name: str, weight: float) -> None:
 class TaskScheduler:
     """Assigns turns to tasks until the budgets are spent.
 
-    Each task starts with a warm-up of one batch, or of an even share of a small total.  If tasks share a budget (`total` or `seconds`), a
-    task without a valid schedule then has priority, up to `RESCUE` times the mean trials of those that have one, so that it always gets
-    at least an even share.  All other turns are chosen by the allocator.
+    Each task starts with a warm-up of one batch, or of an even share of a small total, unless the allocator begins tasks.  If tasks share a
+    budget (`total` or `seconds`), a measured task without a valid schedule has priority, up to `RESCUE` times the mean trials of those that
+    have one.  All other turns are chosen by the allocator.
 
     Args:
         allocator: chooses among tasks.
         batch: candidates per turn.
+        first: candidates of the first turn of a task; each turn at most doubles its trials until turns have a whole batch.
         total: trials of all tasks together, including those of earlier runs; None for no common limit.
         seconds: time after which no new turn starts; a turn in progress is completed.
         early_stop: a task stops when its best time has not improved by `MIN_GAIN` over this number of trials; without a success after
@@ -193,11 +212,13 @@ class TaskScheduler:
         allocator: Allocator,
         batch: int = 32,
         *,
+        first: int | None = None,
         total: int | None = None,
         seconds: float | None = None,
         early_stop: int | None = None,
     ) -> None:
         self.allocator, self.batch = allocator, as_count("batch", batch)
+        self.first = self.batch if first is None else min(as_count("first", first), self.batch)
         self.total = None if total is None else as_count("total_trials", total, what="the common budget is an integer and at least 1 trial")
         self.seconds = None if seconds is None else as_positive("seconds", seconds, "the budget of time is a positive number of seconds")
         self.early_stop = (
@@ -214,7 +235,7 @@ class TaskScheduler:
         """
         for s in states:
             check_weight(s.name, s.weight)
-        if self.total is not None and self.total < len(states):
+        if self.total is not None and self.total < len(states) and not self.allocator.begins:
             raise UserError(f"{self.total} trials for {len(states)} tasks: some would not be measured at all. Give at least {len(states)}")
 
     def next(self, states: Sequence[TaskState], elapsed: float = 0.0) -> Turn | None:
@@ -234,8 +255,8 @@ class TaskScheduler:
         open_ = [i for i, s in enumerate(states) if not s.done and self._trials_left(s) > 0 and not self.has_settled(s)]
         if not open_:
             return None
-        share = self.batch if self.total is None else min(self.batch, self.total // len(states))
-        cold = [i for i in open_ if states[i].trials < min(share, states[i].limit or share)]
+        share = self.first if self.total is None else min(self.first, max(self.total // len(states), 1))
+        cold = [] if self.allocator.begins else [i for i in open_ if states[i].trials < min(share, states[i].limit or share)]
         if cold:
             return self._turn(cold[0], min(left, share - states[cold[0]].trials), states, "warm-up")
         failing = self._failing(states, open_)
@@ -243,7 +264,7 @@ class TaskScheduler:
             return self._turn(min(failing, key=lambda i: (states[i].trials, i)), left, states, "rescue")
         what = f"the allocator {type(self.allocator).__name__}"
         with running(what):
-            picked = self.allocator.pick(states, open_, self.batch)
+            picked = self.allocator.pick(states, open_, self.first if self.allocator.begins else self.batch)
         if not isinstance(picked, Integral) or picked not in open_:
             raise UserError(f"{what} picked task {picked!r}; it may pick one of {open_}")
         return self._turn(int(picked), left, states, "choice")
@@ -262,7 +283,11 @@ class TaskScheduler:
         return math.inf if state.limit is None else state.limit - state.trials
 
     def _turn(self, task: int, most: float, states: Sequence[TaskState], why: str) -> Turn:
-        return Turn(task, int(min(self.batch, most, self._trials_left(states[task]))), why)
+        return Turn(task, int(min(self._size(states[task]), most, self._trials_left(states[task]))), why)
+
+    def _size(self, state: TaskState) -> int:
+        """Candidates of a turn: as many as the task has had, between the first turn and a batch."""
+        return min(max(state.trials, self.first), self.batch)
 
     def _failing(self, states: Sequence[TaskState], open_: Sequence[int]) -> list[int]:
         """Open tasks without a success that precede the allocator's choice."""
@@ -270,4 +295,5 @@ class TaskScheduler:
             return []  # each task has its own trials, in any order
         served = [s.trials for s in states if s.best is not None]
         bound = RESCUE * sum(served) / len(served) if served else math.inf
-        return [i for i in open_ if states[i].best is None and states[i].trials < bound]
+        least = 1 if self.allocator.begins else 0
+        return [i for i in open_ if states[i].best is None and least <= states[i].trials < bound]

@@ -135,7 +135,7 @@ def _machine() -> tuple[Any, Any]:
 
 
 class DagKernel:
-    """A graph compiled to a program of the machine.
+    """A graph compiled to a program of the machine; it can be pickled.
 
     Args:
         nodes: the graph, operands before users.
@@ -151,9 +151,22 @@ class DagKernel:
         self.width = width
         self.table_width = len(table)
         self.column_count = len(columns)
-        self._scratch = _Scratch(nodes, table)
-        self._program = _Program(nodes, [i for i, _ in self._scratch.computed], columns)
-        self._order = np.array(self._scratch.order, np.int32)
+        scratch = _Scratch(nodes, table)
+        program = _Program(nodes, [i for i, _ in scratch.computed], columns)
+        # Only what runs is kept: a graph has thousands of nodes, and a kernel is sent between processes.
+        self._code, self._registers = program.code, program.registers
+        self._values = np.array(program.values)[:, None]
+        self._slots, self._computed, self._logs = scratch.slots, len(scratch.computed), scratch.logs
+        self._numbers = np.array(scratch.numbers, np.float32)[:, None]
+        self._order = np.array(scratch.order, np.int32)
+        self._run, self._loaded = _machine()
+
+    def __getstate__(self) -> dict[str, object]:
+        """The program without the machine, which each process compiles for itself."""
+        return {name: value for name, value in self.__dict__.items() if name not in ("_run", "_loaded")}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
         self._run, self._loaded = _machine()
 
     def __call__(self, rows: IntArray, out: Float32Array | None = None) -> tuple[Float32Array, Float64Array]:
@@ -171,10 +184,10 @@ class DagKernel:
                 f"`out` must be C-contiguous float32 of shape {[n, self.table_width]}, got {table.dtype} of shape {list(table.shape)}"
             )
         columns = np.empty((self.column_count, n))
-        registers = _blocks(self._program.registers, np.float64)
-        registers[: len(self._program.values)] = np.array(self._program.values)[:, None]
-        scratch = _blocks(self._scratch.slots, np.float32)
-        scratch[len(self._scratch.computed) :] = np.array(self._scratch.numbers, np.float32)[:, None]
+        registers = _blocks(self._registers, np.float64)
+        registers[: len(self._values)] = self._values
+        scratch = _blocks(self._slots, np.float32)
+        scratch[self._computed :] = self._numbers
         main = n // BLOCK * BLOCK
         self._part(ints[:main], table, columns, n, registers, scratch)
         if main < n:  # a last partial block is padded with copies of its last row
@@ -189,10 +202,10 @@ class DagKernel:
     def _part(
         self, rows: Int64Array, table: Float32Array, out: Float64Array, pitch: int, registers: Float64Array, scratch: Float32Array
     ) -> None:
-        code, order = self._program.code, self._order
+        code, order = self._code, self._order
         self._run(
             *(code.ctypes.data, len(code), registers.ctypes.data, rows.ctypes.data, self.width, len(rows)),
-            *(scratch.ctypes.data, self._scratch.logs, order.ctypes.data, table.ctypes.data, self.table_width),
+            *(scratch.ctypes.data, self._logs, order.ctypes.data, table.ctypes.data, self.table_width),
             *(out.ctypes.data, pitch),
         )
 

@@ -10,7 +10,7 @@ import numpy as np
 from tunesmith.codegen.backends.backend import backend_of
 from tunesmith.costmodel.analysis.program_analysis import ProgramAnalysis
 from tunesmith.costmodel.analytic.cost import AnalyticCost
-from tunesmith.costmodel.formulas.compiled_graph import CompiledGraph, check_backend
+from tunesmith.costmodel.formulas.compiled_graph import CompiledGraph, check_backend, portable
 from tunesmith.costmodel.formulas.expr_graph import Rows
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Param
@@ -33,14 +33,32 @@ class AnalyticModel:
 
     def __init__(self, func: PrimFunc, params: Sequence[Param], target: Target, *, backend: str = "auto") -> None:
         check_backend(backend)
-        self.analysis = ProgramAnalysis(func, tuple(params))
-        self.cost: AnalyticCost = backend_of(target).part("analytic_cost")(self.analysis, target)
-        self._backend = backend
+        self._func, self._params, self._target, self._backend = func, tuple(params), target, backend
+        self.cost  # noqa: B018  raises if a Param is missing
+
+    @cached_property
+    def analysis(self) -> ProgramAnalysis:
+        """The analysis of the program, with the graph that the formulas are part of."""
+        return ProgramAnalysis(self._func, self._params)
+
+    @cached_property
+    def cost(self) -> AnalyticCost:
+        """The formulas of the predicted time and its terms."""
+        found: AnalyticCost = backend_of(self._target).part("analytic_cost")(self.analysis, self._target)
+        return found
+
+    def __getstate__(self) -> dict[str, object]:
+        """Compiled formulas without the expressions that they were made from."""
+        return portable(self.__dict__, ("analysis", "cost"))
 
     @property
     def term_names(self) -> tuple[str, ...]:
         """The names of the columns of `terms`."""
         return tuple(self.cost.terms)
+
+    def prepare(self) -> None:
+        """Make the formula of `seconds`, which is otherwise made at the first call."""
+        self._seconds  # noqa: B018
 
     def seconds(self, rows: Rows) -> Float64Array:
         """Predicted time of each row, float64 [N]; meaningful for admissible rows.  Thread-safe."""

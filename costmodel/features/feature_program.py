@@ -17,7 +17,7 @@ from tunesmith.costmodel.analytic.cost import TERMS
 from tunesmith.costmodel.analytic.model import AnalyticModel
 from tunesmith.costmodel.features.program_vector import program_columns, program_row
 from tunesmith.costmodel.features.store_features import Column, columns, extract
-from tunesmith.costmodel.formulas.compiled_graph import CompiledGraph, check_backend
+from tunesmith.costmodel.formulas.compiled_graph import CompiledGraph, check_backend, portable
 from tunesmith.costmodel.formulas.expr_graph import Num, Rows
 from tunesmith.ir.arith.array_eval import compile_polys
 from tunesmith.ir.function import PrimFunc
@@ -97,13 +97,30 @@ class FeatureProgram:
     ) -> None:
         check_backend(backend)
         self.analytic = None if target is None else AnalyticModel(func, params, target, backend=backend)
-        self.analysis = ProgramAnalysis(func, tuple(params)) if self.analytic is None else self.analytic.analysis
+        self._func, self._params = func, tuple(params)
         self.target = target
         self.constraints = tuple(constraints)
         self.backend = backend
         self.curve = curve
         self._columns = columns(curve)
         self._program_columns = program_columns(curve) + (_ANALYTIC_COLUMNS if self.analytic else ())
+        self.analysis  # noqa: B018  raises if a Param is missing
+
+    @cached_property
+    def analysis(self) -> ProgramAnalysis:
+        """The analysis of the program, with the graph that the formulas are part of."""
+        return ProgramAnalysis(self._func, self._params) if self.analytic is None else self.analytic.analysis
+
+    def __getstate__(self) -> dict[str, object]:
+        """Compiled formulas without the expressions that they were made from: another process evaluates them without generating them."""
+        return portable(self.__dict__, ("analysis", "_stores", "_constraint_values"))
+
+    def prepare(self, inputs: str) -> None:
+        """Make the formulas that a search evaluates: the analytic time, and the features for models with these `CostModel.inputs`."""
+        if self.analytic is not None:
+            self.analytic.prepare()
+        self.stores  # noqa: B018
+        _ = self._program_graph if inputs == "program" else self._store_graph
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -115,7 +132,7 @@ class FeatureProgram:
         """Names of the columns of a program's vector; the analytic cost and its terms are in nanoseconds."""
         return tuple(c.name for c in self._program_columns)
 
-    @property
+    @cached_property
     def stores(self) -> tuple[str, ...]:
         """Names of the blocks, in the order of their rows."""
         return tuple(s.block.name for s in self.analysis.stores)
@@ -127,7 +144,7 @@ class FeatureProgram:
 
     def features(self, rows: Rows, out: Float32Array | None = None) -> Float32Array:
         """Features of every store, float32 [N, stores, F], for rows [N, P].  Meaningful for admissible rows."""
-        shape = (len(rows), len(self.analysis.stores), len(self._columns))
+        shape = (len(rows), len(self.stores), len(self._columns))
         if out is not None and (out.shape != shape or not out.flags.c_contiguous):
             raise UserError(f"`out` must be C-contiguous float32 of shape {list(shape)}, got {out.dtype} of shape {list(out.shape)}")
         table, _ = self._store_graph(rows, None if out is None else out.reshape(len(rows), -1))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -12,6 +12,11 @@ from tunesmith.support.array_types import Float32Array, Float64Array
 from tunesmith.support.errors import RunError, UserError
 
 BACKENDS = ("auto", "llvm", "numpy")
+
+
+def portable(state: Mapping[str, object], derived: Collection[str]) -> dict[str, object]:
+    """The state of an object without its `derived` attributes, and without graphs that are no data: they are made again when used."""
+    return {k: v for k, v in state.items() if k not in derived and not (isinstance(v, CompiledGraph) and not v.is_data)}
 
 
 def check_backend(backend: str) -> None:
@@ -44,6 +49,11 @@ class CompiledGraph:
                 if backend == "llvm":
                     raise
         self._numpy = None if self._kernel else NumpyProgram(d, [*table, *doubles])
+
+    @property
+    def is_data(self) -> bool:
+        """Whether the graph can be pickled: it is a program of the vector machine, without the expressions that it was made from."""
+        return self._kernel is not None
 
     def __call__(self, rows: Rows, out: Float32Array | None = None) -> tuple[Float32Array, Float64Array]:
         """Float32 [N, table] and float64 [doubles, N]; `out` receives the table.  Thread-safe."""

@@ -12,6 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
+from tunesmith.search.space.nearest_rows import NearestRows
 from tunesmith.search.space.param_space import ParamSpace, Rows
 from tunesmith.search.space.sketch import Sketch, Space
 from tunesmith.search.task import Task
@@ -41,6 +42,10 @@ class PoolSpace(ParamSpace):
     def rows(self) -> Rows:
         """The pool's configurations, [N, P]."""
         return self.tables[0]
+
+    @cached_property
+    def _near(self) -> list[NearestRows]:
+        return [NearestRows(self.rows)]
 
     def indices(self, rows: Rows) -> Indices:
         """The index of each row in the pool; -1 for rows outside it, including rows with fractions."""

@@ -7,13 +7,14 @@ mutation choose rows of the tables, so a mutation never leaves the admissible tu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from weakref import WeakValueDictionary
 
 import numpy as np
 
 from tunesmith.ir.arith.array_eval import compile_polys
-from tunesmith.ir.poly import Param
+from tunesmith.ir.poly import Op, Param, Poly
 from tunesmith.schedule.state import Constraint
 from tunesmith.search.space.nearest_rows import NearestRows, codes
 from tunesmith.support.array_types import BoolArray, Int64Array
@@ -30,40 +31,41 @@ _PROBES = 64
 """Rows drawn to test the joint constraints; their values are enumerated only if none of these rows is accepted."""
 
 
-class ParamSpace:
-    """All rows over `params` that satisfy `constraints`.
+class _Tables:
+    """The tables of a space: the Params in groups, and the admissible tuples of each group.
 
-    Args:
-        params: the columns of a row.
-        constraints: constraints over these Params only.
-    Raises:
-        ScheduleError: no row is admissible.
+    Attributes:
+        groups: the columns of each group.
+        tables: the tuples of each group, [T, columns].
+        joint: positions of the constraints between groups that are too large to be enumerated together.
     """
 
     def __init__(self, params: Sequence[Param], constraints: Sequence[Constraint]) -> None:
-        self.params = tuple(params)
-        self._constraints = tuple([c for c in constraints if c.expr.vars])
-        self._column = {p: i for i, p in enumerate(self.params)}
-        self._columns = {c: {self._column[v] for v in c.expr.vars if isinstance(v, Param)} for c in self._constraints}
-        self.groups: list[tuple[int, ...]] = [(i,) for i in range(len(self.params))]
-        self._group = list(range(len(self.params)))
+        self._params = params
+        column = {p: i for i, p in enumerate(params)}
+        self._columns = {c: {column[v] for v in c.expr.vars if isinstance(v, Param)} for c in constraints}
+        self.groups: list[tuple[int, ...]] = [(i,) for i in range(len(params))]
+        self._group = list(range(len(params)))
         """The group of each column."""
-        self.tables: list[Rows] = [np.array(p.domain, np.int64)[:, None] for p in self.params]
-        pending = list(self._constraints)
-        joint: list[Constraint] = []
+        self.tables: list[Rows] = [np.array(p.domain, np.int64)[:, None] for p in params]
+        self.joint: list[int] = []
+        pending = list(constraints)
         # Small groups first: each filter reduces the next product.
         while pending:
             pending.sort(key=self._cost)
             c = pending.pop(0)
             if self._cost(c) > MAX_TABLE:
-                joint.append(c)
+                self.joint.append(constraints.index(c))
             else:
                 self._merge(c)
-        self.joint = tuple(joint)
-        self._check = _checker(self.joint, self.params)
-        if self.joint and not self._check(self._draw(_PROBES, np.random.default_rng(0))).any() and not len(self._joint_values[1]):
-            labels = ", ".join(dict.fromkeys(c.label for c in self.joint))
-            raise ScheduleError("space", self.joint[0].label, f"no combination of the tables satisfies the joint constraints {labels}")
+
+    @cached_property
+    def near(self) -> list[NearestRows]:
+        """Indices of the tables, for `ParamSpace.nearest`."""
+        return [NearestRows(t) for t in self.tables]
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"groups": self.groups, "tables": self.tables, "joint": self.joint}
 
     def _groups_of(self, c: Constraint) -> list[int]:
         return sorted({self._group[i] for i in self._columns[c]})
@@ -82,10 +84,10 @@ class ParamSpace:
             other = self.tables[g]
             table = np.hstack([np.repeat(table, len(other), axis=0), np.tile(other, (len(table), 1))])
             columns += self.groups[g]
-        ok = _checker((c,), [self.params[i] for i in columns])(table)
+        ok = _checker((c,), [self._params[i] for i in columns])(table)
         table = table[ok]
         if not len(table):
-            names = ", ".join(self.params[i].name for i in columns)
+            names = ", ".join(self._params[i].name for i in columns)
             raise ScheduleError("space", c.label, f"no values of {names} satisfy the constraint {c.label}: {c.expr!r}")
         for g in reversed(merged):
             del self.groups[g], self.tables[g]
@@ -94,6 +96,53 @@ class ParamSpace:
         for g, cols in enumerate(self.groups):
             for i in cols:
                 self._group[i] = g
+
+
+_TABLES: WeakValueDictionary[tuple[object, ...], _Tables] = WeakValueDictionary()
+"""Tables by domains and constraints: the sketches of a function often differ in structure alone, and their tables in nothing."""
+
+
+def _shape(x: Poly | Op | Param, column: Mapping[Param, int]) -> object:
+    """An expression with columns instead of Params, to compare those of two sketches."""
+    if isinstance(x, Param):
+        return column[x]
+    if isinstance(x, Op):
+        return (x.op, tuple([_shape(a, column) for a in x.args]))
+    return tuple([(c, tuple([_shape(a, column) for a in m])) for m, c in x.terms])  # type: ignore[arg-type]
+
+
+class ParamSpace:
+    """All rows over `params` that satisfy `constraints`.
+
+    Args:
+        params: the columns of a row.
+        constraints: constraints over these Params only.
+    Raises:
+        ScheduleError: no row is admissible.
+    """
+
+    def __init__(self, params: Sequence[Param], constraints: Sequence[Constraint]) -> None:
+        self.params = tuple(params)
+        self._constraints = tuple([c for c in constraints if c.expr.vars])
+        self._column = {p: i for i, p in enumerate(self.params)}
+        key = (tuple([p.domain for p in self.params]), tuple([(c.kind, _shape(c.expr, self._column)) for c in self._constraints]))
+        found = _TABLES.get(key)
+        if found is None:
+            found = _TABLES[key] = _Tables(self.params, self._constraints)
+        self._tables = found
+        self.groups, self.tables = found.groups, found.tables
+        self.joint = tuple([self._constraints[i] for i in found.joint])
+        if self.joint and not self._check(self._draw(_PROBES, np.random.default_rng(0))).any() and not len(self._joint_values[1]):
+            labels = ", ".join(dict.fromkeys(c.label for c in self.joint))
+            raise ScheduleError("space", self.joint[0].label, f"no combination of the tables satisfies the joint constraints {labels}")
+
+    @cached_property
+    def _check(self) -> Callable[[Rows], BoolArray]:
+        return _checker(self.joint, self.params)
+
+    def __getstate__(self) -> dict[str, object]:
+        """The tables without compiled constraints, so that another process does not enumerate them again."""
+        return {name: value for name, value in self.__dict__.items() if name not in ("_check", "_check_all")}
 
     def size(self) -> int:
         """Number of rows in the product of the tables: exact without joint constraints, else an upper bound; see `acceptance`."""
@@ -249,9 +298,9 @@ class ParamSpace:
             out[part] = self._repaired(rows[part], rng)
         return out
 
-    @cached_property
+    @property
     def _near(self) -> list[NearestRows]:
-        return [NearestRows(t) for t in self.tables]
+        return self._tables.near
 
     def _repaired(self, rows: Rows, rng: np.random.Generator) -> Rows:
         """See `nearest`: near rows for those whose nearest tuples violate a joint constraint."""

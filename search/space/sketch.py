@@ -16,6 +16,7 @@ from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Param
 from tunesmith.ir.target.target import Target
 from tunesmith.lower.hoist_constant_packing import hoist_constant_packing
+from tunesmith.measure.candidate import ParametricProgram
 from tunesmith.schedule.schedule import Schedule, concretize
 from tunesmith.schedule.state import Constraint
 from tunesmith.schedule.trace import Trace
@@ -54,6 +55,11 @@ class Sketch:
         hoisted = hoist_constant_packing(self.func)
         return self.func if hoisted is None else hoisted.main
 
+    @property
+    def program(self) -> ParametricProgram:
+        """What builders instantiate, so that they do not replay the trace."""
+        return ParametricProgram(self.func, self.params, self.constraints)
+
     def analytic(self, target: Target) -> AnalyticModel:
         """The analytic model of the rows on `target`; cached across searches."""
         model = self.features(target).analytic
@@ -65,6 +71,13 @@ class Sketch:
         if target not in self._features:
             self._features[target] = FeatureProgram(self.timed, self.params, self.constraints, target=target)
         return self._features[target]
+
+    def use(self, space: ParamSpace, program: FeatureProgram | None) -> None:
+        """Take the admissible rows of this sketch, and its feature program, which were made elsewhere."""
+        self.__dict__["space"] = space
+        if program is not None:
+            assert program.target is not None
+            self._features[program.target] = program
 
     @cached_property
     def _features(self) -> dict[Target, FeatureProgram]:

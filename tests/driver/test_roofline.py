@@ -9,9 +9,10 @@ import pytest
 
 import tunesmith
 from tunesmith.driver import compile_model
-from tunesmith.driver.roofline import Work, roofline
+from tunesmith.driver.roofline import roofline
 from tunesmith.graph.ir.builder import GraphBuilder
 from tunesmith.graph.passes.legalise import prim_func
+from tunesmith.ir.analysis.least_time import Work
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.poly import Var
 from tunesmith.ir.target.target import Target
@@ -34,10 +35,10 @@ def test_the_work_of_a_product() -> None:
 
 
 def test_the_least_time_is_that_of_the_arithmetic_or_of_the_data() -> None:
-    assert Work(200_000, 0, 0).seconds(RATES, TARGET) == pytest.approx((2e-6, 0))
-    assert Work(0, 20_000, 20_000).seconds(RATES, TARGET) == pytest.approx((0, 3e-6))
+    assert Work(200_000, 0, 0).seconds(RATES, TARGET.l3_bytes) == pytest.approx((2e-6, 0))
+    assert Work(0, 20_000, 20_000).seconds(RATES, TARGET.l3_bytes) == pytest.approx((0, 3e-6))
     far = TARGET.l3_bytes + 1
-    assert Work(None, 0, far).seconds(RATES, TARGET) == pytest.approx((0, far / 10e9))
+    assert Work(None, 0, far).seconds(RATES, TARGET.l3_bytes) == pytest.approx((0, far / 10e9))
 
 
 def product() -> PrimFunc:

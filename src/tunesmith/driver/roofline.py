@@ -6,52 +6,17 @@ memory, other tensors from the last-level cache, or from main memory if they exc
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rich.console import RenderableType
 
 from tunesmith.display.tables import as_text, plain_table
-from tunesmith.ir.analysis.operation_count import operation_count
-from tunesmith.ir.buffer import Buffer
+from tunesmith.ir.analysis.least_time import Work
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.calibration.cpu import MachineRates
 from tunesmith.runtime.profile import Profile
-from tunesmith.support import dtype as dt
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What one call of a function needs, with direct sums.
-
-    Attributes:
-        operations: arithmetic operations; None if they are not known.
-        weight_bytes: bytes of the operands that are constants of the model.
-        other_bytes: bytes of the other operands and of the results.
-    """
-
-    operations: int | None
-    weight_bytes: int
-    other_bytes: int
-
-    @classmethod
-    def of(cls, func: PrimFunc) -> Work | None:
-        """The work of an unscheduled function; None for dynamic shapes."""
-        buffers = [p for p in func.params if isinstance(p, Buffer)]
-        if any(e.const is None for b in buffers for e in b.shape):
-            return None
-        sizes = {b.name: dt.nbytes(b.dtype) * math.prod(e.as_int() for e in b.shape) for b in buffers}
-        constants = str(func.attr("constants") or "").split()
-        weights = sum(size for name, size in sizes.items() if name in constants)
-        return cls(operation_count(func), weights, sum(sizes.values()) - weights)
-
-    def seconds(self, rates: MachineRates, target: Target) -> tuple[float, float]:
-        """The least time of the arithmetic, and that of the data."""
-        near = self.other_bytes <= target.l3_bytes
-        data = self.weight_bytes / rates.dram_gbs + self.other_bytes / (rates.l3_gbs if near else rates.dram_gbs)
-        return (self.operations or 0) / rates.peak_gflops * 1e-9, data * 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +94,7 @@ def roofline(profile: Profile, functions: Mapping[str, object], rates: MachineRa
         if work is None:
             rows.append(RooflineRow(function, len(each), total, None, None, ""))
             continue
-        arithmetic, data = work.seconds(rates, target)
+        arithmetic, data = work.seconds(rates, target.l3_bytes)
         gflops = None if work.operations is None or not total else work.operations * len(each) / total * 1e-9
         least = max(arithmetic, data) * len(each)
         rows.append(RooflineRow(function, len(each), total, gflops, least, "arithmetic" if arithmetic >= data else "data"))

@@ -10,12 +10,11 @@ import contextlib
 import copy
 import dataclasses
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from os import PathLike
 
 from tunesmith.codegen.build import pass_changes
+from tunesmith.costmodel.models.model import CostModel
 from tunesmith.costmodel.models.registry import find_model, make_model
 from tunesmith.display.model_check import ModelCheck
 from tunesmith.display.progress import ProgressView
@@ -24,8 +23,20 @@ from tunesmith.display.tables import plural
 from tunesmith.display.tensorboard import TensorBoardScalars
 from tunesmith.driver.check_model import can_check, check_model
 from tunesmith.driver.compile import as_target
+from tunesmith.driver.search_run import SearchRun
 from tunesmith.driver.size_buckets import Sizes, parse_sizes
-from tunesmith.driver.tune_options import EARLIER, Budget, Search, as_budget, as_search, default_batch, target_here, target_remote
+from tunesmith.driver.tune_options import (
+    BATCH,
+    EARLIER,
+    FIRST,
+    Budget,
+    Search,
+    as_budget,
+    as_search,
+    default_batch,
+    target_here,
+    target_remote,
+)
 from tunesmith.driver.workloads import Subject, WorkloadLike, find_subjects
 from tunesmith.graph.passes.to_mixed_precision import Precision, with_precision
 from tunesmith.ir import structural
@@ -43,18 +54,19 @@ from tunesmith.measure.records.record import Record
 from tunesmith.measure.records.run_manifest import manifest_path, recorded_run
 from tunesmith.measure.runner import Runner
 from tunesmith.search.analytic_schedule import analytic_schedule, schedule_by_cost
+from tunesmith.search.samplers.drafting_sampler import DraftingSampler
 from tunesmith.search.samplers.proposals import asked_once
 from tunesmith.search.samplers.registry import find_sampler, make_sampler
 from tunesmith.search.samplers.sampler import Sampler
 from tunesmith.search.space.rules_table import find_rules
+from tunesmith.search.space_pool import SpacePool
 from tunesmith.search.task import Task
 from tunesmith.search.task_scheduler import TaskScheduler, TaskState, check_weight, make_allocator
-from tunesmith.search.tuner import Callback, Progress, Tuning
+from tunesmith.search.tuner import Callback
 from tunesmith.support.arguments import as_count, as_factor, refuse_keywords
-from tunesmith.support.errors import InternalError, TunesmithError, UserError
+from tunesmith.support.errors import TunesmithError, UserError
 from tunesmith.support.free_memory import return_free_memory
 from tunesmith.support.seeds import recorded_seed
-from tunesmith.support.user_code import described
 
 
 @refuse_keywords(**EARLIER)
@@ -104,7 +116,7 @@ def tune(
     rules, callbacks = None if s.rules is None else find_rules(s.rules), _callbacks(callbacks)
     growth = as_factor("error_growth", s.error_growth, "it is a factor of the errors of direct sums, at least 1")
     _check(workers, policy, s.weights, tensorboard)
-    allocator = make_allocator(("gradient" if b.is_shared else "round-robin") if s.allocation is None else s.allocation)
+    allocator = make_allocator(("gain" if b.is_shared else "round-robin") if s.allocation is None else s.allocation)
     batch = None if s.batch is None else as_count("batch", s.batch)
     given = _in_precision(workloads, precision)
     models = _checkable(given, s)
@@ -118,10 +130,10 @@ def tune(
     named = _weighted([x.task(target, rules, growth) for x in found], s.weights or {})
     tasks, equal = _distinct(named)
     each = trials if trials is not None else None if b.total_trials is None else max(1, b.total_trials // len(tasks))
-    used = default_batch(each) if batch is None else batch
-    scheduler = TaskScheduler(allocator, used, total=b.total_trials, seconds=b.seconds, early_stop=b.early_stop)
+    used, first = (batch, None) if batch is not None else (BATCH, FIRST) if allocator.begins else (default_batch(each), None)
+    scheduler = TaskScheduler(allocator, used, first=first, total=b.total_trials, seconds=b.seconds, early_stop=b.early_stop)
+    scheduler.check([TaskState(task.name, (), task.weight) for task in tasks])
     groups = [{x.name: _group(x) for x in found}[task.name] for task in tasks]
-    scheduler.check([_state(task, group) for task, group in zip(tasks, groups, strict=True)])
     journal = None if log is None else RecordLog(log)
     database = (Database() if journal is None else _loaded(journal)).compiled_with(pass_changes(target))
     once = [asked_once(batch, each)] if batch is not None and each is not None and batch >= each else []
@@ -142,8 +154,21 @@ def tune(
         names = [task.name for task in named]
         path = None if log is None else manifest_path(log)
         manifest = stack.enter_context(recorded_run(path, seed=seed, target=target, workloads=names, settings=settings))
-        run = _Search(measurer, database, scheduler, trials, seed, leaders, shown)
-        report = run.run(tasks, groups, lambda task: make_sampler(kind, task, lambda: make_model(maker, seed), seed))
+        spaces = stack.enter_context(SpacePool(_inputs(kind, maker), 1 if workers == 0 else None))
+        run = SearchRun(
+            tasks,
+            groups,
+            lambda task: make_sampler(kind, task, lambda: make_model(maker, seed), seed),
+            measurer=measurer,
+            database=database,
+            scheduler=scheduler,
+            spaces=spaces,
+            trials=trials,
+            seed=seed,
+            leaders=leaders,
+            callbacks=shown,
+        )
+        report = run.run()
         notes += [*noise_notes(report.tasks, None if log is None else str(log), leaders > 0), *_space_notes(tasks)]
         measured = any(t.trials > t.resumed for t in report.tasks)
         if models and measured and target.is_cpu and not isinstance(workers, str) and not report.interrupted:
@@ -261,91 +286,9 @@ COLD_BYTES = 256 << 20
 one (on 32 MB, 64 MB of rotating weights made 17 MB of transformed filters look twice as fast as 256 MB did)."""
 
 
-class _Search:
-    """The tunings of one run, in the scheduler's order."""
-
-    def __init__(
-        self,
-        measurer: Measurer,
-        database: Database,
-        scheduler: TaskScheduler,
-        trials: int | None,
-        seed: int,
-        leaders: int,
-        callbacks: Sequence[Callback],
-    ) -> None:
-        self._database, self._scheduler, self._trials, self._leaders = database, scheduler, trials, leaders
-        self._tuning = partial(
-            Tuning, measurer=measurer, trials=trials, database=database, batch=scheduler.batch, seed=seed, callbacks=callbacks
-        )
-        self._tunings: dict[str, Tuning] = {}
-        self._failures: dict[str, str] = {}
-        self._exhausted: set[str] = set()
-
-    def run(self, tasks: Sequence[Task], groups: Sequence[str], sampler_of: Callable[[Task], Sampler]) -> Report:
-        interrupted = False
-        start = time.monotonic()
-        try:
-            for task in tasks:
-                self._guarded(task.name, partial(self._begin, task, sampler_of))
-            while (turn := self._scheduler.next(self._states(tasks, groups), time.monotonic() - start)) is not None:
-                name = tasks[turn.task].name
-                if not self._guarded(name, partial(self._tunings[name].step, turn.trials)):
-                    self._exhausted.add(name)
-            for name, tuning in self._tunings.items():
-                p = tuning.progress
-                # A noisy best is timed again even if no trial is left: the machine may be quiet now.
-                is_open = p.trials > p.resumed or (p.best is not None and not p.best.clean)
-                if self._leaders and name not in self._failures and is_open:
-                    self._guarded(name, partial(tuning.rank, self._leaders))
-        except KeyboardInterrupt:
-            interrupted = True
-        return Report(tuple([self._report(task) for task in tasks]), interrupted)
-
-    def _states(self, tasks: Sequence[Task], groups: Sequence[str]) -> list[TaskState]:
-        """The tasks as seen by the scheduler; a task that could not start, has failed, or has no more candidates, is done."""
-        out = []
-        for task, group in zip(tasks, groups, strict=True):
-            tuning, limit = self._tunings.get(task.name), self._trials
-            done = tuning is None or task.name in self._failures or task.name in self._exhausted
-            out.append(_state(task, group, () if tuning is None else tuple(tuning.progress.curve), limit, done))
-        return out
-
-    def _begin(self, task: Task, sampler_of: Callable[[Task], Sampler]) -> None:
-        self._tunings[task.name] = self._tuning(task, sampler_of(task))
-
-    def _guarded(self, name: str, action: Callable[[], bool | None]) -> bool:
-        """Run an action of one task; False when the task is finished or has failed, which is recorded."""
-        try:
-            return bool(action())
-        except TunesmithError as error:
-            self._failures[name] = str(error)
-        except (Exception, SystemExit) as error:  # a bug in a rule or a sampler, built-in or plug-in, fails one task only
-            self._failures[name] = _unexpected(error)
-        return False
-
-    def _report(self, task: Task) -> TaskReport:
-        tuning = self._tunings.get(task.name)
-        failure = self._failures.get(task.name, "")
-        if tuning is None:
-            return TaskReport.of(Progress(task, 0), None, failure or "interrupted before it started")
-        best = self._database.best(task.digest, task.target.to_json(), task.func)
-        records = self._database.records(task.digest, task.target.to_json())
-        if best is None and not failure:
-            failure = "no candidate was built and ran with a correct result"
-            if not tuning.progress.trials and task.name in self._exhausted:
-                failure = f"{type(tuning.sampler).__name__} proposed no candidates; the space has about {task.space.size():.2g}"
-        return TaskReport.of(tuning.progress, best, failure, records)
-
-
-def _unexpected(error: BaseException) -> str:
-    """Message of an unexpected exception, with the line that raised it."""
-    text, is_users = described(error)
-    return text if is_users or isinstance(error, (OSError, MemoryError, SystemExit)) else str(InternalError(text))
-
-
-def _state(task: Task, group: str, curve: Sequence[float | None] = (), limit: int | None = None, done: bool = False) -> TaskState:
-    return TaskState(task.name, curve, task.weight, limit, done, task.flops, group)
+def _inputs(kind: type[Sampler], maker: Callable[..., CostModel]) -> str | None:
+    """The inputs of the models of a search, for which workers make the formulas; None for a sampler that prices no candidates."""
+    return getattr(maker, "inputs", "program") if issubclass(kind, DraftingSampler) else None
 
 
 def _group(subject: Subject) -> str:

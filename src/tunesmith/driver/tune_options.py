@@ -80,6 +80,8 @@ class Search:
 
 BATCH, TURNS = 32, 4
 """The batch of a long search, and the minimum number of turns of a short one: the sampler learns between turns."""
+FIRST = 8
+"""The first batch of a workload whose share of a budget is not known before; the model learns from this number of measurements."""
 
 
 def default_batch(trials: int | None) -> int:
