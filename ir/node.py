@@ -45,6 +45,12 @@ def _refuse(self: Any, name: str, value: object) -> None:
     raise AttributeError(f"{type(self).__name__}.{name} cannot be set: IR nodes never change, use with_()")
 
 
+def _restore(self: Any, state: tuple[None, dict[str, object]]) -> None:
+    """Set the fields of an unpickled node, which has no other state."""
+    for name, value in state[1].items():
+        object.__setattr__(self, name, value)
+
+
 @dataclass_transform(frozen_default=True, eq_default=False)
 def node(cls: type[_T]) -> type[_T]:
     """Make `cls` an IR node: annotated names become constructor arguments, in order, with their defaults.
@@ -83,6 +89,7 @@ def node(cls: type[_T]) -> type[_T]:
         body.update(map_children=env["map_children"], each_child=env["each_child"])
     if CHECK:
         body["__setattr__"] = _refuse
+        body["__setstate__"] = _restore
     make: Any = type(cls)
     made = make(cls.__name__, cls.__bases__, body)
     env["C"] = made

@@ -184,6 +184,11 @@ def make_allocator(spec: str | Allocator) -> Allocator:
     return found
 
 
+def as_total(total: object) -> int:
+    """The number of trials of all tasks together.  UserError if it is not a positive integer."""
+    return as_count("total_trials", total, what="the common budget is an integer and at least 1 trial")
+
+
 def check_weight(name: str, weight: float) -> None:
     """Raise UserError if the weight of a task is not a positive number."""
     if isinstance(weight, bool) or not isinstance(weight, Real) or not 0 < weight < math.inf:
@@ -219,7 +224,7 @@ class TaskScheduler:
     ) -> None:
         self.allocator, self.batch = allocator, as_count("batch", batch)
         self.first = self.batch if first is None else min(as_count("first", first), self.batch)
-        self.total = None if total is None else as_count("total_trials", total, what="the common budget is an integer and at least 1 trial")
+        self.total = None if total is None else as_total(total)
         self.seconds = None if seconds is None else as_positive("seconds", seconds, "the budget of time is a positive number of seconds")
         self.early_stop = (
             None

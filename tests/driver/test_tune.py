@@ -32,7 +32,7 @@ from tunesmith.search.samplers.random_sampler import RandomSampler
 from tunesmith.search.samplers.sampler import Candidate
 from tunesmith.search.space.rules import contraction
 from tunesmith.search.space.rules_table import SketchWarning
-from tunesmith.search.tuner import Progress
+from tunesmith.search.tuner import Progress, Tuning
 from tunesmith.support.errors import InternalError, RecordError, RunError, UserError
 
 MATMUL = "matmul(m=64,n=64,k=64)"
@@ -200,7 +200,7 @@ def test_a_noisy_best_is_marked_and_its_leaders_are_timed_again_on_request(tmp_p
     )
     assert f"{report.best.seconds * 1e6:.4g}~" in str(report) and "(~ other processes used the machine)" in str(report)
     ranked: list[str] = []
-    monkeypatch.setattr(TUNE.Tuning, "rank", lambda tuning, leaders: ranked.append(tuning.task.name))
+    monkeypatch.setattr(Tuning, "rank", lambda tuning, leaders: ranked.append(tuning.task.name))
     again = tunesmith.tune("relu(shape=512)", **grouped(target=TARGET, trials=3, log=log, **{**QUICK, "batch": 2, "leaders": 2}))
     assert ranked == ["relu(shape=512)"], "no trial is left, and a noisy best is timed again"
     assert "Run the same command again on a quiet machine, or compare with" in again.notes[0]

@@ -68,13 +68,13 @@ def test_a_total_is_shared_and_resumed(tmp_path: Path) -> None:
     assert [t.trials for t in more.tasks] == [2, 2, 11]
 
 
-def test_the_gradient_is_the_default_of_a_shared_budget(tmp_path: Path) -> None:
+def test_the_gain_is_the_default_of_a_shared_budget(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     tunesmith.tune([RELU, MATMUL], **grouped(target=TARGET, log=log, total_trials=4, batch=2, **QUICK))
     tunesmith.tune([RELU, MATMUL], **grouped(target=TARGET, trials=2, log=log, **QUICK))
     tunesmith.tune([RELU, MATMUL], **grouped(target=TARGET, trials=2, log=log, allocation="gradient", **QUICK))
     used = [r["settings"]["allocation"] for r in read_manifest(manifest_path(log))]  # type: ignore[index]
-    assert used == ["Gradient", "RoundRobin", "Gradient"]
+    assert used == ["Gain", "RoundRobin", "Gradient"]
 
 
 class Broken(RandomSampler):
@@ -87,7 +87,9 @@ class Broken(RandomSampler):
 
 
 def test_the_budget_of_a_failed_workload_goes_to_the_others() -> None:
-    report = tunesmith.tune([RELU, MATMUL], **grouped(target=TARGET, log=None, total_trials=8, batch=2, **{**QUICK, "sampler": Broken}))
+    report = tunesmith.tune(
+        [RELU, MATMUL], **grouped(target=TARGET, log=None, total_trials=8, batch=2, allocation="gradient", **{**QUICK, "sampler": Broken})
+    )
     assert [t.trials for t in report.tasks] == [0, 8] and report[RELU].failure == "the device is gone"
 
 
@@ -127,7 +129,7 @@ def test_time_and_early_stopping_end_a_search() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"total_trials": 1}, "1 trials for 2 tasks: some would not be measured at all. Give at least 2"),
+        ({"total_trials": 1, "allocation": "gradient"}, "1 trials for 2 tasks: some would not be measured at all. Give at least 2"),
         ({"total_trials": 0}, "at least 1 trial, not 0"),
         ({"seconds": -1.0}, "positive number of seconds, not -1.0"),
         ({"early_stop": 0}, "at least 1 trial, not 0"),

@@ -190,7 +190,7 @@ class Stubborn(Allocator):
 
 
 def test_names_and_instances() -> None:
-    assert ALLOCATORS.names() == ["gradient", "round-robin"]
+    assert ALLOCATORS.names() == ["gain", "gradient", "round-robin"]
     assert isinstance(make_allocator("gradient"), Gradient)
     given = Gradient(alpha=0.5)
     assert make_allocator(given) is given

@@ -92,7 +92,12 @@ class SearchRun:
                     self._guarded(name, partial(tuning.rank, self._leaders))
         except KeyboardInterrupt:
             interrupted = True
-        return Report(tuple([self._report(task, interrupted) for task in self._tasks]), interrupted)
+        missed = "interrupted before it started" if interrupted else "" if self._measured() else "the budget ended before its first trial"
+        return Report(tuple([self._report(task, missed) for task in self._tasks]), interrupted)
+
+    def _measured(self) -> bool:
+        """Whether any task has a trial."""
+        return any(tuning.progress.trials for tuning in self._tunings.values())
 
     def _must_begin(self, task: Task) -> bool:
         """Whether a task begins before the first turn: the scheduler does not choose which, or the task has trials that count."""
@@ -154,17 +159,21 @@ class SearchRun:
             self._failures[name] = _unexpected(error)
         return False
 
-    def _report(self, task: Task, interrupted: bool) -> TaskReport:
+    def _report(self, task: Task, missed: str) -> TaskReport:
+        """The report of a task; `missed` is the failure of one without trials, empty if others needed them more."""
         tuning = self._tunings.get(task.name)
         failure = self._failures.get(task.name, "")
         if tuning is None:
-            return TaskReport.of(Progress(task, 0), None, failure or ("interrupted before it started" if interrupted else ""))
+            return TaskReport.of(Progress(task, 0), None, failure or missed)
         best = self._database.best(task.digest, task.target.to_json(), task.func)
         records = self._database.records(task.digest, task.target.to_json())
-        if best is None and not failure and (tuning.progress.trials or task.name in self._exhausted):
-            failure = "no candidate was built and ran with a correct result"
-            if not tuning.progress.trials:
+        if best is None and not failure:
+            if tuning.progress.trials:
+                failure = "no candidate was built and ran with a correct result"
+            elif task.name in self._exhausted:
                 failure = f"{type(tuning.sampler).__name__} proposed no candidates; the space has about {task.space.size():.2g}"
+            else:
+                failure = missed
         return TaskReport.of(tuning.progress, best, failure, records)
 
 

@@ -26,7 +26,6 @@ from tunesmith.driver.compile import as_target
 from tunesmith.driver.search_run import SearchRun
 from tunesmith.driver.size_buckets import Sizes, parse_sizes
 from tunesmith.driver.tune_options import (
-    BATCH,
     EARLIER,
     FIRST,
     Budget,
@@ -61,7 +60,7 @@ from tunesmith.search.samplers.sampler import Sampler
 from tunesmith.search.space.rules_table import find_rules
 from tunesmith.search.space_pool import SpacePool
 from tunesmith.search.task import Task
-from tunesmith.search.task_scheduler import TaskScheduler, TaskState, check_weight, make_allocator
+from tunesmith.search.task_scheduler import TaskScheduler, TaskState, as_total, check_weight, make_allocator
 from tunesmith.search.tuner import Callback
 from tunesmith.support.arguments import as_count, as_factor, refuse_keywords
 from tunesmith.support.errors import TunesmithError, UserError
@@ -112,6 +111,7 @@ def tune(
     """
     b, s = as_budget(budget), as_search(search)
     trials = 128 if b.trials is None and not b.is_shared else b.trials
+    total = None if b.total_trials is None else as_total(b.total_trials)
     trials, leaders = None if trials is None else as_count("trials", trials), as_count("leaders", s.leaders, 0)
     rules, callbacks = None if s.rules is None else find_rules(s.rules), _callbacks(callbacks)
     growth = as_factor("error_growth", s.error_growth, "it is a factor of the errors of direct sums, at least 1")
@@ -129,9 +129,10 @@ def tune(
     target = target_remote(target) if isinstance(workers, str) else target_here(target)
     named = _weighted([x.task(target, rules, growth) for x in found], s.weights or {})
     tasks, equal = _distinct(named)
-    each = trials if trials is not None else None if b.total_trials is None else max(1, b.total_trials // len(tasks))
-    used, first = (batch, None) if batch is not None else (BATCH, FIRST) if allocator.begins else (default_batch(each), None)
-    scheduler = TaskScheduler(allocator, used, first=first, total=b.total_trials, seconds=b.seconds, early_stop=b.early_stop)
+    each = trials if trials is not None else None if total is None else max(1, total // len(tasks))
+    used = batch if batch is not None else default_batch(total if allocator.begins else each)
+    first = min(FIRST, used) if batch is None and allocator.begins else None
+    scheduler = TaskScheduler(allocator, used, first=first, total=total, seconds=b.seconds, early_stop=b.early_stop)
     scheduler.check([TaskState(task.name, (), task.weight) for task in tasks])
     groups = [{x.name: _group(x) for x in found}[task.name] for task in tasks]
     journal = None if log is None else RecordLog(log)
@@ -169,7 +170,7 @@ def tune(
             callbacks=shown,
         )
         report = run.run()
-        notes += [*noise_notes(report.tasks, None if log is None else str(log), leaders > 0), *_space_notes(tasks)]
+        notes += [*noise_notes(report.tasks, None if log is None else str(log), leaders > 0), *_unmeasured(report), *_space_notes(tasks)]
         measured = any(t.trials > t.resumed for t in report.tasks)
         if models and measured and target.is_cpu and not isinstance(workers, str) and not report.interrupted:
             if progress:
@@ -362,11 +363,22 @@ def _distinct(tasks: Sequence[Task]) -> tuple[list[Task], list[str]]:
     return chosen, notes
 
 
+def _unmeasured(report: Report) -> list[str]:
+    """A note about workloads that got no trial, because other workloads gain more from the budget."""
+    names = [t.workload for t in report.tasks if not t.trials and not t.failure]
+    if not names:
+        return []
+    which = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return [f"{plural(len(names), 'workload')} got no trial, because others gain more from the budget: {which}"]
+
+
 def _space_notes(tasks: Sequence[Task]) -> list[str]:
     """A note for each schedule of given rules that is missing in a space, one for all of built-in rules, and one for each block without a
-    search."""
+    search; spaces that no search needed are not generated for it."""
     found: list[str] = []
     for task in tasks:
+        if "space" not in task.__dict__:
+            continue
         with contextlib.suppress(TunesmithError):  # a task without a space has failed, and its report has the reason
             missing = [f"{task.name}: {line}" for line in task.space.missing]
             if task.rules is None and len(missing) > 1:
