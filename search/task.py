@@ -67,6 +67,11 @@ class Task:
         """Take the search space, generated elsewhere from an equal task."""
         self.__dict__["space"] = space
 
+    @property
+    def has_space(self) -> bool:
+        """Whether the search space is generated."""
+        return "space" in self.__dict__
+
     @cached_property
     def space(self) -> Space:
         """The search space: all sketches of the function."""

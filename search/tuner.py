@@ -20,6 +20,7 @@ from tunesmith.search.known_records import known_records
 from tunesmith.search.samplers.proposals import check_admissible, check_new, proposed
 from tunesmith.search.samplers.sampler import Candidate, Result, Sampler, SamplerStatistics
 from tunesmith.search.task import Task
+from tunesmith.search.transfer import Transfer
 from tunesmith.support.errors import UserError
 from tunesmith.support.seeds import recorded_seed
 from tunesmith.support.user_code import shown
@@ -30,6 +31,8 @@ RANKING = TimingPolicy(limit_s=1.0)
 """Timing policy for the leaders: interleaved, in quiet windows, for seconds in all."""
 RANKING_ROUNDS = 6
 """Maximum number of ranking rounds: candidates of equal speed would keep changing places."""
+FIRST_SHARE, LATER_SHARE = 0.75, 0.25
+"""Shares of candidates of similar workloads in the first batch and in later ones."""
 
 
 @dataclass(slots=True)
@@ -102,6 +105,7 @@ class Tuning:
         batch: candidates per step.
         seed: seed of the search, stored in the records.
         callbacks: called with the progress at construction and after every batch.
+        transfer: candidates of similar workloads, which are part of each batch beside those of the sampler; None for the sampler alone.
     """
 
     def __init__(
@@ -114,11 +118,13 @@ class Tuning:
         batch: int = 32,
         seed: int = 0,
         callbacks: Sequence[Callback] = (),
+        transfer: Transfer | None = None,
     ) -> None:
         self.progress = Progress(task, trials)
         self.task, self.sampler, self.measurer = task, sampler, measurer
         self._database = (Database() if database is None else database).compiled_with(pass_changes(task.target))
         self._batch, self._seed, self._callbacks = batch, recorded_seed(seed), tuple(callbacks)
+        self._transfer = transfer
         self._drafted = 0.0
         self._target = task.target.to_json()
         self._least = min_seconds(task.func, task.target)
@@ -154,15 +160,19 @@ class Tuning:
         if count <= 0:
             return False
         with self._phase("verify"):
-            candidates = proposed(type(self.sampler).__name__, self.sampler.ask(count), count)
+            known = self._known(count)
+            asked = count - len(known)
+            own = proposed(type(self.sampler).__name__, self.sampler.ask(asked), asked) if asked else []
+            candidates = [*own, *[c for c in known if c not in own]]
         self._account()
         if not candidates:
             p.exhausted = True
             self._show()
             return False
         name = type(self.sampler).__name__
-        check_admissible(name, candidates, self.task.space.sketches)
-        check_new(name, candidates, count, self._seen)
+        check_admissible(name, own, self.task.space.sketches)
+        check_new(name, own, asked, self._seen)
+        self._seen.update(candidates)
         records: list[Record] = []
         with self._phase("build"):
             for record in self.measurer.stream(self.task.measured, [(c.sketch, c.row) for c in candidates], seed=self._seed):
@@ -177,6 +187,12 @@ class Tuning:
         self._account()
         self._show()
         return True
+
+    def _known(self, count: int) -> list[Candidate]:
+        """Candidates of similar workloads for a batch."""
+        share = FIRST_SHARE if not self.progress.trials else LATER_SHARE
+        most = int(count * share)
+        return [] if self._transfer is None or not most else self._transfer.candidates(self.task, most, self._seen)
 
     def rank(self, leaders: int = 4) -> None:
         """Verify the leaders and time them interleaved until the fastest candidate is among those just timed.

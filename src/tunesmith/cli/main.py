@@ -60,9 +60,12 @@ def main() -> None:
 @click.option("--batch", type=int, help="Candidates per turn of a workload; by default a quarter of its trials, at most 32.")
 @click.option("--total-trials", type=int, metavar="N", help="Candidates of all workloads together, shared by --allocate.")
 @click.option("--seconds", type=float, metavar="S", help="Start no batch after S seconds.")
-@click.option("--allocate", metavar="NAME", help="round-robin, or gradient (the default where a budget is shared).")
+@click.option("--allocate", metavar="NAME", help="gain (the default where a budget is shared), gradient, or round-robin.")
 @click.option("--early-stop", type=int, metavar="N", help="Stop a workload after N trials without a speed-up of 1 %.")
-@click.option("--weight", "weights", multiple=True, metavar="WORKLOAD=X", help="Occurrences of a workload, for the gradient; 1 by default.")
+@click.option(
+    "--weight", "weights", multiple=True, metavar="WORKLOAD=X", help="Occurrences of a workload, for a shared budget; 1 by default."
+)
+@click.option("--transfer/--no-transfer", default=True, help="Also try what was fast for similar workloads, of this run and of the log.")
 @click.option(
     "--error-growth",
     default=3.0,
@@ -89,6 +92,7 @@ def tune(
     allocate: str | None,
     early_stop: int | None,
     weights: tuple[str, ...],
+    transfer: bool,
     error_growth: float,
     sizes: tuple[str, ...],
     tensorboard: str | None,
@@ -106,7 +110,15 @@ def tune(
         log,
         budget=Budget(trials, total_trials, seconds, early_stop),
         search=Search(
-            sampler, model, seed, batch, _names(rules), allocation=allocate, weights=_weights(weights), error_growth=error_growth
+            sampler,
+            model,
+            seed,
+            batch,
+            _names(rules),
+            allocation=allocate,
+            weights=_weights(weights),
+            error_growth=error_growth,
+            transfer=transfer,
         ),
         sizes=list(sizes) or None,
         workers=int(workers) if workers is not None and workers.isdecimal() else workers,

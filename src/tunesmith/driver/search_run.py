@@ -15,6 +15,7 @@ from tunesmith.search.samplers.sampler import Sampler
 from tunesmith.search.space_pool import SpacePool
 from tunesmith.search.task import Task
 from tunesmith.search.task_scheduler import TaskScheduler, TaskState
+from tunesmith.search.transfer import Transfer
 from tunesmith.search.tuner import Callback, Progress, Tuning
 from tunesmith.support.errors import InternalError, TunesmithError
 from tunesmith.support.user_code import described
@@ -40,6 +41,7 @@ class SearchRun:
         seed: seed of the search.
         leaders: candidates of each task that are timed again at the end; 0 for none.
         callbacks: called with the progress of a task.
+        transfer: whether candidates that were fast for similar workloads are tried, of this run and of earlier ones.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class SearchRun:
         seed: int,
         leaders: int,
         callbacks: Sequence[Callback],
+        transfer: bool,
     ) -> None:
         self._tasks, self._sampler_of = tuple(tasks), sampler_of
         self._states = [
@@ -64,7 +67,14 @@ class SearchRun:
         ]
         self._database, self._scheduler, self._spaces, self._leaders = database, scheduler, spaces, leaders
         self._tuning = partial(
-            Tuning, measurer=measurer, trials=trials, database=database, batch=scheduler.batch, seed=seed, callbacks=callbacks
+            Tuning,
+            measurer=measurer,
+            trials=trials,
+            database=database,
+            batch=scheduler.batch,
+            seed=seed,
+            callbacks=callbacks,
+            transfer=Transfer(database, {t.digest: t.func for t in tasks}) if transfer else None,
         )
         self._tunings: dict[str, Tuning] = {}
         self._failures: dict[str, str] = {}

@@ -168,6 +168,7 @@ def tune(
             seed=seed,
             leaders=leaders,
             callbacks=shown,
+            transfer=s.transfer,
         )
         report = run.run()
         notes += [*noise_notes(report.tasks, None if log is None else str(log), leaders > 0), *_unmeasured(report), *_space_notes(tasks)]
@@ -219,6 +220,7 @@ def _settings(
         "model": str(s.model),
         "allocation": allocation,
         "leaders": leaders,
+        "transfer": s.transfer,
         "error_growth": None if math.isinf(s.error_growth) else s.error_growth,
         "workers": workers,
         "sizes": None if sizes is None else str(sizes),
@@ -250,7 +252,9 @@ def _checks(
 
     def untuned(func: PrimFunc, target: Target) -> PrimFunc:
         task = known.get(structural.digest(func))
-        return analytic_schedule(func, target, growth) if task is None else schedule_by_cost(task).with_(name=func.name)
+        if task is None or not task.has_space:
+            return analytic_schedule(func, target, growth)
+        return schedule_by_cost(task).with_(name=func.name)
 
     def withdraw(record: Record) -> None:
         if journal is not None:
@@ -377,7 +381,7 @@ def _space_notes(tasks: Sequence[Task]) -> list[str]:
     search; spaces that no search needed are not generated for it."""
     found: list[str] = []
     for task in tasks:
-        if "space" not in task.__dict__:
+        if not task.has_space:
             continue
         with contextlib.suppress(TunesmithError):  # a task without a space has failed, and its report has the reason
             missing = [f"{task.name}: {line}" for line in task.space.missing]

@@ -60,6 +60,7 @@ class Search:
         allocation: the allocator of batches: "round-robin", "gradient" (Ansor's), or an `Allocator`.  By default the gradient if the
             budget is shared, else round-robin.
         weights: occurrences of workloads in the optimised program, by name; by default 1.  The gradient allocator uses them.
+        transfer: also try candidates that were fast for similar workloads, of the same run or in the log.
         error_growth: largest rounding errors of candidates, relative to direct sums of the same type: 1 leaves out algorithms with larger
             errors (docs/precision.md).
         check_models: compare each model before and after the search as a whole, and withdraw records that made it slower; on CPUs, for
@@ -76,6 +77,7 @@ class Search:
     weights: Mapping[str, float] | None = field(default=None)
     error_growth: float = ERROR_GROWTH
     check_models: bool = True
+    transfer: bool = True
 
 
 BATCH, TURNS = 32, 4
