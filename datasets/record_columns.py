@@ -130,8 +130,12 @@ def gave_up(record: Record) -> bool:
     policy = record.policy
     if record.error is not None or policy.get("kind") != "race" or policy.get("give_up") is None:
         return False
-    repeats = policy.get("repeats")
-    return isinstance(repeats, int) and len(record.samples) < repeats
+    repeats, least, calls = policy.get("repeats"), policy.get("min_repeat_ms"), record.extra.get("calls")
+    if not isinstance(repeats, int) or len(record.samples) >= repeats:
+        return False
+    # Two samples are all if they are as long together as those of a short call.
+    known = isinstance(least, (int, float)) and isinstance(calls, (int, float))
+    return not known or len(record.samples) < 2 or sum(record.samples) * calls * 1e3 <= repeats * least  # type: ignore[operator]
 
 
 def template(trace: Sequence[object]) -> list[object]:

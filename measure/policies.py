@@ -16,8 +16,10 @@ class RacePolicy:
 
     Args:
         min_repeat_ms: minimum length of a sample, which is the mean of consecutive calls.
-        repeats: samples of a candidate that is not clearly behind.
-        give_up: a candidate is clearly behind if a sample, less its waiting time, exceeds this multiple of the best time.
+        repeats: samples of a candidate that is not clearly behind; fewer, at least two, if they are as long together as these with the
+            minimum length.
+        give_up: a candidate is clearly behind if its first sample, less the waiting time, exceeds this multiple of the best time, or all
+            of several samples a smaller one (`behind`).
         quiet_fraction: a sample is clean if the waiting time, summed over threads, is below this fraction of it.
         patience_s: seconds for repeating samples that were not clean.
         limit_s: seconds after which no sample is started.
@@ -49,6 +51,14 @@ class RacePolicy:
         wrong = ", ".join(f"{name}={getattr(self, name)!r}" for name, fine in good.items() if not fine)
         if wrong:
             raise UserError(f"race policy out of range: {wrong}. Required: repeats >= 1, give_up > 1, limit_s > 0; all other values >= 0")
+
+    def behind(self, samples: int) -> float:
+        """The multiple of the best time above which a candidate with this number of samples is clearly behind.
+
+        >>> [RacePolicy(give_up=1.5).behind(n) for n in (1, 2, 3)]
+        [1.5, 1.25, 1.125]
+        """
+        return 1.0 + (self.give_up - 1.0) / 2 ** (samples - 1)
 
     def to_json(self) -> dict[str, object]:
         """Policy entry of a record."""

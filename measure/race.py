@@ -25,6 +25,8 @@ _COLD_FACTOR = 2.0
 _PAUSE_S = 0.01
 """Pause after a disturbed sample; later pauses are longer."""
 _MAX_NUMBER = 1_000_000
+_SPREAD = 1.5
+"""Ratio of samples of one candidate from which on they are not clean: another machine on the same processor leaves no waiting times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,7 @@ class Race:
 
     Attributes:
         seconds: seconds per call, one entry per sample, in the order taken; never empty.
-        clean: no sample was disturbed.
+        clean: no sample was disturbed, and they agree.
         waited: mean over samples of the time threads waited for a core, summed over threads, as a fraction of the sample (may exceed 1);
             NaN if the system does not report it.
         number: calls per sample.
@@ -94,54 +96,65 @@ def race(
 ) -> Race:
     """Time `call`, and stop early if it is clearly slower than the best.
 
-    The first call is a quick estimate: if it is far behind, it is the only sample.  Then samples are taken.  The first clean sample that
-    is clearly behind ends the race; if that sample was disturbed, the second one behind does, and the faster of the two is the result.
+    The first call is a quick estimate: if it is far behind, it is the only sample.  Then samples are taken, which end early in two ways.
+    The candidate is behind if all of its clean samples exceed a multiple of the best time that falls with their number
+    (`RacePolicy.behind`); a disturbed sample behind counts only together with another one, and the faster of the two is the result.  And
+    fewer samples, at least two, are enough if they take as long together as all samples of a short call.
 
     Args:
         call: function to time.
         policy: timing policy.
-        best: seconds of the best so far; None disables early stopping.
+        best: seconds of the best so far; None disables the comparison.
         flush: run untimed before each sample.
         clock: measures consecutive calls.
     """
     start = time.perf_counter()
-    behind = math.inf if best is None else policy.give_up * best
+    behind = math.inf if best is None else policy.behind(1) * best
     estimate = _sample(call, 1, clock)
     if estimate.at_least() > max(_COLD_S, _COLD_FACTOR * behind):
         if _disturbed(estimate, policy) and estimate.seconds < policy.limit_s:
             estimate = min(estimate, _sample(call, 1, clock), key=_Sample.at_least)
         if estimate.at_least() > max(_COLD_S, _COLD_FACTOR * behind):
             return _result([estimate], policy, 1, gave_up=True)
-    number = 1 if flush is not None else _number(call, estimate.seconds, policy, start + policy.limit_s, clock)
+    number, taken = (1, None) if flush is not None else _number(call, estimate, policy, start + policy.limit_s, clock)
     clean: list[_Sample] = []
     disturbed: list[_Sample] = []
     late: list[_Sample] = []
     lost = 0.0
-    while len(clean) < policy.repeats:
+    while not _enough(clean, number, policy):
         begun = time.perf_counter()
         if clean or disturbed:
             if begun - start > policy.limit_s:
                 break
             if lost > policy.patience_s and len(clean) + len(disturbed) >= policy.repeats:
                 break
-        if flush is not None:
+        if taken is None and flush is not None:
             flush()
-        sample = _sample(call, number, clock)
+        sample, taken = taken or _sample(call, number, clock), None
         if sample.at_least() > behind:
             late.append(sample)
             if len(late) > 1 or not _disturbed(sample, policy):
                 return _result([min(late, key=_Sample.at_least)], policy, number, gave_up=True)
         if not _disturbed(sample, policy):
             clean.append(sample)
+            n = len(clean)
+            if best is not None and n < policy.repeats and min(s.seconds for s in clean) > policy.behind(n) * best:
+                return _result(clean, policy, number, gave_up=True)
             continue
         disturbed.append(sample)
         if lost <= policy.patience_s:
             time.sleep(min(_PAUSE_S * len(disturbed), policy.patience_s))
         lost += time.perf_counter() - begun
-    if len(clean) < policy.repeats:  # fill up with the least disturbed samples, so that medians remain comparable
+    if not _enough(clean, number, policy):  # fill up with the least disturbed samples, so that medians remain comparable
         disturbed.sort(key=lambda s: s.waited)
         clean += disturbed[: policy.repeats - len(clean)]
     return _result(clean, policy, number, gave_up=False)
+
+
+def _enough(clean: list[_Sample], number: int, policy: RacePolicy) -> bool:
+    """Whether a candidate needs no more samples: it has all, or two that are as long together as all of a short call."""
+    length = sum(s.seconds for s in clean) * number
+    return len(clean) >= policy.repeats or (len(clean) >= 2 and length > policy.repeats * policy.min_repeat_ms * 1e-3 > 0)
 
 
 def _disturbed(sample: _Sample, policy: RacePolicy) -> bool:
@@ -159,18 +172,20 @@ def _sample(call: Callable[[], object], number: int, clock: Clock) -> _Sample:
     return _Sample(seconds / number, (after - before) * 1e-9 / seconds)
 
 
-def _number(call: Callable[[], object], seconds: float, policy: RacePolicy, until: float, clock: Clock) -> int:
-    """Number of calls per sample, such that a sample has the minimum length."""
+def _number(call: Callable[[], object], estimate: _Sample, policy: RacePolicy, until: float, clock: Clock) -> tuple[int, _Sample | None]:
+    """Number of calls per sample, such that a sample has the minimum length; and the first such sample, if it is warm."""
     least = policy.min_repeat_ms * 1e-3
-    number, taken = 1, seconds
+    number, sample, taken = 1, estimate, estimate.at_least()
     while taken < least and time.perf_counter() < until and number < _MAX_NUMBER:
         # A cold call overestimates, so the number is refined until a whole sample was long enough.
         number = min(_MAX_NUMBER, max(number + 1, math.ceil(number * min(100.0, 1.05 * least / max(taken, 1e-7)))))
-        taken = _sample(call, number, clock).seconds * number
-    return number
+        sample = _sample(call, number, clock)
+        taken = sample.seconds * number
+    return number, sample if number > 1 or (taken > _COLD_S and not _disturbed(sample, policy)) else None
 
 
 def _result(samples: list[_Sample], policy: RacePolicy, number: int, gave_up: bool) -> Race:
     waited = sum(s.waited for s in samples) / len(samples)
-    clean = all(s.waited <= policy.quiet_fraction for s in samples)
+    seconds = [s.seconds for s in samples]
+    clean = all(s.waited <= policy.quiet_fraction for s in samples) and max(seconds) <= _SPREAD * min(seconds)
     return Race(tuple(s.seconds for s in samples), clean, waited, number, gave_up)

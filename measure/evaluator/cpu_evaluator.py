@@ -8,6 +8,7 @@ corrupted and its process is replaced.
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import time
 from collections import OrderedDict
@@ -26,10 +27,11 @@ from tunesmith.measure.race import race
 from tunesmith.measure.records.record import ErrorInfo
 from tunesmith.measure.runner import RunRequest, RunResult, RunSetup
 from tunesmith.runtime.timing import TimingPolicy, interleaved
+from tunesmith.support import dtype as dtypes
 from tunesmith.support.errors import BuildError, InternalError, RunError
 
-_CACHED_WORKLOADS = 4
-"""Workloads whose arguments are cached: a search that tunes a network alternates between workloads."""
+_CACHED_BYTES = 1 << 30
+"""Bytes of arguments and references that are cached: a search that tunes a network alternates between its workloads."""
 _RAISED = (RunError, TypeError, ValueError, RuntimeError)
 """Errors of loading a candidate, and of calling it with arguments that it does not accept."""
 
@@ -57,7 +59,7 @@ class CpuEvaluator:
             check_runs_here(Target.from_json(json.loads(setup.target)))
         except BuildError as error:
             raise RunError(str(error)) from None
-        while len(self._workloads) >= _CACHED_WORKLOADS:
+        while self._workloads and sum(w.nbytes for w in self._workloads.values()) + _nbytes(setup) > _CACHED_BYTES:
             self._workloads.popitem(last=False)
         self._workloads[setup.key] = _CpuWorkload(setup)
 
@@ -163,6 +165,7 @@ class _CpuWorkload:
 
     def __init__(self, setup: RunSetup) -> None:
         self.setup = setup
+        self.nbytes = _nbytes(setup)
         self.table = ArgumentTable(setup.params, make_inputs(setup.params, setup.seed, setup.ranges_by_name()))
         self.arguments = self.table.arguments()
         self.reference: list[Array] | None = None
@@ -205,6 +208,11 @@ class _CpuWorkload:
             if found is not None:
                 return f"output {name}: {found}"
         return None
+
+
+def _nbytes(setup: RunSetup) -> int:
+    """Bytes of the arguments of a workload, and of the expected contents of its outputs before and after a call."""
+    return sum(dtypes.nbytes(p.dtype) * math.prod(p.shape) * (3 if p.written else 1) for p in setup.params)
 
 
 def _failed(kind: str, message: str) -> RunResult:

@@ -52,10 +52,20 @@ POLICY = RacePolicy()
 
 
 def test_without_a_best_all_samples_are_taken(clock: Clock) -> None:
+    timed = race(clock.call(0.001), RacePolicy(min_repeat_ms=2.0))
+    assert timed.seconds == pytest.approx([0.001] * 4)
+    assert (timed.clean, timed.waited, timed.number, timed.gave_up) == (True, 0.0, 3, False)
+    assert clock.calls == 13 and clock.sleeps == [], "a quick estimate, and samples of three calls, four of which are longer than 10 ms"
+    clock.calls = 0
+    assert len(race(clock.call(1e-4), POLICY).seconds) == 5
+
+
+def test_two_samples_of_long_calls_are_enough(clock: Clock) -> None:
+    """The first call takes so long that cold caches do not matter: it is a sample."""
     timed = race(clock.call(0.01), POLICY)
-    assert timed.seconds == pytest.approx([0.01] * 5)
-    assert (timed.clean, timed.waited, timed.number, timed.gave_up) == (True, 0.0, 1, False)
-    assert clock.calls == 6 and clock.sleeps == []
+    assert timed.seconds == pytest.approx([0.01] * 2) and not timed.gave_up and clock.calls == 2
+    clock.calls = 0
+    assert len(race(clock.call(0.004), POLICY).seconds) == 4 and clock.calls == 5, "together as long as five of 3 ms"
 
 
 def test_short_calls_are_repeated_until_a_sample_is_long_enough(clock: Clock) -> None:
@@ -79,19 +89,35 @@ def test_short_slow_first_call_does_not_end_the_race(clock: Clock) -> None:
 def test_candidate_clearly_behind_is_timed_once(clock: Clock) -> None:
     timed = race(clock.call(0.0151), POLICY, best=0.01)
     assert timed.seconds == pytest.approx([0.0151])
-    assert timed.gave_up and clock.calls == 2
-    assert not race(clock.call(0.0149), POLICY, best=0.01).gave_up
+    assert timed.gave_up and clock.calls == 1
+
+
+@pytest.mark.parametrize(("times", "samples"), [(1.49, 2), (1.24, 3), (1.12, 4), (1.06, 5), (1.0, 5)])
+def test_the_nearer_to_the_best_the_more_samples(clock: Clock, times: float, samples: int) -> None:
+    timed = race(clock.call(times * 1e-4), POLICY, best=1e-4)
+    assert len(timed.seconds) == samples and timed.gave_up == (samples < 5)
+
+
+def test_one_slow_sample_among_others_does_not_end_the_race(clock: Clock) -> None:
+    timed = race(clock.call(lambda n: 1.4e-4 if n < 24 else 1e-4), POLICY, best=1e-4)
+    assert len(timed.seconds) == 5 and not timed.gave_up and timed.clean
+
+
+def test_samples_that_disagree_are_not_clean(clock: Clock) -> None:
+    """Another virtual machine on the core takes time that this system does not count as waiting."""
+    timed = race(clock.call(lambda n: 0.004 if n % 2 else 0.0021), RacePolicy(min_repeat_ms=0.0))
+    assert not timed.clean and timed.waited == 0.0
 
 
 def test_waiting_time_is_subtracted_before_the_comparison(clock: Clock) -> None:
     timed = race(clock.call(0.04, lambda n: 0.75 if n < 3 else 0.0), POLICY, best=0.01)
-    assert len(timed.seconds) == 1 and timed.gave_up, "without waiting, the first samples may take 10 ms, but the fourth cannot"
+    assert len(timed.seconds) == 1 and timed.gave_up, "without waiting, the first calls may take 10 ms, but the fourth cannot"
     assert clock.calls == 4
 
 
 def test_disturbed_samples_are_repeated(clock: Clock) -> None:
-    timed = race(clock.call(lambda n: 0.02 if n in (2, 4) else 0.01, lambda n: 0.5 if n in (2, 4) else 0.0), POLICY)
-    assert timed.seconds == pytest.approx([0.01] * 5)
+    timed = race(clock.call(lambda n: 0.008 if n in (2, 4) else 0.003, lambda n: 0.5 if n in (2, 4) else 0.0), POLICY)
+    assert timed.seconds == pytest.approx([0.003] * 5)
     assert timed.clean and clock.calls == 8 and len(clock.sleeps) == 2
 
 
@@ -105,15 +131,17 @@ def test_least_disturbed_samples_count_without_a_quiet_period(clock: Clock) -> N
 def test_samples_without_waiting_times_are_not_clean_and_not_repeated(clock: Clock) -> None:
     clock.waited = None
     timed = race(clock.call(0.01), POLICY)
-    assert timed.seconds == pytest.approx([0.01] * 5)
+    assert timed.seconds == pytest.approx([0.01] * 2)
     assert not timed.clean and math.isnan(timed.waited)
-    assert clock.calls == 6 and clock.sleeps == []
+    assert clock.calls == 2 and clock.sleeps == []
     assert race(clock.call(0.04), POLICY, best=0.01).gave_up
 
 
 def test_long_calls_are_limited_in_time(clock: Clock) -> None:
     timed = race(clock.call(1.5), POLICY)
-    assert len(timed.seconds) == 1 and clock.calls == 2
+    assert len(timed.seconds) == 2 and clock.calls == 2
+    clock.calls = 0
+    assert len(race(clock.call(2.5), POLICY).seconds) == 1, "no sample starts after the limit"
 
 
 def test_caches_are_flushed_before_each_single_call(clock: Clock) -> None:
@@ -133,11 +161,12 @@ def test_system_reports_waiting_times() -> None:
 
 def test_one_disturbed_sample_does_not_end_the_race(clock: Clock) -> None:
     """A first call or a sample delayed by other processes appears behind even without its waiting time, but is not."""
-    timed = race(clock.call(lambda n: 0.0079 if n == 0 else 4e-5, lambda n: 0.99 if n == 0 else 0.0), POLICY, best=3e-5)
+    timed = race(clock.call(lambda n: 0.0079 if n == 0 else 4e-5, lambda n: 0.99 if n == 0 else 0.0), POLICY, best=3.9e-5)
     assert not timed.gave_up and timed.clean and timed.seconds == pytest.approx([4e-5] * 5)
+    assert timed.number == 79, "the waiting of the first call is subtracted"
     clock.calls = 0
-    timed = race(clock.call(lambda n: 0.04 if n == 2 else 0.01, lambda n: 0.5 if n == 2 else 0.0), POLICY, best=0.009)
-    assert not timed.gave_up and timed.clean and timed.seconds == pytest.approx([0.01] * 5)
+    timed = race(clock.call(lambda n: 0.04 if n == 2 else 0.0031, lambda n: 0.5 if n == 2 else 0.0), POLICY, best=0.003)
+    assert not timed.gave_up and timed.clean and timed.seconds == pytest.approx([0.0031] * 5)
     clock.calls = 0
     timed = race(clock.call(lambda n: 0.4 if n == 0 else 0.01, lambda n: 0.5 if n == 0 else 0.0), POLICY, best=0.01)
     assert not timed.gave_up, "the first call was disturbed, and the second is not behind"
@@ -145,7 +174,7 @@ def test_one_disturbed_sample_does_not_end_the_race(clock: Clock) -> None:
 
 def test_two_disturbed_samples_behind_end_the_race(clock: Clock) -> None:
     timed = race(clock.call(lambda n: 0.03 + 0.01 * (n == 1), 0.2), POLICY, best=0.01)
-    assert timed.gave_up and not timed.clean and timed.seconds == pytest.approx([0.03]) and clock.calls == 3
+    assert timed.gave_up and not timed.clean and timed.seconds == pytest.approx([0.03]) and clock.calls == 3, "not the estimate"
     clock.calls = 0
     timed = race(clock.call(lambda n: 0.4 + n, 0.2), POLICY, best=0.01)
     assert timed.gave_up and timed.seconds == pytest.approx([0.4]) and clock.calls == 2
