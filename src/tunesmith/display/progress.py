@@ -24,11 +24,16 @@ class ProgressView:
     Args:
         console: the output; by default standard error.
         total: trials of all tasks together; None for one budget per task.
+        seconds: the time budget; None without one.
+        tasks: number of tasks of the run, some of which may never begin; None if all do.
     """
 
-    def __init__(self, console: Console | None = None, total: int | None = None) -> None:
+    def __init__(
+        self, console: Console | None = None, total: int | None = None, seconds: float | None = None, tasks: int | None = None
+    ) -> None:
         self._console = console or Console(stderr=True)
-        self._total = total
+        self._total, self._seconds, self._number = total, seconds, tasks
+        self._start = time.monotonic()
         self._tasks: dict[str, Progress] = {}
         self._live: Live | None = None
 
@@ -56,16 +61,32 @@ class ProgressView:
         if self._live is not None:
             self._live.update(self.table(), refresh=True)
         elif progress.trials:
-            self._console.print(printable(line(progress)), highlight=False, soft_wrap=True)
+            done = self._done()
+            self._console.print(printable(f"[{done}] {line(progress)}" if done else line(progress)), highlight=False, soft_wrap=True)
 
     def table(self) -> Table:
         """All tasks, with the estimated remaining time in the title."""
         left = self._left()
-        done = sum(p.trials for p in self._tasks.values())
-        title = plural(len(self._tasks), "task")
-        title += "" if self._total is None else f", {done} of {self._total} trials"
+        title = ", ".join([plural(len(self._tasks), "task"), *[part for part in (self._done(), self._sum()) if part]])
         title += "" if left is None else f", about {clock(left)} left"
         return plain_table(title, _COLUMNS, [cells(p) for p in self._tasks.values()], left=["errors", "time goes to"])
+
+    def _done(self) -> str:
+        """The spent part of the shared budget, such as `312 of 2000 trials, 41 of 60 s`; empty without one."""
+        trials = sum(p.trials for p in self._tasks.values())
+        parts = [] if self._total is None else [f"{trials} of {self._total} trials"]
+        spent = time.monotonic() - self._start
+        parts += [] if self._seconds is None else [f"{min(spent, self._seconds):.0f} of {self._seconds:.0f} s"]
+        return ", ".join(parts)
+
+    def _sum(self) -> str:
+        """The best times of all calls together, an estimate of the whole program's; empty for one task or none with a time."""
+        known = [p.task.weight * p.best.seconds for p in self._tasks.values() if p.best is not None]
+        number = max(self._number or 0, len(self._tasks))
+        if number < 2 or not known:
+            return ""
+        some = "" if len(known) == number else f" for {len(known)} of {number} workloads"
+        return f"{sum(known) * 1e3:.4g} ms{some}"
 
     def _left(self) -> float | None:
         """Remaining seconds at the pace of this run; None before the first measurement or without a bound on trials."""

@@ -145,7 +145,7 @@ def tune(
         if tensorboard is not None:
             shown.append(stack.enter_context(TensorBoardScalars(tensorboard)).show)
         if progress:
-            view = stack.enter_context(ProgressView(total=b.total_trials))
+            view = stack.enter_context(ProgressView(total=total, seconds=b.seconds, tasks=len(tasks)))
             for note in notes:
                 view.note(note)
             shown.append(view.show)
