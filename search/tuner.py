@@ -31,8 +31,8 @@ RANKING = TimingPolicy(limit_s=1.0)
 """Timing policy for the leaders: interleaved, in quiet windows, for seconds in all."""
 RANKING_ROUNDS = 6
 """Maximum number of ranking rounds: candidates of equal speed would keep changing places."""
-FIRST_SHARE, LATER_SHARE = 0.75, 0.25
-"""Shares of candidates of similar workloads in the first batch and in later ones."""
+FIRST, FIRST_SHARE, LATER_SHARE = 8, 0.75, 0.25
+"""Shares of candidates of similar workloads: among the first trials, whose number is the first constant, and among later ones."""
 
 
 @dataclass(slots=True)
@@ -190,8 +190,8 @@ class Tuning:
 
     def _known(self, count: int) -> list[Candidate]:
         """Candidates of similar workloads for a batch."""
-        share = FIRST_SHARE if not self.progress.trials else LATER_SHARE
-        most = int(count * share)
+        trials = self.progress.trials
+        most = int(_shared(trials + count)) - int(_shared(trials))
         return [] if self._transfer is None or not most else self._transfer.candidates(self.task, most, self._seen)
 
     def rank(self, leaders: int = 4) -> None:
@@ -274,6 +274,11 @@ class Tuning:
         p.seconds["draft"] += newly
         p.seconds["verify"] = max(0.0, p.seconds["verify"] - newly)
         p.drafted, p.scored = statistics.drafted, statistics.scored
+
+
+def _shared(trials: int) -> float:
+    """How many of the first `trials` candidates are those of similar workloads."""
+    return FIRST_SHARE * min(trials, FIRST) + LATER_SHARE * max(trials - FIRST, 0)
 
 
 def tune_task(

@@ -22,8 +22,8 @@ from tunesmith.support.user_code import described
 
 RANKING_SHARE = 0.2
 """Share of a time budget that is kept for timing the leaders of all tasks again, at most."""
-RANKING_SECONDS = 0.6
-"""Seconds to time the leaders of one task again, assumed before the first."""
+RANKING_SECONDS = 0.8
+"""Seconds that timing the leaders of one task again usually takes."""
 
 
 class SearchRun:
@@ -94,16 +94,22 @@ class SearchRun:
                 elif not self._guarded(name, partial(self._tunings[name].step, turn.trials)):
                     self._exhausted.add(name)
             self._spaces.close()
-            for name, tuning in self._tunings.items():
-                p = tuning.progress
-                # A noisy best is timed again even if no trial is left: the machine may be quiet now.
-                is_open = p.trials > p.resumed or (p.best is not None and not p.best.clean)
-                if self._leaders and name not in self._failures and is_open:
-                    self._guarded(name, partial(tuning.rank, self._leaders))
+            self._rank(start)
         except KeyboardInterrupt:
             interrupted = True
         missed = "interrupted before it started" if interrupted else "" if self._measured() else "the budget ended before its first trial"
         return Report(tuple([self._report(task, missed) for task in self._tasks]), interrupted)
+
+    def _rank(self, start: float) -> None:
+        """Time the leaders again, those of the tasks with the largest times first, because time may run out."""
+        limit = self._scheduler.seconds
+        for name, tuning in sorted(self._tunings.items(), key=lambda item: -_seconds(item[1].progress)):
+            p = tuning.progress
+            # A noisy best is timed again even if no trial is left: the machine may be quiet now.
+            is_open = p.trials > p.resumed or (p.best is not None and not p.best.clean)
+            is_late = limit is not None and time.monotonic() - start > limit
+            if self._leaders and name not in self._failures and is_open and not is_late:
+                self._guarded(name, partial(tuning.rank, self._leaders))
 
     def _measured(self) -> bool:
         """Whether any task has a trial."""
@@ -185,6 +191,11 @@ class SearchRun:
             else:
                 failure = missed
         return TaskReport.of(tuning.progress, best, failure, records)
+
+
+def _seconds(progress: Progress) -> float:
+    """Best seconds of all calls of a task; 0 without a success."""
+    return 0.0 if progress.best is None else progress.task.weight * progress.best.seconds
 
 
 def _unexpected(error: BaseException) -> str:

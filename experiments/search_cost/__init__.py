@@ -1,0 +1,1 @@
+"""Measure what searches cost: their seconds, their trials, and what a budget of either buys."""

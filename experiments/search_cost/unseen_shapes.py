@@ -1,0 +1,112 @@
+"""Compare few trials on unseen shapes, with records of other shapes, with many trials from nothing.
+
+    python experiments/search_cost/unseen_shapes.py FOLDER [--few 8] [--many 64] [--shapes 20]
+
+A log has searches of some shapes of an operator.  For each unseen shape, a search of few trials continues a copy of this log, and one of many
+trials starts with an empty one, as does one of few.  The best candidates of the three are then timed together, interleaved.  Results are kept
+in FOLDER/results.jsonl, one line a shape, and a run continues after the last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+
+import tunesmith
+from tunesmith.driver.tune import builder_and_runner
+from tunesmith.driver.tune_options import target_here
+from tunesmith.driver.workloads import find_subject
+from tunesmith.ir.target.target import Target
+from tunesmith.measure.measurer import Measurer
+from tunesmith.runtime.timing import TimingPolicy
+from tunesmith.search.known_records import known_records
+
+SEEN = ((128, 512, 512), (256, 1024, 256), (512, 256, 1024), (1024, 512, 512), (384, 768, 768), (64, 2048, 512))
+"""Shapes m, n, k of the matrix products in the log."""
+SIZES = (96, 160, 320, 640, 896)
+"""Sizes that the unseen shapes are made of; none of them is in the log."""
+TIMING = TimingPolicy(limit_s=2.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Seconds of the best candidates of a shape, timed together.
+
+    Attributes:
+        workload: the shape.
+        few: of few trials with the records of other shapes.
+        cold: of few trials from nothing.
+        many: of many trials from nothing.
+        clean: no other load disturbed the samples.
+    """
+
+    workload: str
+    few: float
+    cold: float
+    many: float
+    clean: bool
+
+
+def unseen(count: int) -> list[str]:
+    """Every n-th of the shapes that can be made of `SIZES`."""
+    every = [f"matmul(m={m},n={n},k={k})" for m, n, k in product(SIZES, repeat=3)]
+    return every[:: max(len(every) // count, 1)][:count]
+
+
+def compare(text: str, logs: list[Path], target: Target) -> tuple[list[float], bool]:
+    """Seconds of the best candidate of each log, timed together, and whether they are clean."""
+    task = find_subject(text).task(target)
+    found = []
+    for log in logs:
+        database = tunesmith.Database.from_log(log)
+        best = database.best(task.digest, target.to_json())
+        assert best is not None, f"{log} has no record of {text}"
+        found.append(known_records(task, [best])[0][0])
+    with ExitStack() as stack:
+        measurer = stack.enter_context(Measurer(target, *builder_and_runner(None, target, stack)))
+        distinct = list(dict.fromkeys(found))
+        records = measurer.compare(task.measured, [(c.sketch, c.row) for c in distinct], policy=TIMING)
+    seconds = dict(zip(distinct, [r.seconds for r in records], strict=True))
+    return [seconds[c] for c in found], all(r.clean for r in records)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--few", type=int, default=8, help="Trials with the records of other shapes.")
+    parser.add_argument("--many", type=int, default=64, help="Trials from nothing, and those of the shapes in the log.")
+    parser.add_argument("--shapes", type=int, default=20)
+    given = parser.parse_args()
+    given.folder.mkdir(parents=True, exist_ok=True)
+    target, seen, path = target_here(None), given.folder / "seen.jsonl", given.folder / "results.jsonl"
+    tunesmith.tune([f"matmul(m={m},n={n},k={k})" for m, n, k in SEEN], target, seen, budget=given.many)
+    outcomes = [Outcome(**json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
+    done = {o.workload for o in outcomes}
+    for text in [text for text in unseen(given.shapes) if text not in done]:
+        logs = [given.folder / f"{kind}.jsonl" for kind in ("few", "cold", "many")]
+        for log in logs:
+            log.unlink(missing_ok=True)
+        shutil.copy(seen, logs[0])
+        for log, trials in zip(logs, (given.few, given.few, given.many), strict=True):
+            tunesmith.tune(text, target, log, budget=trials, progress=False)
+        seconds, clean = compare(text, logs, target)
+        outcomes.append(Outcome(text, *seconds, clean))
+        with path.open("a") as file:
+            file.write(json.dumps(asdict(outcomes[-1])) + "\n")
+        o = outcomes[-1]
+        print(f"{text}: {given.few} trials {o.few * 1e6:.1f} us, cold {o.cold * 1e6:.1f}, {given.many} {o.many * 1e6:.1f}", flush=True)
+    for name in ("few", "cold"):
+        ratios = sorted(o.many / getattr(o, name) for o in outcomes)
+        low, high = ratios[len(ratios) // 10], ratios[-1 - len(ratios) // 10]
+        print(f"{given.many} trials / {name} {given.few}: median {statistics.median(ratios):.3f}, 80 % of shapes {low:.3f} to {high:.3f}")
+    print(f"{sum(o.clean for o in outcomes)} of {len(outcomes)} comparisons clean")
+
+
+if __name__ == "__main__":
+    main()
