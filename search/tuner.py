@@ -31,7 +31,7 @@ RANKING = TimingPolicy(limit_s=1.0)
 """Timing policy for the leaders: interleaved, in quiet windows, for seconds in all."""
 RANKING_ROUNDS = 6
 """Maximum number of ranking rounds: candidates of equal speed would keep changing places."""
-FIRST, FIRST_SHARE, LATER_SHARE = 8, 0.75, 0.25
+FIRST, FIRST_SHARE, LATER_SHARE = 8, 0.5, 0.25
 """Shares of candidates of similar workloads: among the first trials, whose number is the first constant, and among later ones."""
 
 

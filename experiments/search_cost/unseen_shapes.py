@@ -2,9 +2,9 @@
 
     python experiments/search_cost/unseen_shapes.py FOLDER [--few 8] [--many 64] [--shapes 20]
 
-A log has searches of some shapes of an operator.  For each unseen shape, a search of few trials continues a copy of this log, and one of many
-trials starts with an empty one, as does one of few.  The best candidates of the three are then timed together, interleaved.  Results are kept
-in FOLDER/results.jsonl, one line a shape, and a run continues after the last.
+A log has searches of some shapes of an operator.  For each unseen shape, a search of few trials continues a copy of this log, and one of
+many trials starts with an empty one, as does one of few.  The best candidates of the three are then timed together, interleaved.  Results
+are kept in FOLDER/results.jsonl, one line a shape, and a run continues after the last.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ def main() -> None:
         shutil.copy(seen, logs[0])
         for log, trials in zip(logs, (given.few, given.few, given.many), strict=True):
             tunesmith.tune(text, target, log, budget=trials, progress=False)
-        seconds, clean = compare(text, logs, target)
-        outcomes.append(Outcome(text, *seconds, clean))
+        (few, cold, many), clean = compare(text, logs, target)
+        outcomes.append(Outcome(text, few, cold, many, clean))
         with path.open("a") as file:
             file.write(json.dumps(asdict(outcomes[-1])) + "\n")
         o = outcomes[-1]
