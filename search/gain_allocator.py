@@ -33,7 +33,8 @@ class Gain(Allocator):
     """The task whose next batch is expected to save most: the weighted reduction of its time by the seconds or trials that it costs.
 
     A refinement of Ansor's gradient (Zheng et al., OSDI 2020, section 6), which divides a task's time by its turns whatever the curve was,
-    counts turns and not their seconds, and gives every task a first turn.
+    counts turns and not their seconds, and gives every task a first turn.  A measured task without a success comes last: the scheduler
+    handles it.
     """
 
     begins = True
@@ -47,6 +48,8 @@ class Gain(Allocator):
 
         def value(i: int) -> float:
             s = states[i]
+            if s.trials and s.best is None:
+                return -1.0
             seconds = s.best or s.least * inefficiency
             if not seconds:
                 return math.inf

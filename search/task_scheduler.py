@@ -299,6 +299,8 @@ class TaskScheduler:
         if self.total is None and self.seconds is None:
             return []  # each task has its own trials, in any order
         served = [s.trials for s in states if s.best is not None]
+        if not served and self.allocator.begins and not all(states[i].trials for i in open_):
+            return []  # another task begins: without a success there is no bound
         bound = RESCUE * sum(served) / len(served) if served else math.inf
         least = 1 if self.allocator.begins else 0
         return [i for i in open_ if states[i].best is None and least <= states[i].trials < bound]
