@@ -104,7 +104,7 @@ class Op(_Atom):
         return self._hash
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Op, (self.op, self.args)  # hashes and keys of variables differ from process to process
+        return _unpickled_op, (self.op, self.args)
 
     def __repr__(self) -> str:
         return f"{self.op}({', '.join(map(repr, self.args))})"
@@ -150,7 +150,7 @@ class Poly(Expr):
 
     def __reduce__(self) -> tuple[Any, ...]:
         c = self.const
-        return (from_terms, (dict(self.terms),)) if c is None else (poly, (c,))
+        return (_unpickled, (self.terms,)) if c is None else (poly, (c,))
 
     @property
     def const(self) -> int | None:
@@ -231,6 +231,16 @@ def from_terms(d: Mapping[Monomial, int]) -> Poly:
     if len(items) > 1:
         items.sort(key=_mono_key)
     return Poly(tuple(items))
+
+
+def _unpickled(terms: tuple[tuple[Monomial, int], ...]) -> Poly:
+    """The polynomial of pickled terms, whose variables have other hashes and keys here: monomials and their factors are sorted again."""
+    return from_terms({tuple(sorted(m, key=_atom_key)): c for m, c in terms})
+
+
+def _unpickled_op(op: str, args: tuple[Poly, ...]) -> Op:
+    """As `_unpickled`: the arguments of min and max are sorted."""
+    return Op(op, tuple(sorted(args, key=lambda p: p.key)) if op in ("min", "max") else args)
 
 
 ZERO = Poly(())
