@@ -125,7 +125,8 @@ class ParamSpace:
         self.params = tuple(params)
         self._constraints = tuple([c for c in constraints if c.expr.vars])
         self._column = {p: i for i, p in enumerate(self.params)}
-        key = (tuple([p.domain for p in self.params]), tuple([(c.kind, _shape(c.expr, self._column)) for c in self._constraints]))
+        shapes = tuple([(c.kind, _shape(c.expr, self._column)) for c in self._constraints])
+        key = (tuple([p.domain for p in self.params]), shapes, MAX_TABLE)
         found = _TABLES.get(key)
         if found is None:
             found = _TABLES[key] = _Tables(self.params, self._constraints)
