@@ -15,13 +15,16 @@ from tunesmith.experiments.arena.pool import Measurement, Pool, make_pool
 from tunesmith.experiments.arena.pool_file import load_pools
 from tunesmith.experiments.arena.pool_space import PoolSpace
 from tunesmith.ir import structural
+from tunesmith.ir.poly import Param, poly
 from tunesmith.ir.script.printer import script
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.records.log import RecordLog
 from tunesmith.measure.records.record import ErrorInfo, WorkloadLine
 from tunesmith.ops.workload import workload
 from tunesmith.schedule.schedule import Schedule
+from tunesmith.schedule.state import Constraint
 from tunesmith.search.samplers.sampler import Candidate
+from tunesmith.search.space.param_space import ParamSpace
 from tunesmith.search.task import Task
 from tunesmith.support.errors import RecordError, UserError
 from tunesmith.support.seeds import stream
@@ -54,6 +57,18 @@ def test_the_task_is_restricted_to_the_rows_of_the_pool(pool: Pool) -> None:
         assert s.space.size() == len(measured.rows) and real[s.name].space.admissible(measured.rows).all()
         assert isinstance(s.space, PoolSpace) and s.space.real.size() == real[s.name].space.size()  # mutation acts in the real space
         assert [p.domain for p in s.space.params] == [p.domain for p in real[s.name].params]
+
+
+def test_the_space_of_a_pool_leaves_the_shared_tables_of_its_domains_alone() -> None:
+    a, b = Param("a", range(1, 9)), Param("b", range(1, 9))
+    free, real = ParamSpace([a, b], ()), ParamSpace([a, b], [Constraint("le0", poly(a) * b - 12, "small")])
+    rows = np.array([[1, 2], [3, 4], [6, 2]])
+    space = PoolSpace(real, rows)
+    wanted = np.array([[8, 8], [1, 1]])
+    assert np.array_equal(space.nearest(wanted, stream(0, "t")), rows[[1, 0]]) and space.size() == 3
+    for unchanged in (free, ParamSpace([a, b], ())):
+        assert unchanged.groups == [(0,), (1,)] and [t[:, 0].tolist() for t in unchanged.tables] == [list(range(1, 9))] * 2
+        assert np.array_equal(unchanged.nearest(wanted, stream(0, "t")), wanted)
 
 
 def test_the_space_gives_measured_rows_only(pool: Pool) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
+import pickle
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
 
-from tunesmith.ir.poly import Param, ceildiv, mod, poly
+from tunesmith.ir.poly import Param, ceildiv, maximum, minimum, mod, poly
 from tunesmith.schedule.state import Constraint
 from tunesmith.search.space import param_space
 from tunesmith.search.space.nearest_rows import NearestRows, codes
@@ -163,3 +167,114 @@ def test_rare_rows_are_found_by_enumerating_joint_values(monkeypatch: pytest.Mon
     assert [c.label for c in space.joint] == ["tie"]
     rows = space.sample(3, stream(1, "test"))
     assert len(rows) == 3 and space.admissible(rows).all() and (rows[:, [0, 2]] == 32).all()
+
+
+# ---- shared tables ----------------------------------------------------------------------------------------------------
+
+
+def all_rows(space: ParamSpace) -> set[tuple[int, ...]]:
+    """The rows of the tables of a space without joint constraints."""
+    assert not space.joint
+    columns = [c for group in space.groups for c in group]
+    found = itertools.product(*[map(tuple, table.tolist()) for table in space.tables])
+    return {tuple(x for _, x in sorted(zip(columns, itertools.chain(*row), strict=True))) for row in found}
+
+
+def brute_force(space: ParamSpace) -> set[tuple[int, ...]]:
+    """The rows that satisfy the constraints, one by one."""
+    rows = np.array(list(itertools.product(*[p.domain for p in space.params])))
+    return set(map(tuple, rows[space.admissible(rows)].tolist()))
+
+
+@dataclass(frozen=True)
+class Made:
+    """Numbers that determine the tables of a space of three Params."""
+
+    last: int = 16
+    coefficient: int = 2
+    bound: int = 60
+    divisor: int = 4
+    kind: str = "le0"
+    other: str = "min"
+
+    def space(self, names: str = "abc", label: str = "small") -> ParamSpace:
+        a, b, c = Param(names[0], range(1, self.last + 1)), Param(names[1], range(1, 9)), Param(names[2], range(1, 9))
+        extreme = {"min": minimum, "max": maximum}[self.other](poly(a), poly(b) * 2)
+        constraints = [
+            Constraint("le0", poly(a) * b * self.coefficient - self.bound, label),
+            Constraint(self.kind, extreme - poly(c) * ceildiv(poly(b), self.divisor), label),  # type: ignore[arg-type]
+        ]
+        return ParamSpace([a, b, c], constraints)
+
+
+def test_spaces_with_equal_domains_and_constraints_share_tables() -> None:
+    """Params and labels differ, and the Params of the second space are numbered after those of the first."""
+    first, second = Made().space(), Made().space("xyz", "budget")
+    assert first.tables and all(x is y for x, y in zip(first.tables, second.tables, strict=True))
+    assert first.groups is second.groups and second.params != first.params
+    assert np.array_equal(first.sample(50, stream(1, "t")), second.sample(50, stream(1, "t")))
+
+
+@pytest.mark.parametrize(
+    "change", [{"last": 17}, {"coefficient": 3}, {"bound": 64}, {"divisor": 3}, {"kind": "eq0"}, {"other": "max"}], ids=str
+)
+def test_spaces_that_differ_in_one_number_share_nothing(change: dict[str, Any]) -> None:
+    first, other = Made().space(), Made(**change).space()
+    assert all_rows(first) == brute_force(first) != brute_force(other) == all_rows(other)
+
+
+def test_the_columns_of_a_constraint_distinguish_spaces() -> None:
+    a, b = Param("a", range(1, 9)), Param("b", range(1, 9))
+    upper = ParamSpace([a, b], [Constraint("le0", poly(a) - poly(b) * 2, "x")])
+    lower = ParamSpace([a, b], [Constraint("le0", poly(b) - poly(a) * 2, "x")])
+    assert all_rows(upper) == brute_force(upper) != brute_force(lower) == all_rows(lower)
+
+
+def test_the_limit_of_tables_distinguishes_spaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    exact = Made().space()
+    monkeypatch.setattr(param_space, "MAX_TABLE", 100)
+    joint = Made().space()
+    assert not exact.joint and joint.joint and len(joint.tables) > len(exact.tables)
+
+
+def test_joint_constraints_are_those_of_each_space(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(param_space, "MAX_TABLE", 100)
+    first, second = Made().space(), Made().space("xyz", "budget")
+    assert first.tables[0] is second.tables[0]
+    assert {c.label for c in first.joint} == {"small"} and {c.label for c in second.joint} == {"budget"}
+    assert all(set(c.expr.vars) <= set(second.params) for c in second.joint)
+
+
+def test_empty_spaces_are_refused_in_the_words_of_each() -> None:
+    for name in ("first", "second"):
+        p = Param(name, (2, 3))
+        with pytest.raises(ScheduleError, match=f"no values of {name} satisfy the constraint {name}'s: -1 \\+ {name}$"):
+            ParamSpace([p], [Constraint("le0", poly(p) - 1, f"{name}'s")])
+
+
+def test_tables_are_dropped_with_the_last_space() -> None:
+    before = len(param_space._TABLES)
+    first, second = Made(bound=37).space(), Made(bound=37).space()
+    assert len(param_space._TABLES) == before + 1
+    del first, second
+    gc.collect()
+    assert len(param_space._TABLES) <= before
+
+
+@pytest.mark.parametrize("table", [400_000, 100])
+def test_pickled_spaces_have_the_same_rows_without_enumeration(table: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(param_space, "MAX_TABLE", table)
+    space, _, _ = small_space()
+    rows = space.sample(100, stream(1, "t"))
+    data = pickle.dumps(space)
+    monkeypatch.setattr(param_space._Tables, "__init__", lambda *_: pytest.fail("the tables are enumerated again"))
+    again = pickle.loads(data)
+    assert np.array_equal(again.sample(100, stream(1, "t")), rows)
+    for name in ("mutate", "nearest"):
+        assert np.array_equal(getattr(again, name)(rows, stream(2, "t")), getattr(space, name)(rows, stream(2, "t")))
+    assert again.admissible(rows).all() and again.size() == space.size() and len(again.joint) == len(space.joint)
+
+
+def test_spaces_of_one_pickle_share_tables() -> None:
+    first, second = pickle.loads(pickle.dumps([Made().space(), Made().space("xyz")]))
+    assert first.tables[0] is second.tables[0] and first.params != second.params
