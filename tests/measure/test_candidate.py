@@ -1,15 +1,18 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import pytest
 
 from tunesmith.ir import structural
 from tunesmith.ir.target.target import Target
 from tunesmith.measure import candidate as module
-from tunesmith.measure.candidate import BuildRequest, MeasureTask, NamedTrace, SketchCache, parse_function
-from tunesmith.schedule.schedule import replay
+from tunesmith.measure.builder import InProcessBuilder
+from tunesmith.measure.candidate import BuildRequest, MeasureTask, NamedTrace, ParametricProgram, SketchCache, parse_function
+from tunesmith.schedule.schedule import Schedule, replay
+from tunesmith.schedule.trace import Trace
 from tunesmith.support.errors import BuildError, InternalError, RecordError, ScheduleError, ScriptError, UserError
 
 TARGET = json.dumps(Target("llvm").to_json(facts=True))
@@ -112,3 +115,73 @@ def test_sketch_names_are_unique(add_task: MeasureTask) -> None:
 def test_unknown_sketch_index_is_rejected(add_task: MeasureTask, index: int) -> None:
     with pytest.raises(UserError, match=rf"refers to sketch {index}, but the task add\(60\) has 2"):
         add_task.request((index, [4]), TARGET)
+
+
+# ---- parametric programs in requests ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FullSketch:
+    """A sketch with its parametric program, as a search has it."""
+
+    name: str
+    trace: Trace
+    program: ParametricProgram
+
+
+def full(task: MeasureTask, tiles: Sequence[int] = (4, 8, 16, 20)) -> FullSketch:
+    """The sketch `tiled` of `add_task`."""
+    s = Schedule(task.func, parametric=True)
+    (i,) = s.get_loops(s.get_block("C"))
+    _, inner = s.split(i, [None, *s.sample_tile(i, 2, "i", domains=[tuple(tiles)])])
+    s.vectorize(inner)
+    return FullSketch("tiled", s.trace, ParametricProgram(s.func, tuple(s.params), tuple(s.constraints)))
+
+
+def test_a_parametric_program_saves_the_replay_of_the_trace(add_task: MeasureTask, monkeypatch: pytest.MonkeyPatch) -> None:
+    replayed = [SketchCache().program(add_task.request((0, [tile]), TARGET)) for tile in (4, 16)]
+    task = replace(add_task, sketches=[full(add_task)])
+    requests = [task.request((0, [tile]), TARGET) for tile in (4, 16)]
+    assert requests[0].sketch and requests[0].trace == add_task.request((0, [4]), TARGET).trace
+    cache = SketchCache()
+    assert [cache.broken_law(r, cache.program(r)) for r in requests] == ["", ""]
+    monkeypatch.setattr(module, "apply_instruction", lambda *_: pytest.fail("the trace is replayed"))
+    cache = SketchCache()
+    for request, expected in zip(requests, replayed, strict=True):
+        assert structural.difference(cache.program(request), expected) is None
+
+
+def test_a_parametric_program_is_pickled_once_and_only_where_there_is_one(add_task: MeasureTask) -> None:
+    task = replace(add_task, sketches=[full(add_task), add_task.sketches[1]])
+    first, second, trace_only = (task.request(c, TARGET) for c in ((0, [4]), (0, [8]), (1, [4])))
+    assert first.sketch is second.sketch and trace_only.sketch == b""
+    assert "sketch" not in repr(first)
+
+
+def test_constraints_of_a_pickled_program_are_checked(add_task: MeasureTask) -> None:
+    task = replace(add_task, sketches=[full(add_task)])
+    with pytest.raises(BuildError, match=r"the row \[5000\] violates the constraint \[waste\] of its sketch"):
+        SketchCache().program(task.request((0, [5000]), TARGET))
+    with pytest.raises(BuildError, match="has 2 values, but the sketch samples 1"):
+        SketchCache().program(task.request((0, [4, 4]), TARGET))
+
+
+def test_a_parametric_program_of_another_trace_breaks_the_law(add_task: MeasureTask) -> None:
+    """The program of a sketch with a parallel loop, sent with the trace of one without."""
+    s = Schedule(add_task.func, parametric=True)
+    (i,) = s.get_loops(s.get_block("C"))
+    outer, _ = s.split(i, [None, *s.sample_tile(i, 2, "i", domains=[(4, 8)])])
+    s.parallel(outer)
+    wrong = ParametricProgram(s.func, tuple(s.params), tuple(s.constraints))
+    task = replace(add_task, sketches=[replace(full(add_task), program=wrong)])
+    request, cache = task.request((0, [8]), TARGET), SketchCache()
+    assert "instantiated with the row [8] differs from its trace" in cache.broken_law(request, cache.program(request))
+    (found,) = InProcessBuilder().build([replace(request, check_law=True)])
+    assert "differs from its trace" in found.broken_law
+
+
+def test_a_version_is_replayed_from_its_trace(add_task: MeasureTask) -> None:
+    """Its sizes are dynamic, those of the parametric program are not."""
+    request = replace(add_task, sketches=[full(add_task)]).request((0, [4]), TARGET)
+    version = replace(request, version=request.workload.replace("add", "version")).of_version()
+    assert version.sketch == b"" and version.trace == request.trace and SketchCache().program(version).name == "version"

@@ -11,6 +11,7 @@ import pytest
 
 import tunesmith
 from tunesmith import te
+from tunesmith.ir import structural
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.poly import Poly
 from tunesmith.ir.specialize import sizes_of
@@ -20,6 +21,7 @@ from tunesmith.lower.size_versions import version_for, with_versions
 from tunesmith.lower.tuned_sizes import measured_function
 from tunesmith.measure import builder
 from tunesmith.measure.builder import BuildJob
+from tunesmith.measure.candidate import SketchCache
 from tunesmith.measure.evaluator.packed_call import load_call
 from tunesmith.schedule.schedule import Schedule, replay
 from tunesmith.search.space.dynamic_sizes import DynamicSizes
@@ -51,6 +53,19 @@ def test_sketches_apply_to_all_sizes() -> None:
     for sketch in space.sketches:
         row = tuple([min(p.domain) for p in sketch.params])
         assert [v.name for v in sizes_of(replay(sketch.trace_of(row), softmax()).func)] == ["n"]
+
+
+def test_candidates_and_their_versions_are_those_of_the_trace() -> None:
+    """The parametric program of a sketch has the largest sizes; the version with dynamic sizes is replayed."""
+    made, cache = task(), SketchCache()
+    assert made.measured.version is not None
+    for index, sketch in enumerate(made.space.sketches):
+        row = tuple(sketch.space.sample(1, stream(index, "test"))[0].tolist())
+        request = made.measured.request((index, row), "")
+        assert request.sketch and request.version and not request.of_version().sketch
+        assert cache.broken_law(request, cache.program(request)) == ""
+        version = cache.program(request.of_version())
+        assert structural.difference(version, replay(sketch.trace_of(row), made.measured.version).func) is None
 
 
 def test_single_sizes_have_the_whole_space() -> None:
