@@ -12,9 +12,7 @@ from tunesmith.driver import compile_model
 from tunesmith.driver.roofline import roofline
 from tunesmith.graph.ir.builder import GraphBuilder
 from tunesmith.graph.passes.legalise import prim_func
-from tunesmith.ir.analysis.least_time import Work
 from tunesmith.ir.function import IRModule, PrimFunc
-from tunesmith.ir.poly import Var
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.calibration.cpu import MachineRates
 from tunesmith.runtime.profile import Profile, ProfileRow
@@ -23,22 +21,6 @@ from tunesmith.support.errors import UserError
 
 RATES = MachineRates(50.0, 100.0, 1.0, 1.0, 10.0, 20.0, 5.0, 10.0, 1.0)
 TARGET = Target("llvm -mcpu=x86-64-v3 -num-cores=2")
-
-
-def test_the_work_of_a_product() -> None:
-    b = GraphBuilder("f")
-    x, w = b.input("x", (4, 16)), b.input("w", (16, 32))
-    work = Work.of(prim_func(b.finish(b.matmul(x, w)).with_(attrs=(("constants", "1"), ("primitive", "1")))))
-    assert work == Work(2 * 4 * 16 * 32, 16 * 32 * 4, (4 * 16 + 4 * 32) * 4)
-    b = GraphBuilder("f")
-    assert Work.of(prim_func(b.finish(b.exp(b.input("x", (Var("n"),)))).with_(attrs=(("primitive", "1"),)))) is None
-
-
-def test_the_least_time_is_that_of_the_arithmetic_or_of_the_data() -> None:
-    assert Work(200_000, 0, 0).seconds(RATES, TARGET.l3_bytes) == pytest.approx((2e-6, 0))
-    assert Work(0, 20_000, 20_000).seconds(RATES, TARGET.l3_bytes) == pytest.approx((0, 3e-6))
-    far = TARGET.l3_bytes + 1
-    assert Work(None, 0, far).seconds(RATES, TARGET.l3_bytes) == pytest.approx((0, far / 10e9))
 
 
 def product() -> PrimFunc:
