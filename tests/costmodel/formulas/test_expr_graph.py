@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import pickle
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -108,6 +111,28 @@ def test_only_a_table_of_values_and_only_columns() -> None:
     rows = np.arange(1, 34)[:, None]
     assert np.array_equal(DagKernel(dag.nodes, 1, [(a.id, False)], [])(rows)[0], rows)
     assert np.array_equal(DagKernel(dag.nodes, 1, [], [a.id])(rows)[1], rows.T)
+
+
+@pytest.mark.parametrize("n", [0, 1, 16, 53])
+def test_a_pickled_kernel_gives_the_same_bits(n: int) -> None:
+    dag, roots = random_graph(5, 60)
+    kernel = DagKernel(dag.nodes, 3, [(r.id, log) for r in roots[:5] for log in (False, True)] + [(dag.const(3).id, True)], [roots[-1].id])
+    rows = stream(n, "rows").integers(1, 100, (n, 3))
+    data = pickle.dumps(kernel)
+    again = pickle.loads(data)
+    for _ in range(2):  # both kernels remain usable
+        for x, y in zip(kernel(rows), again(rows), strict=True):
+            assert x.tobytes() == y.tobytes() and x.shape == y.shape
+    assert pickle.dumps(again) == data
+
+
+def test_a_pickled_kernel_runs_in_another_process() -> None:
+    dag, roots = random_graph(6, 60)
+    rows = stream(1, "rows").integers(1, 100, (20, 3))
+    kernel = DagKernel(dag.nodes, 3, [(roots[0].id, False)], [r.id for r in roots])
+    code = "import pickle, sys; k, rows = pickle.load(sys.stdin.buffer); sys.stdout.buffer.write(pickle.dumps(k(rows)))"
+    found = subprocess.run([sys.executable, "-c", code], input=pickle.dumps((kernel, rows)), capture_output=True, check=True)
+    assert [x.tobytes() for x in pickle.loads(found.stdout)] == [x.tobytes() for x in kernel(rows)]
 
 
 def test_an_output_table_is_filled_and_another_shape_refused() -> None:
