@@ -23,8 +23,10 @@ from tunesmith.ir.target.target import Target
 from tunesmith.measure.policies import MeasurePolicy, RacePolicy
 from tunesmith.measure.records.log import RecordLog
 from tunesmith.measure.records.run_manifest import manifest_path, read_manifest
+from tunesmith.search import task as task_module
 from tunesmith.search.samplers.random_sampler import RandomSampler
 from tunesmith.search.samplers.sampler import Candidate
+from tunesmith.search.space.rules_table import generate
 from tunesmith.search.task_scheduler import Allocator, TaskState
 from tunesmith.search.tuner import Progress
 from tunesmith.support.errors import RunError, UserError
@@ -75,6 +77,21 @@ def test_the_gain_is_the_default_of_a_shared_budget(tmp_path: Path) -> None:
     tunesmith.tune([RELU, MATMUL], **grouped(target=TARGET, trials=2, log=log, allocation="gradient", **QUICK))
     used = [r["settings"]["allocation"] for r in read_manifest(manifest_path(log))]  # type: ignore[index]
     assert used == ["Gain", "RoundRobin", "Gradient"]
+
+
+def test_a_note_lists_workloads_that_got_no_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is their space generated."""
+    generated: list[str] = []
+    monkeypatch.setattr(task_module, "generate", lambda func, *rest: generated.append(func.name) or generate(func, *rest))
+    tiny = [f"relu(shape={n})" for n in (32, 48, 64, 80)]
+    report = tunesmith.tune([*tiny, "matmul(m=128,n=128,k=128)"], **grouped(target=TARGET, log=None, total_trials=4, batch=4, **QUICK))
+    assert [t.trials for t in report.tasks] == [0, 0, 0, 0, 4] and report.ok and generated == ["matmul"]
+    expected = (
+        "4 workloads got no trial, because others gain more from the budget: relu(shape=32), relu(shape=48), relu(shape=64) and 1 more"
+    )
+    assert expected in report.notes
+    even = tunesmith.tune(tiny[:2], **grouped(target=TARGET, log=None, total_trials=4, batch=2, allocation="round-robin", **QUICK))
+    assert not any("got no trial" in note for note in even.notes)
 
 
 class Broken(RandomSampler):

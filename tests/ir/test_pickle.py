@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
 import subprocess
 import sys
@@ -171,12 +172,15 @@ for sketch in generate(func, Target("llvm -mcpu=x86-64-v3 -num-cores=2")).sketch
 """
 
 
-def test_another_process_generates_the_same_space(tmp_path: Path) -> None:
+@pytest.mark.parametrize("check", ["1", ""])
+def test_another_process_generates_the_same_space(check: str, tmp_path: Path) -> None:
+    """Also one whose nodes are not frozen."""
     func, a, b = workload("conv2d(n=1,h=12,w=12,ci=16,co=32,kh=3,kw=3,pad=1,bias=1,relu=1)").func, Var("a"), Var("b")
     assert func.constants
     made = [poly(a) * b + 3, mod(poly(a), poly(b)), ceildiv(poly(b), 4) + a, minimum(poly(a), poly(b) * 2)]
     (tmp_path / "program").write_bytes(pickle.dumps((func, (a, b), made, structural.digest(func), script(func))))
-    found = subprocess.run([sys.executable, "-c", _LOAD, str(tmp_path / "program")], capture_output=True, text=True)
+    environment = {**os.environ, "TUNESMITH_CHECK": check}
+    found = subprocess.run([sys.executable, "-c", _LOAD, str(tmp_path / "program")], capture_output=True, text=True, env=environment)
     assert found.returncode == 0, found.stderr
     names = found.stdout.splitlines()
     assert names == [s.name for s in generate(func, TARGET).sketches]
