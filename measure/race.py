@@ -186,6 +186,10 @@ def _number(call: Callable[[], object], estimate: _Sample, policy: RacePolicy, u
 
 def _result(samples: list[_Sample], policy: RacePolicy, number: int, gave_up: bool) -> Race:
     waited = sum(s.waited for s in samples) / len(samples)
-    seconds = [s.seconds for s in samples]
-    clean = all(s.waited <= policy.quiet_fraction for s in samples) and max(seconds) <= _SPREAD * min(seconds)
+    clean = all(s.waited <= policy.quiet_fraction for s in samples) and not _disagree([s.seconds for s in samples], number, policy)
     return Race(tuple(s.seconds for s in samples), clean, waited, number, gave_up)
+
+
+def _disagree(seconds: list[float], number: int, policy: RacePolicy) -> bool:
+    """Whether samples of the minimum length differ much; shorter ones, such as those of single calls with cold caches, naturally do."""
+    return min(seconds) * number >= policy.min_repeat_ms * 1e-3 > 0 and max(seconds) > _SPREAD * min(seconds)

@@ -10,7 +10,7 @@ import pytest
 
 from tunesmith.display.report import Report
 from tunesmith.driver import search_run
-from tunesmith.driver.search_run import RANKING_SECONDS, RANKING_SHARE, SearchRun
+from tunesmith.driver.search_run import RANKING_SECONDS, RANKING_SHARE, Limits, SearchRun
 from tunesmith.ir.analysis.least_time import least_seconds
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.target.target import Target
@@ -105,14 +105,12 @@ class Run:
             self.tasks,
             [""] * len(texts),
             lambda task: RandomSampler(task, 1),
-            measurer=cast(Any, self.measurer),
-            database=self.database,
-            scheduler=scheduler,
-            spaces=cast(Any, self.spaces),
-            trials=None,
-            seed=0,
-            leaders=leaders,
-            callbacks=(),
+            cast(Any, self.measurer),
+            self.database,
+            scheduler,
+            cast(Any, self.spaces),
+            Limits(None, leaders, 0),
+            transfer=False,
         )
 
     def report(self) -> Report:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -318,7 +319,14 @@ def test_setup_that_ends_the_process_raises(isolated: Runner, setup: RunSetup) -
 
 def test_arguments_are_prepared_once_and_the_least_recently_used_evicted(setup: RunSetup, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
-    monkeypatch.setattr("tunesmith.measure.evaluator.cpu_evaluator._CpuWorkload", lambda s: made.append(s.key))
+
+    def workload(s: RunSetup) -> Any:
+        made.append(s.key)
+        return SimpleNamespace(nbytes=10)
+
+    monkeypatch.setattr("tunesmith.measure.evaluator.cpu_evaluator._CpuWorkload", workload)
+    monkeypatch.setattr("tunesmith.measure.evaluator.cpu_evaluator._nbytes", lambda s: 10)
+    monkeypatch.setattr("tunesmith.measure.evaluator.cpu_evaluator._CACHED_BYTES", 40)
     evaluator = CpuEvaluator()
     for name in ("a", "b", "a", "c", "d", "a", "e", "a", "b"):
         evaluator.prepare(replace(setup, key=name))

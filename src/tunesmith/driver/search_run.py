@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from tunesmith.display.report import Report, TaskReport
@@ -26,6 +26,21 @@ RANKING_SECONDS = 0.8
 """Seconds that timing the leaders of one task again usually takes."""
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What each task of a run gets.
+
+    Attributes:
+        trials: trials of each task; None for no limit of its own.
+        leaders: candidates of each task that are timed again at the end; 0 for none.
+        seed: seed of the search.
+    """
+
+    trials: int | None
+    leaders: int
+    seed: int
+
+
 class SearchRun:
     """The tunings of one run.
 
@@ -37,9 +52,7 @@ class SearchRun:
         database: earlier records; new ones are added.
         scheduler: assigns turns.
         spaces: generates the spaces of several tasks in parallel.
-        trials: trials of each task; None for no limit of its own.
-        seed: seed of the search.
-        leaders: candidates of each task that are timed again at the end; 0 for none.
+        limits: what each task gets.
         callbacks: called with the progress of a task.
         transfer: whether candidates that were fast for similar workloads are tried, of this run and of earlier ones.
     """
@@ -49,30 +62,28 @@ class SearchRun:
         tasks: Sequence[Task],
         groups: Sequence[str],
         sampler_of: Callable[[Task], Sampler],
-        *,
         measurer: Measurer,
         database: Database,
         scheduler: TaskScheduler,
         spaces: SpacePool,
-        trials: int | None,
-        seed: int,
-        leaders: int,
-        callbacks: Sequence[Callback],
-        transfer: bool,
+        limits: Limits,
+        callbacks: Sequence[Callback] = (),
+        *,
+        transfer: bool = True,
     ) -> None:
         self._tasks, self._sampler_of = tuple(tasks), sampler_of
         self._states = [
-            TaskState(t.name, (), t.weight, trials, flops=t.flops, group=group, least=least_seconds(t.func, t.target))
+            TaskState(t.name, (), t.weight, limits.trials, flops=t.flops, group=group, least=least_seconds(t.func, t.target))
             for t, group in zip(tasks, groups, strict=True)
         ]
-        self._database, self._scheduler, self._spaces, self._leaders = database, scheduler, spaces, leaders
+        self._database, self._scheduler, self._spaces, self._leaders = database, scheduler, spaces, limits.leaders
         self._tuning = partial(
             Tuning,
             measurer=measurer,
-            trials=trials,
+            trials=limits.trials,
             database=database,
             batch=scheduler.batch,
-            seed=seed,
+            seed=limits.seed,
             callbacks=callbacks,
             transfer=Transfer(database, {t.digest: t.func for t in tasks}) if transfer else None,
         )

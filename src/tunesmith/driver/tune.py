@@ -11,6 +11,7 @@ import copy
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from os import PathLike
 
 from tunesmith.codegen.build import pass_changes
@@ -23,7 +24,7 @@ from tunesmith.display.tables import plural
 from tunesmith.display.tensorboard import TensorBoardScalars
 from tunesmith.driver.check_model import can_check, check_model
 from tunesmith.driver.compile import as_target
-from tunesmith.driver.search_run import SearchRun
+from tunesmith.driver.search_run import Limits, SearchRun
 from tunesmith.driver.size_buckets import Sizes, parse_sizes
 from tunesmith.driver.tune_options import (
     EARLIER,
@@ -60,7 +61,7 @@ from tunesmith.search.samplers.sampler import Sampler
 from tunesmith.search.space.rules_table import find_rules
 from tunesmith.search.space_pool import SpacePool
 from tunesmith.search.task import Task
-from tunesmith.search.task_scheduler import TaskScheduler, TaskState, as_total, check_weight, make_allocator
+from tunesmith.search.task_scheduler import Allocator, TaskScheduler, TaskState, as_total, check_weight, make_allocator
 from tunesmith.search.tuner import Callback
 from tunesmith.support.arguments import as_count, as_factor, refuse_keywords
 from tunesmith.support.errors import TunesmithError, UserError
@@ -130,10 +131,7 @@ def tune(
     named = _weighted([x.task(target, rules, growth) for x in found], s.weights or {})
     tasks, equal = _distinct(named)
     each = trials if trials is not None else None if total is None else max(1, total // len(tasks))
-    used = batch if batch is not None else default_batch(total if allocator.begins else each)
-    first = min(FIRST, used) if batch is None and allocator.begins else None
-    scheduler = TaskScheduler(allocator, used, first=first, total=total, seconds=b.seconds, early_stop=b.early_stop)
-    scheduler.check([TaskState(task.name, (), task.weight) for task in tasks])
+    scheduler = _scheduler(allocator, batch, each, total, b, tasks)
     groups = [{x.name: _group(x) for x in found}[task.name] for task in tasks]
     journal = None if log is None else RecordLog(log)
     database = (Database() if journal is None else _loaded(journal)).compiled_with(pass_changes(target))
@@ -151,25 +149,14 @@ def tune(
             shown.append(view.show)
         builder, runner = builder_and_runner(workers, target, stack)
         measurer = stack.enter_context(Measurer(target, builder, runner, policy, journal))
-        settings = _settings(b, s, trials, used, leaders, type(allocator).__name__, workers, sizes, precision)
-        names = [task.name for task in named]
+        settings = _settings(b, s, trials, scheduler.batch, leaders, type(allocator).__name__, workers, sizes, precision)
         path = None if log is None else manifest_path(log)
+        names = [task.name for task in named]
         manifest = stack.enter_context(recorded_run(path, seed=seed, target=target, workloads=names, settings=settings))
         spaces = stack.enter_context(SpacePool(_inputs(kind, maker), 1 if workers == 0 else None))
-        run = SearchRun(
-            tasks,
-            groups,
-            lambda task: make_sampler(kind, task, lambda: make_model(maker, seed), seed),
-            measurer=measurer,
-            database=database,
-            scheduler=scheduler,
-            spaces=spaces,
-            trials=trials,
-            seed=seed,
-            leaders=leaders,
-            callbacks=shown,
-            transfer=s.transfer,
-        )
+        limits = Limits(trials, leaders, seed)
+        samplers = partial(_sampler, kind, maker, seed)
+        run = SearchRun(tasks, groups, samplers, measurer, database, scheduler, spaces, limits, shown, transfer=s.transfer)
         report = run.run()
         notes += [*noise_notes(report.tasks, None if log is None else str(log), leaders > 0), *_unmeasured(report), *_space_notes(tasks)]
         measured = any(t.trials > t.resumed for t in report.tasks)
@@ -289,6 +276,21 @@ def _manifest_entry(task: TaskReport) -> dict[str, object]:
 COLD_BYTES = 256 << 20
 """Memory from which the weights of a model's layers are taken in rotation: several times a last-level cache, which keeps part of a smaller
 one (on 32 MB, 64 MB of rotating weights made 17 MB of transformed filters look twice as fast as 256 MB did)."""
+
+
+def _scheduler(
+    allocator: Allocator, batch: int | None, each: int | None, total: int | None, b: Budget, tasks: Sequence[Task]
+) -> TaskScheduler:
+    """The scheduler of a run; `each` is a task's share of the trials.  UserError if a weight is invalid, or the budget too small."""
+    used = batch if batch is not None else default_batch(total if allocator.begins else each)
+    first = min(FIRST, used) if batch is None and allocator.begins else None
+    made = TaskScheduler(allocator, used, first=first, total=total, seconds=b.seconds, early_stop=b.early_stop)
+    made.check([TaskState(task.name, (), task.weight) for task in tasks])
+    return made
+
+
+def _sampler(kind: type[Sampler], maker: Callable[..., CostModel], seed: int, task: Task) -> Sampler:
+    return make_sampler(kind, task, lambda: make_model(maker, seed), seed)
 
 
 def _inputs(kind: type[Sampler], maker: Callable[..., CostModel]) -> str | None:
