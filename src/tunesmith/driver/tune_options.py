@@ -57,9 +57,9 @@ class Search:
         rules: rules of the space: functions, `"path.py:function"`, or names in `search.space.rules_table.SEARCH_RULES`.  They replace the
             rules of the target, which are the default; name those too to keep them.
         leaders: number of best candidates that are verified and timed interleaved at the end; 0 disables this.
-        allocation: the allocator of batches: "round-robin", "gradient" (Ansor's), or an `Allocator`.  By default the gradient if the
+        allocation: the allocator of batches: "gain", "gradient" (Ansor's), "round-robin", or an `Allocator`.  By default the gain if the
             budget is shared, else round-robin.
-        weights: occurrences of workloads in the optimised program, by name; by default 1.  The gradient allocator uses them.
+        weights: occurrences of workloads in the optimised program, by name; by default 1.  Round-robin ignores them.
         transfer: also try candidates that were fast for similar workloads, of the same run or in the log.
         error_growth: largest rounding errors of candidates, relative to direct sums of the same type: 1 leaves out algorithms with larger
             errors (docs/precision.md).
