@@ -1,4 +1,4 @@
-"""Write the report of a study as one self-contained HTML page of tables and curves, without scripts."""
+"""Write the report of a study: a self-contained HTML page of tables and curves, without scripts, and a folder of its figures."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from tunesmith.display.tables import plural
-from tunesmith.experiments.arena.plots import line_style
-from tunesmith.experiments.study.plots import MARK, Curve, bar_chart, curve_chart
+from tunesmith.experiments.arena.plots import line_style, slug
+from tunesmith.experiments.study.plots import MARK, Chart, Curve, bar_chart, curve_chart
 from tunesmith.experiments.study.results import load_manifest, load_run
 from tunesmith.experiments.study.statistics import MIN_SEEDS, verdict
 from tunesmith.experiments.study.summary import SHARES, summarise
@@ -22,6 +23,9 @@ from tunesmith.support.errors import MissingExtraError, RecordError
 from tunesmith.support.escaped_text import escaped
 
 Json = Mapping[str, Any]
+NamedChart = tuple[str, Chart]
+FIGURES = "figures"
+"""Folder beside a page for its figures and their numbers."""
 _SHOWN_ELSEWHERE = frozenset({"v", "kind", "run", "study", "settings", "workloads"})
 """Keys of a manifest line that other sections show."""
 
@@ -31,7 +35,8 @@ def report_experiment(folder: str | PathLike[str], out: str | PathLike[str] | No
 
     Args:
         folder: folder of the run.
-        out: the file to write; by default `report.html` in the folder.
+        out: the file to write; by default `report.html` in the folder.  The folder `figures` beside it gets each figure as SVG and its
+            numbers as CSV, under names that begin with the name of the page.
     Returns:
         The path of the file, and its numbers.
     Raises:
@@ -41,17 +46,30 @@ def report_experiment(folder: str | PathLike[str], out: str | PathLike[str] | No
     folder = Path(folder)
     path = folder / "report.html" if out is None else Path(out)
     data = summarise(load_run(folder)) | {"runs": load_manifest(folder)}
-    page = render(data)
+    charts = draw_charts(data)
+    page = render(data, charts, f"{path.stem}-")
     try:
         atomic_file.write_text(path, page)
+        _write_figures(charts, path.parent / FIGURES, f"{path.stem}-")
     except OSError as error:
         raise RecordError(f"cannot write {path}: {error.strerror or error}. Check the folder and its permissions") from error
     return path, data
 
 
-def render(data: Json) -> str:
+def _write_figures(charts: Sequence[NamedChart], folder: Path, prefix: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, chart in charts:
+        atomic_file.write_bytes(folder / f"{prefix}{name}.svg", chart.svg)
+        atomic_file.write_text(folder / f"{prefix}{name}.csv", chart.csv)
+
+
+def render(data: Json, charts: Sequence[NamedChart], prefix: str = "") -> str:
     """Fill the template with the result of `summarise` and, as `runs`, the environment.  All texts are escaped: they come from files.
 
+    Args:
+        data: the numbers.
+        charts: the result of `draw_charts`.
+        prefix: beginning of the names of the files in `FIGURES`, to which the page links.
     Raises:
         MissingExtraError: jinja2 or matplotlib is not installed.
     """
@@ -72,7 +90,7 @@ def render(data: Json) -> str:
     kinds = sorted({kind for r in data["results"] for kind in r["errors"]})
     return environment.get_template("report.html.j2").render(
         data=data,
-        charts=_charts(data),
+        charts=[{"inline": chart.inline, "link": f"{FIGURES}/{quote(prefix + name)}"} for name, chart in charts],
         note=asked_once(s["batch"], s["trials"]) if s["batch"] >= s["trials"] else None,
         packed=base64.b64encode(json.dumps(data, allow_nan=False).encode()).decode(),
         workloads=plural(len(data["workloads"]), "workload"),
@@ -98,15 +116,19 @@ def _printable(value: object) -> object:
     return escaped(value, MARK) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
-def _charts(data: Json) -> dict[str, Any]:
-    """The charts of the page as SVG: `overall`, `workloads` in their order, and `time` if phases were timed."""
-    by_workload = {w["name"]: [r for r in data["results"] if r["workload"] == w["name"]] for w in data["workloads"]}
+def draw_charts(data: Json) -> list[NamedChart]:
+    """The charts of the page, each with the name of its files: overall, of the workloads in their order, and of time if phases were timed.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    overall = curve_chart(_curves(data["arms"], data["overall"]), label="Speed over trials, all workloads", size=(9.6, 4.4))
+    charts = [("speed-overall", overall)]
+    for n, name in enumerate(w["name"] for w in data["workloads"]):
+        results = [r for r in data["results"] if r["workload"] == name]
+        charts.append((f"speed-{n}-{slug(name)}", curve_chart(_curves(data["arms"], results), label=f"Speed over trials, {name}")))
     timed = [(t["arm"], {p: 1000 * t["seconds"][p] / t["trials"] for p in PHASES}) for t in data["time"] if t["trials"]]
-    return {
-        "overall": curve_chart(_curves(data["arms"], data["overall"]), label="Speed over trials, all workloads", size=(9.6, 3.8)),
-        "workloads": [curve_chart(_curves(data["arms"], rs), label=f"Speed over trials, {name}") for name, rs in by_workload.items()],
-        "time": bar_chart(timed, PHASES, unit="ms", label="Milliseconds of a trial by phase") if timed else "",
-    }
+    return charts + ([("time-by-phase", bar_chart(timed, PHASES, label="Milliseconds of a trial by phase"))] if timed else [])
 
 
 def _curves(arms: Sequence[str], results: Sequence[Json]) -> list[Curve]:

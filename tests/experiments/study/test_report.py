@@ -13,10 +13,11 @@ from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
-from tunesmith.experiments.study.report import flat, render, report_experiment
+from tunesmith.experiments.study.report import draw_charts, flat, render, report_experiment
 from tunesmith.experiments.study.results import load_run, write_json
 from tunesmith.experiments.study.summary import curves, summarise, thinned
 from tunesmith.support.errors import MissingExtraError, RecordError
@@ -75,7 +76,7 @@ class Page(HTMLParser):
 
     @property
     def numbers(self) -> Any:
-        (href,) = [a["href"] for t, a in self.elements if t == "a"]
+        (href,) = [a["href"] for t, a in self.elements if t == "a" and a.get("id") == "data"]
         assert href is not None
         return json.loads(base64.b64decode(href.removeprefix("data:application/json;base64,")))
 
@@ -167,7 +168,7 @@ def test_the_page_is_self_contained_and_has_no_scripts(run: Path) -> None:
     for _, attributes in found.elements:
         for name, value in attributes.items():
             assert not name.startswith("on")
-            assert name not in ("src", "href") or (value or "").startswith(("data:application/json", "#"))
+            assert name not in ("src", "href") or (value or "").startswith(("data:application/json", "#", "figures/report-"))
     assert not re.search(r"https?://|url\((?!#)|@import", re.sub(r"base64,[^\"]*", "", text))
     assert "prefers-color-scheme:dark" in text
     ids = [a["id"] for _, a in found.elements if a.get("id")]
@@ -187,7 +188,7 @@ def test_texts_of_files_are_escaped(make_run: Make) -> None:
     shown = '<script>alert("x")</script>&amp;\ufffd\ufffd'
     words = "".join(found.words)
     assert words.count(shown) == text.count("&lt;script&gt;") - 1, "once more in an attribute"
-    assert [a["download"] for t, a in found.elements if t == "a"] == [f"{shown}.json"]
+    assert [a["download"] for _, a in found.elements if "download" in a] == [f"{shown}.json"]
     titles = [w for w in found.words if w.startswith(f"Speed over trials, {shown}")]
     assert titles and f"{shown}, draft: 62.5 ms" in found.words and found.numbers["name"] == HOSTILE
 
@@ -246,4 +247,19 @@ def test_a_browser_shows_the_page_without_errors(run: Path, tmp_path: Path) -> N
 
 def test_the_page_of_equal_numbers_is_equal(run: Path) -> None:
     data = summarise(load_run(run)) | {"runs": []}
-    assert render(data) == render(json.loads(json.dumps(data)))
+    again = json.loads(json.dumps(data))
+    assert render(data, draw_charts(data)) == render(again, draw_charts(again))
+
+
+def test_figures_and_their_numbers_are_beside_the_page(run: Path, tmp_path: Path) -> None:
+    """Two pages of a folder do not share files, and a link works if the name of the page needs quoting."""
+    for page in (run / "report.html", tmp_path / "two words#1.html"):
+        path, data = report_experiment(run, page)
+        found = Page(path.read_text(encoding="utf-8"))
+        links = [str(a["href"]) for t, a in found.elements if t == "a" and "download" not in a]
+        files = [path.parent / unquote(link) for link in links]
+        assert len(files) == 8 and sorted(files) == sorted((path.parent / "figures").iterdir())
+        assert all(f.name.startswith(f"{path.stem}-") for f in files)
+    overall = (run / "figures" / "report-speed-overall.csv").read_text().splitlines()
+    curve = data["overall"][0]["curve"]  # type: ignore[index]
+    assert overall[1].split(",") == ["random", *[str(curve[k][0]) for k in ("trials", "percent", "low", "high")]]
