@@ -58,7 +58,9 @@ def draw_band(axes: Axes, x: ArrayLike, low: ArrayLike, high: ArrayLike, series:
 
 def legend_beside(axes: Axes) -> None:
     """Put the legend to the right of the axes, where it covers no curve; save the figure with `bbox_inches="tight"`."""
-    axes.legend(*axes.get_legend_handles_labels(), loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0.0, fontsize="small", frameon=False)
+    axes.legend(
+        *axes.get_legend_handles_labels(), loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0.0, fontsize="small", frameon=False
+    )
 
 
 def slug(name: str) -> str:

@@ -107,13 +107,16 @@ class Pair:
     Attributes:
         first, second: indices in the run.
         ratio: ratio of their slowdowns, first over second, of a typical pair: the pseudomedian, with its interval.
-        p, adjusted: p-value of the signed-rank test, and its adjustment for all pairs (Holm).
+        simultaneous: the same with an interval adjusted for all pairs: of the level 1 - (1 - level) / pairs (Bonferroni).
+        p, adjusted: p-value of the signed-rank test, and its adjustment for all pairs (Holm).  Without ties, `simultaneous` excludes 1
+            exactly if p is at most (1 - level) / pairs; `adjusted` is then significant too, while Holm's method may reject more.
         ahead: -1 if by the ranks the first loses less, 1 if the second does, 0 if neither.
     """
 
     first: int
     second: int
     ratio: Interval
+    simultaneous: Interval
     p: float
     adjusted: float
     ahead: int
@@ -193,6 +196,7 @@ class ArenaSummary:
                     "first": labels[p.first],
                     "second": labels[p.second],
                     "ratio": p.ratio.to_json(),
+                    "ratio_adjusted": p.simultaneous.to_json(),
                     "p": p.p,
                     "p_holm": p.adjusted,
                     "better": None if (better := p.better(self.level)) is None else labels[better],
@@ -250,13 +254,13 @@ def _standing(pool: Pool, p: int, e: int, curves: Float64Array, level: float, re
 
 
 def _pairs(methods: Sequence[int], blocks: Mapping[int, Float64Array], level: float) -> tuple[Pair, ...]:
-    found = []
-    for i, a in enumerate(methods):
-        for b in methods[i + 1 :]:
-            apart = blocks[a] - blocks[b]
-            found.append((a, b, _exp(pseudomedian(apart, level)), signed_rank(apart), ahead(apart)))
-    adjusted = holm([p for *_, p, _ in found])
-    return tuple(Pair(a, b, ratio, p, q, side) for (a, b, ratio, p, side), q in zip(found, adjusted, strict=True))
+    apart = {(a, b): blocks[a] - blocks[b] for i, a in enumerate(methods) for b in methods[i + 1 :]}
+    ps = [signed_rank(d) for d in apart.values()]
+    shared = 1.0 - (1.0 - level) / max(len(apart), 1)
+    return tuple(
+        Pair(a, b, _exp(pseudomedian(d, level)), _exp(pseudomedian(d, shared)), p, adjusted, ahead(d))
+        for ((a, b), d), p, adjusted in zip(apart.items(), ps, holm(ps), strict=True)
+    )
 
 
 def _ranking(

@@ -123,10 +123,11 @@ class ArenaReport:
         for p in s.pairs:
             better = p.better(s.level)
             verdict = "no difference shown" if better is None else f"{'A' if better == p.first else 'B'} is better"
-            rows.append([s.labels[p.first], s.labels[p.second], _interval(p.ratio), _p(p.adjusted), verdict])
-        columns = ["A", "B", "typical slowdown A/B", "p (Holm)", "verdict"]
+            rows.append([s.labels[p.first], s.labels[p.second], _interval(p.ratio), _bounds(p.simultaneous), _p(p.adjusted), verdict])
+        columns = ["A", "B", "typical slowdown A/B", "adjusted interval", "p (Holm)", "verdict"]
         return plain_table(
-            "all pairs; the verdict uses p: ratio, p and direction come from one signed-rank test",
+            "all pairs; the verdict uses p: ratio, p and direction come from one signed-rank test. The adjusted intervals hold for all "
+            f"pairs at once (Bonferroni, {s.level:.0%})",
             columns,
             rows,
             left=["B", "verdict"],
@@ -270,10 +271,11 @@ def _tables(s: ArenaSummary) -> dict[str, list[list[object]]]:
             curves.append([*who, trial, *[y * 1e6 if math.isfinite(y := float(c[i])) else None for c in x.curve]])
     ranking: list[list[object]] = [["entrant", *_columns("slowdown_mean"), "mean_rank", "p_vs_first"]]
     ranking += [[labels[r.method], *r.slowdown.to_json(), r.rank, r.p] for r in s.ranking]
-    pairs: list[list[object]] = [["first", "second", *_columns("ratio"), "p", "p_holm", "better"]]
+    pairs: list[list[object]] = [["first", "second", *_columns("ratio"), *_columns("ratio_adjusted")[1:], "p", "p_holm", "better"]]
     for p in s.pairs:
         better = p.better(s.level)
-        pairs.append([labels[p.first], labels[p.second], *p.ratio.to_json(), p.p, p.adjusted, None if better is None else labels[better]])
+        found = [*p.ratio.to_json(), *p.simultaneous.to_json()[1:], p.p, p.adjusted]
+        pairs.append([labels[p.first], labels[p.second], *found, None if better is None else labels[better]])
     return {"standings": standings, "curves": curves, "ranking": ranking, "pairs": pairs}
 
 
@@ -294,7 +296,11 @@ def _share(goal: Goal) -> str:
 def _interval(x: Interval) -> str:
     if not math.isfinite(x.value):
         return "-"
-    return f"{x.value:.3f} ({x.low:.3f}..{x.high:.3f})"
+    return f"{x.value:.3f} ({_bounds(x)})"
+
+
+def _bounds(x: Interval) -> str:
+    return f"{x.low:.3f}..{x.high:.3f}"
 
 
 def _p(p: float) -> str:

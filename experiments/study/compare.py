@@ -27,9 +27,8 @@ class Line:
         workload: name; empty for the mean over common workloads, with times relative to the best known program of both runs.
         arm: name of the arm.
         best_a, best_b: final seconds of the searches, one per seed.
-        ratio: B's time over A's: B is faster below 1.
+        ratio: B's time over A's: B is faster below 1; with the adjusted interval and p-value among all lines.
         trials_a, trials_b: result of `summary.reached` for `SHARE` percent of the best speed of both runs.
-        p_adjusted: see `statistics.adjusted`.
     """
 
     workload: str
@@ -39,12 +38,11 @@ class Line:
     ratio: Ratio
     trials_a: Mapping[str, object] | None = None
     trials_b: Mapping[str, object] | None = None
-    p_adjusted: float | None = None
 
     @property
     def verdict(self) -> str:
         """Verdict on B relative to A."""
-        return verdict(self.ratio.ratio, self.p_adjusted)
+        return verdict(self.ratio.ratio, self.ratio.p_adjusted)
 
     def to_json(self) -> dict[str, object]:
         """The line as plain data."""
@@ -54,7 +52,6 @@ class Line:
             "arm": self.arm,
             **{s: {"best": interval(best).to_json(), "each": list(best), f"trials_to_{SHARE}": t} for s, (best, t) in sides.items()},
             **self.ratio.to_json(),
-            "p_adjusted": self.p_adjusted,
             "verdict": self.verdict,
         }
 
@@ -79,7 +76,8 @@ class Comparison:
 
     def render(self) -> RenderableType:
         """The comparison as a table for a terminal."""
-        columns = ["workload", "arm", "seeds", "A us", "B us", "B/A", "95 % interval", f"A to {SHARE} %", f"B to {SHARE} %", "p", "B is"]
+        intervals = ["95 % interval", "adjusted"]
+        columns = ["workload", "arm", "seeds", "A us", "B us", "B/A", *intervals, f"A to {SHARE} %", f"B to {SHARE} %", "p (Holm)", "B is"]
         table = plain_table(f"A = {self.names[0]}, B = {self.names[1]}", columns, list(map(_row, self.lines)), left=["arm", "B is"])
         return Group(table, *[printable(f"! {note}") for note in self.notes])
 
@@ -108,8 +106,8 @@ def compare_runs(a: str | PathLike[str], b: str | PathLike[str]) -> Comparison:
             lines.append(Line("", arm.name, times[0], times[1], ratio(times[1], times[0])))
     if not lines:
         raise UserError(f"nothing is done in both runs. {first.name} has {_have(first)}; {second.name} has {_have(second)}")
-    ps = adjusted([line.ratio.p for line in lines])
-    adjusted_lines = tuple([replace(line, p_adjusted=p) for line, p in zip(lines, ps, strict=True)])
+    ratios = adjusted([line.ratio for line in lines])
+    adjusted_lines = tuple([replace(line, ratio=r) for line, r in zip(lines, ratios, strict=True)])
     names = (f"{first.name} in {fspath(a)}", f"{second.name} in {fspath(b)}")
     return Comparison(names, adjusted_lines, (*_notes(first, second), *_environment_notes(Path(a), Path(b))))
 
@@ -132,9 +130,10 @@ def _row(line: Line) -> list[str]:
         *us,
         f"{r.ratio:.3f}",
         "-" if r.low is None else f"{r.low:.3f} to {r.high:.3f}",
+        "-" if r.low_adjusted is None else f"{r.low_adjusted:.3f} to {r.high_adjusted:.3f}",
         _reached(line.trials_a),
         _reached(line.trials_b),
-        "-" if line.p_adjusted is None else f"{line.p_adjusted:.3f}",
+        "-" if r.p_adjusted is None else f"{r.p_adjusted:.3f}",
         line.verdict,
     ]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -57,12 +57,18 @@ class Ratio:
         ratio: first over second.
         low, high: interval of the ratio; None with fewer than `MIN_SEEDS` numbers on a side.
         p: two-sided p-value of equality; None as above.
+        freedom: degrees of freedom of Student's t in the test; None as above.
+        low_adjusted, high_adjusted, p_adjusted: interval and p-value among the ratios of a table, see `adjusted`.
     """
 
     ratio: float
     low: float | None = None
     high: float | None = None
     p: float | None = None
+    freedom: float | None = None
+    low_adjusted: float | None = None
+    high_adjusted: float | None = None
+    p_adjusted: float | None = None
 
     def to_json(self) -> dict[str, float | None]:
         """The ratio as plain data."""
@@ -106,18 +112,37 @@ def _tested(difference: float, samples: Sequence[Float64Array], test: Callable[[
     if min(map(len, samples)) < MIN_SEEDS:
         return Ratio(found)
     if not any(map(np.ptp, samples)):  # scipy returns NaN for a standard error of 0
-        return Ratio(found, found, found, float(found == 1.0))
+        return Ratio(found, found, found, float(found == 1.0), sum(map(len, samples)) - len(samples))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # of nearly equal numbers, which deterministic measurements are
         result = test()
     low, high = result.confidence_interval(CONFIDENCE)
-    return Ratio(found, math.exp(low), math.exp(high), float(result.pvalue))
+    return Ratio(found, math.exp(low), math.exp(high), float(result.pvalue), float(result.df))
 
 
-def adjusted(ps: Sequence[float | None]) -> list[float | None]:
-    """Adjust the known p-values by Holm's method, which bounds the probability of any false rejection."""
-    known = iter(holm([p for p in ps if p is not None]))
-    return [None if p is None else next(known) for p in ps]
+def adjusted(found: Sequence[Ratio]) -> list[Ratio]:
+    """The ratios of a table with p-values and intervals that are adjusted for the number of its tests.
+
+    The p-values are Holm's, which bound the probability of any false rejection by 1 - `CONFIDENCE`.  The intervals are Bonferroni's: each
+    of m has the level 1 - (1 - `CONFIDENCE`) / m, so all of them contain their ratios with a probability of at least `CONFIDENCE`.  An
+    adjusted interval excludes 1 exactly if m p is below 1 - `CONFIDENCE`, and p_adjusted is then below it too.  The converse need not hold:
+    Holm's method rejects more than Bonferroni's, and has no bounded intervals of its own (Strassburger and Bretz, Statistics in Medicine
+    2008).  Ratios without a p-value have neither.
+    """
+    tested = [r for r in found if r.p is not None]
+    ps = iter(holm([r.p for r in tested if r.p is not None]))
+    return [r if r.p is None else replace(_widened(r, len(tested)), p_adjusted=next(ps)) for r in found]
+
+
+def _widened(r: Ratio, tests: int) -> Ratio:
+    """The ratio with its adjusted interval among this number of tests."""
+    from scipy import special
+
+    if r.low is None or r.high is None or r.freedom is None:
+        return r
+    quantile, wider = special.stdtrit(r.freedom, [1 - (1 - CONFIDENCE) / 2, 1 - (1 - CONFIDENCE) / (2 * tests)])
+    factor = math.exp(math.log(r.high / r.ratio) * float(wider / quantile))
+    return replace(r, low_adjusted=r.ratio / factor, high_adjusted=r.ratio * factor)
 
 
 def verdict(time_ratio: float, p: float | None) -> str:

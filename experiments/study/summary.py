@@ -181,11 +181,8 @@ def _against_first(run: RunIndex, known: Mapping[str, float]) -> list[Json]:
     compared = [
         (w, a, found, len(times.keys() & base.keys())) for w, a, times, base in pairs if (found := paired_ratio(times, base)) is not None
     ]
-    ps = adjusted([found.p for _, _, found, _ in compared])
-    return [
-        {"workload": w, "arm": a.name, "seeds": n, **found.to_json(), "p_adjusted": p}
-        for (w, a, found, n), p in zip(compared, ps, strict=True)
-    ]
+    ratios = adjusted([found for _, _, found, _ in compared])
+    return [{"workload": w, "arm": a.name, "seeds": n, **r.to_json()} for (w, a, _, n), r in zip(compared, ratios, strict=True)]
 
 
 def final_times(run: RunIndex, workload: str, arm: Arm) -> list[float]:

@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from tunesmith.experiments.arena import report as report_module
 from tunesmith.experiments.arena.methods import Method, line_up, parse_spec, split_specs
 from tunesmith.experiments.arena.plots import plot_arena
 from tunesmith.experiments.arena.pool import Pool
@@ -222,6 +223,21 @@ def test_with_six_pools_the_tests_are_over_pools(oracle: str) -> None:
     pools = [make("matmul(m=32,n=32,k=32)", rows=12, seed=seed) for seed in range(6)]
     s = summarise(run_arena(pools, line_up(["random", oracle + "(late=0)"], []), 3, ArenaSettings(12, 4), workers=0))
     assert s.unit == "pool" and s.pairs[0].p >= 2 / 2**6
+
+
+@pytest.mark.parametrize("shift", [0.05, 0.15])
+def test_adjusted_intervals_of_pairs_exclude_1_exactly_if_bonferronis_p_is_significant(shift: float) -> None:
+    """One pair has the interval of its own, and each of three pairs a wider one."""
+    rng = np.random.default_rng(0)
+    blocks = {n: n * shift + 0.1 * rng.normal(size=20) for n in range(3)}
+    pairs = report_module._pairs([0, 1, 2], blocks, 0.95)
+    for p in pairs:
+        excludes = not p.simultaneous.low <= 1 <= p.simultaneous.high
+        assert excludes == (3 * p.p <= 0.05) and (not excludes or p.better(0.95) is not None)
+        assert p.simultaneous.low < p.ratio.low < p.ratio.value == p.simultaneous.value < p.ratio.high < p.simultaneous.high
+    assert {3 * p.p <= 0.05 for p in pairs} >= {True}
+    (alone,) = report_module._pairs([0, 2], blocks, 0.95)
+    assert alone.simultaneous == alone.ratio
 
 
 def test_the_verdict_agrees_with_its_test(pools: list[Pool]) -> None:

@@ -27,12 +27,13 @@ def test_ratios_and_verdicts(make_run: Make) -> None:
     first, _, mean = found.lines
     assert first.ratio.ratio == pytest.approx((1 * 1.05 * 1.02**3 / (2 * 2.1 * 2.05**3)) ** (1 / 5))
     assert first.ratio.low is not None and first.ratio.high is not None and first.ratio.low < first.ratio.ratio < first.ratio.high < 1
+    assert first.ratio.low_adjusted is not None and first.ratio.low_adjusted < first.ratio.low
     assert mean.ratio.ratio == pytest.approx(math.sqrt(first.ratio.ratio * found.lines[1].ratio.ratio))
     assert first.trials_a == {"median": None, "reached": 0, "of": 5} and first.trials_b == {"median": 4.0, "reached": 5, "of": 5}
     backwards = compare_runs(after, before).lines[0]
     assert backwards.verdict == "slower" and backwards.ratio.ratio == pytest.approx(1 / first.ratio.ratio)
     text = str(found)
-    for part in (f"before in {before}", "all workloads", "no difference shown", "4 (5/5)", "- (0/5)", "5, 5"):
+    for part in (f"before in {before}", "all workloads", "no difference shown", "4 (5/5)", "- (0/5)", "5, 5", "adjusted", "p (Holm)"):
         assert part in text, part
     data: Any = json.loads(json.dumps(found.to_json()))
     assert data["lines"][2]["workload"] is None and data["lines"][0]["a"]["each"] == was

@@ -149,6 +149,9 @@ def test_arms_are_compared_within_seeds(make_run: Make) -> None:
     assert line["workload"] == A and line["seeds"] == 5 and line["ratio"] == pytest.approx(0.9, rel=1e-3) and line["p_adjusted"] < 1e-4
     path, _ = report_experiment(folder)
     text = path.read_text()
+    (table,) = [t for t in Page(text).tables if t[0][-1] == "verdict"]
+    assert table[0][3:6] == ["time ratio", "adjusted interval", "p (Holm)"]
+    assert table[1][4] == f"[{line['low_adjusted']:.3f}, {line['high_adjusted']:.3f}]" == f"[{line['low']:.3f}, {line['high']:.3f}]"
     assert "<strong>all workloads</strong>" not in text and "over 1 workload " in text and "seed by seed" in text
 
 
