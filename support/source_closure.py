@@ -66,7 +66,7 @@ def source_closure(files: Iterable[Path]) -> SourceClosure:
             if top in sys.stdlib_module_names:
                 continue
             places = [] if top == OWN else _modules(name, folder)
-            if top == OWN or any(_installed(p) for p in places):
+            if top == OWN or any(is_installed(p) for p in places):
                 packages.add(top)
             else:
                 todo += [(p, folder) for p in places]
@@ -114,7 +114,7 @@ def _modules(name: str, folder: str) -> list[Path]:
         spec = PathFinder.find_spec(dotted, where)
         if spec is None:
             break
-        if spec.has_location and spec.origin is not None and (spec.origin.endswith(".py") or _installed(Path(spec.origin))):
+        if spec.has_location and spec.origin is not None and (spec.origin.endswith(".py") or is_installed(Path(spec.origin))):
             out.append(Path(spec.origin).resolve())
         if spec.submodule_search_locations is None:
             break
@@ -122,7 +122,7 @@ def _modules(name: str, folder: str) -> list[Path]:
     return out
 
 
-def _installed(path: Path) -> bool:
+def is_installed(path: Path) -> bool:
     """Whether a module belongs to an installed package, which is identified by its version."""
     return any(path.is_relative_to(folder) for folder in _site_folders())
 

@@ -19,6 +19,7 @@ from tunesmith.costmodel.models.registry import find_model, model_class
 from tunesmith.search.samplers.registry import find_sampler
 from tunesmith.search.samplers.sampler import Sampler
 from tunesmith.search.task import Task
+from tunesmith.support.code_digest import code_digests
 from tunesmith.support.errors import UserError
 from tunesmith.support.source_closure import source_closure
 
@@ -67,14 +68,23 @@ class Method:
     def code(self) -> str:
         """Digest of all code that the method runs: the files of its classes, the modules outside installed packages that they import,
         the versions of installed packages, and tunesmith's sources.  A changed digest invalidates journalled replays."""
-        kinds: list[type] = [self._sampler[0]]
-        files: list[Path] = []
-        if self.model not in ("", NO_MODEL):
-            kind, saved = model_class(parse_spec(self.model)[0])
-            kinds.append(kind)
-            files += [] if saved is None else [Path(saved)]
+        kinds, files = self._code
         sources = [inspect.getsourcefile(kind) for kind in kinds]
         return source_closure([*files, *[Path(s) for s in sources if s is not None]]).digest()
+
+    @cached_property
+    def files(self) -> dict[str, str]:
+        """Digests of the user's files of the method, see `code_digests`."""
+        kinds, files = self._code
+        return code_digests([*kinds, *files])
+
+    @cached_property
+    def _code(self) -> tuple[list[type], list[Path]]:
+        """The classes of the method, and the file of a saved model."""
+        if self.model in ("", NO_MODEL):
+            return [self._sampler[0]], []
+        kind, saved = model_class(parse_spec(self.model)[0])
+        return [self._sampler[0], kind], [] if saved is None else [Path(saved)]
 
     @property
     def takes_model(self) -> bool:

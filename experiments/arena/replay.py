@@ -79,6 +79,7 @@ class ArenaRun:
         failures: all other jobs.
         resumed: number of replays taken from the journal.
         seconds: durations of replays, where known; the only nondeterministic field.
+        changes: methods whose code changed since the journal, see `ReplayJournal.changes`.
     """
 
     pools: tuple[Pool, ...]
@@ -89,6 +90,7 @@ class ArenaRun:
     failures: tuple[Failure, ...] = ()
     resumed: int = 0
     seconds: dict[Job, float] = field(default_factory=dict, compare=False)
+    changes: tuple[str, ...] = field(default=(), compare=False)
 
     def budget(self, pool: int) -> int:
         """Trials of a search on the pool."""
@@ -174,6 +176,7 @@ def run_arena(
     jobs = [Job(p, e, s) for p in range(len(pools)) for s in range(seeds) for e in range(len(methods))]
     recorded = ReplayJournal(journal, pools, methods, settings.trials, settings.batch)
     known = {job: found for job in jobs if (found := recorded.find(*job)) is not None}
+    changes = tuple(recorded.changes())
     todo = [job for job in jobs if job not in known]
     progress(len(known), len(jobs))
     done, failures = dict(known), list[Failure]()
@@ -189,7 +192,7 @@ def run_arena(
     # In the order of the jobs, independent of the order of completion.
     ordered = {job: done[job] for job in jobs if job in done}
     failed = tuple(sorted(failures, key=lambda f: f.job))
-    return ArenaRun(tuple(pools), tuple(methods), seeds, settings, ordered, failed, len(known), durations)
+    return ArenaRun(tuple(pools), tuple(methods), seeds, settings, ordered, failed, len(known), durations, changes)
 
 
 def _check(pools: Sequence[Pool], methods: Sequence[Method], seeds: int, workers: int) -> None:

@@ -151,7 +151,7 @@ class ArenaSummary:
     @property
     def notes(self) -> list[str]:
         """Caveats about the numbers."""
-        run, out = self.run, list[str]()
+        run, out = self.run, [*self.run.changes]
         if run.seeds < FEW_SEEDS:
             out.append(f"few seeds ({run.seeds}): intervals and tests are weak below {FEW_SEEDS}, and rankings become stable with about 20")
         if run.settings.batch >= run.settings.trials:

@@ -16,7 +16,7 @@ from statistics import median
 
 from rich.console import Group, RenderableType
 
-from tunesmith.costmodel.models.registry import find_model
+from tunesmith.costmodel.models.registry import find_model, model_class
 from tunesmith.display.report import Report, TaskReport
 from tunesmith.display.tables import microseconds, plain_table, printable
 from tunesmith.driver.tune import tune
@@ -32,6 +32,7 @@ from tunesmith.experiments.study.results import (
     RunIndex,
     SpaceSize,
     cell_folder,
+    load_manifest,
     load_result,
     load_run,
     write_json,
@@ -44,7 +45,9 @@ from tunesmith.search.samplers.proposals import asked_once
 from tunesmith.search.samplers.registry import find_sampler
 from tunesmith.search.tuner import PHASES
 from tunesmith.support import atomic_file
+from tunesmith.support.code_digest import changed_files, code_digests
 from tunesmith.support.errors import TunesmithError, UserError
+from tunesmith.support.load_from_file import names_a_file
 from tunesmith.support.seeds import stream
 
 UNUSED = "random"
@@ -152,6 +155,7 @@ class _Study:
     def run(self) -> RunIndex:
         self._write()
         atomic_file.write_text(self.folder / "config.toml", self.config.text)
+        code = self._code()
         left = [r.cell for r in self.index.results if r.state != "done"]
         if not left:
             self.say(f"{self.config.name}: all {len(self.index.results)} cells are done")
@@ -159,11 +163,26 @@ class _Study:
         if self.config.batch >= self.config.trials:
             self.say(f"{self.config.name}: {asked_once(self.config.batch, self.config.trials)}")
         target = self.target or calibrated(None if self.config.target is None else Target(self.config.target))
-        facts = {"study": self.config.name, "target": target, "settings": self.settings, "cells": len(left)}
+        facts = {"study": self.config.name, "target": target, "settings": self.settings, "cells": len(left), "code": code}
         with recorded_run(self.folder / MANIFEST, **facts) as manifest:
             self._run_cells(left, target)
             manifest["outcome"] = "interrupted" if self.index.interrupted else "done"
         return self.index
+
+    def _code(self) -> dict[str, str]:
+        """Digests of the user's code of the study; says which files differ from those of the last part of the run."""
+        c = self.config
+        samplers = [find_sampler(c.located(x)) for x in c.samplers]
+        models = [part for x in c.models for part in model_class(c.located(x)) if part is not None]
+        workloads = [c.located(x).rpartition(":")[0] for x in c.workloads if names_a_file(x)]
+        now = code_digests([*samplers, *models, *workloads], c.base or None)
+        before = next((code for x in reversed(load_manifest(self.folder)) if isinstance(code := x.get("code"), dict)), {})
+        if changed := changed_files(before, now):
+            self.say(
+                f"{c.name}: {', '.join(changed)} changed since the last part of this run, whose finished cells are not repeated. "
+                "Name another folder to compare cells of equal code"
+            )
+        return now
 
     def _run_cells(self, left: Sequence[Cell], target: Target) -> None:
         """Run the cells in order, until Ctrl-C."""

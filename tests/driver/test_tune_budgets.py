@@ -176,6 +176,7 @@ def test_a_manifest_is_written_beside_the_log(tmp_path: Path) -> None:
     assert (done["seed"], done["outcome"], stopped["outcome"]) == (5, "done", "interrupted")
     assert done["workloads"] == [RELU] and done["target"] == TARGET.to_json(facts=True)
     assert done["settings"]["trials"] == 2 and done["settings"]["sampler"] == "random"  # type: ignore[index]
+    assert done["code"] == {} and [Path(p).name for p in stopped["code"]] == ["test_tune_budgets.py"]  # type: ignore[attr-defined]
     assert done["tasks"][0]["trials"] == 2 and stopped["tasks"][0]["resumed"] == 2  # type: ignore[index]
 
 

@@ -64,6 +64,7 @@ from tunesmith.search.task import Task
 from tunesmith.search.task_scheduler import Allocator, TaskScheduler, TaskState, as_total, check_weight, make_allocator
 from tunesmith.search.tuner import Callback
 from tunesmith.support.arguments import as_count, as_factor, refuse_keywords
+from tunesmith.support.code_digest import code_digests
 from tunesmith.support.errors import TunesmithError, UserError
 from tunesmith.support.free_memory import return_free_memory
 from tunesmith.support.seeds import recorded_seed
@@ -150,9 +151,9 @@ def tune(
         builder, runner = builder_and_runner(workers, target, stack)
         measurer = stack.enter_context(Measurer(target, builder, runner, policy, journal))
         settings = _settings(b, s, trials, scheduler.batch, leaders, type(allocator).__name__, workers, sizes, precision)
+        facts = {"workloads": [task.name for task in named], "settings": settings, "code": code_digests([kind, maker, *(rules or ())])}
         path = None if log is None else manifest_path(log)
-        names = [task.name for task in named]
-        manifest = stack.enter_context(recorded_run(path, seed=seed, target=target, workloads=names, settings=settings))
+        manifest = stack.enter_context(recorded_run(path, seed=seed, target=target, **facts))
         spaces = stack.enter_context(SpacePool(_inputs(kind, maker), 1 if workers == 0 else None))
         limits = Limits(trials, leaders, seed)
         samplers = partial(_sampler, kind, maker, seed)

@@ -260,6 +260,36 @@ def test_the_verdict_agrees_with_its_test(pools: list[Pool]) -> None:
     assert back.pairs[0].better(0.95) == 1 and back.ranking[1].p == 1.0
 
 
+def test_a_resumed_arena_names_the_files_that_changed(pools: list[Pool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once its replays are repeated, the method is not named again; nor is one whose code did not change."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "beside_named.py").write_text("X = 1\n")
+    (tmp_path / "named.py").write_text(
+        "import beside_named\nfrom tunesmith.search.samplers.random_sampler import RandomSampler\nclass Mine(RandomSampler): ...\n"
+    )
+    journal = tmp_path / "replays.jsonl"
+
+    def notes() -> list[str]:
+        run = run_arena(pools[:1], line_up(["random", "named.py:Mine"], []), 1, ArenaSettings(4, 2), workers=0, journal=journal)
+        assert summarise(run).notes[: len(run.changes)] == list(run.changes)
+        return list(run.changes)
+
+    try:
+        assert notes() == [] == notes()
+        (tmp_path / "beside_named.py").write_text("X = 2\n")
+        assert notes() == ["named.py:Mine: beside_named.py changed since the replays in the journal, which are not used"]
+        assert notes() == []
+        monkeypatch.setattr(source_closure, "_own_digest", lambda: b"another tunesmith")
+        assert [n.split(" since")[0] for n in notes()] == [
+            f"{name}: tunesmith, an installed package or an import changed" for name in ("random", "named.py:Mine")
+        ]
+        lines = [json.loads(line) for line in journal.read_text().splitlines()]
+        assert [sorted(x["files"]) for x in lines[:2]] == [[], ["beside_named.py", "named.py"]]
+    finally:
+        sys.modules.pop("beside_named", None)
+        sys.path[:] = [p for p in sys.path if p != str(tmp_path)]
+
+
 def test_edited_imports_and_models_change_the_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The journal's key covers all code of a method, not only the file of its class."""
     (tmp_path / "greed.py").write_text("GREED = 1\n")

@@ -12,7 +12,7 @@ import pytest
 from tunesmith.display.tables import as_text
 from tunesmith.driver.workloads import find_subject
 from tunesmith.experiments.study.config import ExperimentConfig, Variant
-from tunesmith.experiments.study.results import cell_folder, load_run
+from tunesmith.experiments.study.results import cell_folder, load_manifest, load_run
 from tunesmith.experiments.study.runner import plan, render_run, run_experiment, space_size
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.policies import MeasurePolicy, RacePolicy
@@ -220,3 +220,27 @@ def test_a_run_resumes_from_any_folder(tmp_path: Path, monkeypatch: pytest.Monke
     assert load_run(tmp_path / "run").base == str(tmp_path / "here")
     with pytest.raises(UserError, match=f"there is no file op.py in {tmp_path}/away"):
         run_experiment(ExperimentConfig.from_text(text), tmp_path / "other", target=TARGET, run_code=True)
+
+
+def test_files_that_changed_since_the_last_part_of_a_run_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The manifest has the digests of the sampler and of a module beside it; an edit of that module is reported by the next run."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "beside_own.py").write_text("DRAWS = 1\n")
+    own_sampler(tmp_path, "import beside_own")
+    config, said = study(samplers=("own.py:Own",)), list[str]()
+
+    def run(config: ExperimentConfig) -> None:
+        said.clear()
+        run_experiment(config, tmp_path / "run", target=TARGET, run_code=True, say=said.append)
+
+    run(config)
+    (part,) = load_manifest(tmp_path / "run")
+    assert sorted(part["code"]) == ["beside_own.py", "own.py"]  # type: ignore[call-overload]
+    run(config)
+    assert said == ["small: all 1 cells are done"]
+    (tmp_path / "beside_own.py").write_text("DRAWS = 2\n")
+    for changed in (config, replace(config, seeds=(0, 1))):
+        run(changed)
+        assert said[0].startswith("small: beside_own.py changed since the last part of this run, whose finished cells are not repeated")
+    before, after = (x["code"] for x in load_manifest(tmp_path / "run"))
+    assert before["own.py"] == after["own.py"] and before["beside_own.py"] != after["beside_own.py"]  # type: ignore[index]
