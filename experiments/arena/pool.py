@@ -46,12 +46,14 @@ class Measurement:
         trace: the steps as JSON data; its decisions are ignored.
         row: the configuration, as Python integers.
         seconds: median time; infinite if the candidate failed.
+        clean: whether no other process disturbed it; None if the time was not measured.
     """
 
     sketch: str
     trace: Sequence[object]
     row: tuple[int, ...]
     seconds: float
+    clean: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,7 @@ class Pool:
         target: the target as plain JSON.
         sketches: sorted by name, each with at least one configuration.
         skipped: number of unusable measurements: schedules without a sketch, or configurations that do not match theirs.
+        measured, clean: measurements with a time, and how many of them no other process disturbed; 0 for synthetic times.
     """
 
     name: str
@@ -88,10 +91,12 @@ class Pool:
     target: Mapping[str, object]
     sketches: tuple[MeasuredSketch, ...]
     skipped: int = 0
+    measured: int = field(default=0, compare=False)
+    clean: int = field(default=0, compare=False)
 
     def __getstate__(self) -> dict[str, object]:
         """Pickle without the task: compiled code and tables are not transferable."""
-        return {name: getattr(self, name) for name in ("name", "script", "target", "sketches", "skipped")}
+        return {name: getattr(self, name) for name in ("name", "script", "target", "sketches", "skipped", "measured", "clean")}
 
     def __len__(self) -> int:
         """Number of candidates, including failures."""
@@ -202,6 +207,7 @@ def make_pool(name: str, script: str, target: Mapping[str, object], measurements
     groups: dict[tuple[str, str], dict[tuple[int, ...], list[float]]] = {}
     columns: dict[str, int] = {}
     skipped = 0
+    clean: list[bool] = []
     for m in measurements:
         text = json.dumps(template(m.trace), separators=(",", ":"))
         if text not in columns:
@@ -210,6 +216,7 @@ def make_pool(name: str, script: str, target: Mapping[str, object], measurements
             skipped += 1
             continue
         groups.setdefault((m.sketch, text), {}).setdefault(m.row, []).append(m.seconds)
+        clean += [m.clean] if m.clean is not None and math.isfinite(m.seconds) else []
     names = [name for name, _ in groups]
     sketches = []
     for (sketch, text), rows in sorted(groups.items()):
@@ -217,7 +224,7 @@ def make_pool(name: str, script: str, target: Mapping[str, object], measurements
         order = sorted(rows)
         table = np.array(order, np.int64).reshape(len(order), -1)
         sketches.append(MeasuredSketch(label, text, table, np.array([np.median(rows[r]) for r in order])))
-    pool = Pool(name, script, dict(target), tuple(sketches), skipped)
+    pool = Pool(name, script, dict(target), tuple(sketches), skipped, len(clean), sum(clean))
     if not sketches or not math.isfinite(pool.best):
         raise UserError(
             f"the pool of {name} holds {len(pool)} candidates, and none of them ran ({skipped} records have no sketch, or a row that "

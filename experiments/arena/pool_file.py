@@ -80,9 +80,9 @@ def _pool(table: RecordTable, digest: str, key: str, lines: pd.DataFrame, path: 
 
 
 def _measurements(lines: pd.DataFrame) -> Iterator[Measurement]:
-    columns = [lines[name].tolist() for name in ("sketch", "trace", "row", "seconds")]
-    for sketch, trace, row, seconds in zip(*columns, strict=True):
-        yield Measurement(sketch, json.loads(trace), tuple(map(int, row)), float(seconds))
+    columns = [lines[name].tolist() for name in ("sketch", "trace", "row", "seconds", "clean")]
+    for sketch, trace, row, seconds, clean in zip(*columns, strict=True):
+        yield Measurement(sketch, json.loads(trace), tuple(map(int, row)), float(seconds), bool(clean))
 
 
 def _distinct(pools: Sequence[Pool]) -> list[Pool]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tunesmith.display.noise import LEAST_CLEAN, RETAKE, noise_remark
 from tunesmith.experiments.arena.pool import Pool
 from tunesmith.experiments.arena.replay import ArenaRun
 from tunesmith.experiments.arena.statistics import (
@@ -152,6 +153,9 @@ class ArenaSummary:
     def notes(self) -> list[str]:
         """Caveats about the numbers."""
         run, out = self.run, [*self.run.changes]
+        for pool in run.pools:
+            if pool.clean < LEAST_CLEAN * pool.measured:
+                out.append(f"{pool.name}: {noise_remark(pool.clean, pool.measured, RETAKE)}")
         if run.seeds < FEW_SEEDS:
             out.append(f"few seeds ({run.seeds}): intervals and tests are weak below {FEW_SEEDS}, and rankings become stable with about 20")
         if run.settings.batch >= run.settings.trials:
@@ -296,6 +300,8 @@ def _pool_json(pool: Pool, budget: int) -> dict[str, object]:
         "sketches": len(pool.sketches),
         "candidates": len(pool),
         "failed": int(np.isinf(pool.seconds).sum()),
+        "measured": pool.measured,
+        "clean": pool.clean,
         "best_us": pool.best * 1e6,
         "budget": budget,
     }

@@ -17,6 +17,7 @@ from pathlib import Path
 from rich.console import Console, Group, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
+from tunesmith.display.noise import clean_share
 from tunesmith.display.progress import clock
 from tunesmith.display.tables import as_text, microseconds, plain_table, plural, printable
 from tunesmith.experiments.arena.methods import line_up, parse_spec
@@ -102,7 +103,8 @@ class ArenaReport:
             rows.append(["(random order)", *[str(g.chance) for g in standings[0].goals], "100 %", "", ""])
             rows.append(["(candidates of the goal)", *[str(g.candidates) for g in standings[0].goals], "", "", ""])
         title = (
-            f"{pool.name}: {len(pool)} candidates, best {microseconds(pool.best)} us, {budget} trials; "
+            f"{pool.name}: {len(pool)} candidates, {clean_share(pool.clean, pool.measured)} of the measurements clean, "
+            f"best {microseconds(pool.best)} us, {budget} trials; "
             f"median trials to a fraction of the best throughput, {s.level:.0%} intervals"
         )
         return plain_table(title, columns, rows)

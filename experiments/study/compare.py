@@ -9,12 +9,14 @@ from pathlib import Path
 
 from rich.console import Group, RenderableType
 
+from tunesmith.display.noise import noise_remark
 from tunesmith.display.tables import as_text, microseconds, plain_table, printable
 from tunesmith.experiments.study.results import Arm, RunIndex, load_manifest, load_run
 from tunesmith.experiments.study.statistics import Ratio, adjusted, interval, ratio, verdict
-from tunesmith.experiments.study.summary import best_known, final_times, mean_times, reached
+from tunesmith.experiments.study.summary import best_known, final_times, mean_times, noise, reached
 from tunesmith.support.errors import UserError
 
+ADVICE = "Run it again in another folder on a quiet machine"
 SHARE = 95
 """Percent of the speed of the best known program that counts as reached."""
 
@@ -158,6 +160,9 @@ def _notes(first: RunIndex, second: RunIndex) -> Iterator[str]:
         alone = [*[w for w in run.workloads if w not in other.workloads], *[a.name for a in run.arms if a not in other.arms]]
         if alone:
             yield f"only in {label}: {', '.join(alone)}"
+        counts = noise(run.results)
+        if counts["measured"]:
+            yield f"{label}: {noise_remark(counts['clean'], counts['measured'], ADVICE)}"
         if not run.ok:
             yield f"{label} is not finished: {sum(r.state != 'done' for r in run.results)} of {len(run.results)} cells are not done"
 

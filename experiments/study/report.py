@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from tunesmith.display.noise import clean_share, noise_remark
 from tunesmith.display.tables import plural
 from tunesmith.experiments.arena.plots import line_style, slug
 from tunesmith.experiments.study.plots import MARK, Chart, Curve, bar_chart, curve_chart
@@ -24,6 +25,7 @@ from tunesmith.support.escaped_text import escaped
 
 Json = Mapping[str, Any]
 NamedChart = tuple[str, Chart]
+ADVICE = "Run the study again in another folder on a quiet machine; differences near the spread of the seeds may be noise"
 FIGURES = "figures"
 """Folder beside a page for its figures and their numbers."""
 _SHOWN_ELSEWHERE = frozenset({"v", "kind", "run", "study", "settings", "workloads"})
@@ -107,6 +109,8 @@ def render(data: Json, charts: Sequence[NamedChart], prefix: str = "") -> str:
         parts=plural(len(data["runs"]), "part"),
         facts=_facts(data["runs"]),
         line_style=line_style,
+        clean_share=clean_share,
+        noise=noise_remark(data["clean"], data["measured"], ADVICE),
         verdict=verdict,
     )
 

@@ -88,6 +88,8 @@ class CellResult:
         seconds: seconds of `timed_trials`: total and per phase.
         curve: best seconds after each trial, by the final records of the log; None before the first correct program.
         failure: reason of the failure; otherwise empty.
+        measured, noisy: measurements in the log with a time, and how many of them other processes disturbed; 0 in results of earlier
+            versions.
     """
 
     cell: Cell
@@ -104,6 +106,8 @@ class CellResult:
     seconds: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(("total", *PHASES), 0.0))
     curve: Sequence[float | None] = ()
     failure: str = ""
+    measured: int = 0
+    noisy: int = 0
 
     @property
     def gflops(self) -> float | None:
@@ -149,6 +153,8 @@ class CellResult:
             seconds,
             tuple(curve),
             get.text("failure"),
+            measured := get.integer("measured", 0, 0),
+            get.checked("noisy", f"a number up to {measured}", lambda x: type(x) is int and 0 <= x <= measured, 0),
         )
 
 

@@ -304,6 +304,8 @@ def _result(before: CellResult, task: TaskReport, state: str, curve: tuple[float
         {name: round(before.seconds[name] + task.seconds[name], 6) for name in ("total", *PHASES)},
         curve,
         task.failure if state == "failed" else "",
+        task.measured,
+        task.noisy,
     )
 
 

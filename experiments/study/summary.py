@@ -35,6 +35,7 @@ def summarise(run: RunIndex) -> Json:
         "variants": dict(run.variants),
         "cells": {state: sum(r.state == state for r in run.results) for state in ("done", "interrupted", "failed", "waiting")},
         "arms": [a.name for a in run.arms],
+        **noise(run.results),
         "workloads": [_workload(run, w, known) for w in run.workloads],
         "results": [_result(run, w, a, known) for w in run.workloads for a in run.arms],
         "overall": _overall(run, known),
@@ -44,6 +45,12 @@ def summarise(run: RunIndex) -> Json:
             {"workload": r.cell.workload, "arm": r.cell.arm.name, "seed": r.cell.seed, "failure": r.failure} for r in _failed(run)
         ],
     }
+
+
+def noise(results: Sequence[CellResult]) -> dict[str, int]:
+    """Number of measurements with a time, and of those that no other process disturbed: `measured` and `clean`."""
+    measured = sum(r.measured for r in results)
+    return {"measured": measured, "clean": measured - sum(r.noisy for r in results)}
 
 
 def best_known(runs: Sequence[RunIndex]) -> Mapping[str, float]:
@@ -97,6 +104,7 @@ def _result(run: RunIndex, workload: str, arm: Arm, known: Mapping[str, float]) 
         "wanted": len(every),
         "errors": _errors(every),
         "trials": sum(r.trials for r in every),
+        **noise(every),
     }
     if not done:
         return out | {"best_us": None, "each_us": [], "gflops": None, "percent": None, "trials_to": {}, "sketches": [], "curve": None}
@@ -141,7 +149,9 @@ def _overall(run: RunIndex, known: Mapping[str, float]) -> list[Json]:
         ]
         times = mean_times(run, arm, run.workloads, known)
         percent = interval(times).inverse(100).to_json() if times else None
-        out.append({"arm": arm.name, "seeds": list(by_seed), "percent": percent, "curve": _curve(np.array(lines)) if lines else None})
+        every = [r for r in run.results if r.cell.arm == arm]
+        curve = _curve(np.array(lines)) if lines else None
+        out.append({"arm": arm.name, "seeds": list(by_seed), **noise(every), "percent": percent, "curve": curve})
     return out
 
 

@@ -195,7 +195,7 @@ def test_a_noisy_best_is_marked_and_its_leaders_are_timed_again_on_request(tmp_p
         report = tunesmith.tune("relu(shape=512)", **grouped(target=TARGET, trials=3, log=log, **{**QUICK, "batch": 2}))
     assert report.best is not None and not report.best.clean and report.tasks[0].noisy == 3
     assert report.notes == (
-        "3 of 3 measurements were disturbed by other load; the best time is from such measurements. "
+        "0 of 3 measurements are clean (0%): the others were disturbed by other processes; the best time is from such measurements. "
         f"Compare with `tunesmith replay {log} --time`",
     )
     assert f"{report.best.seconds * 1e6:.4g}~" in str(report) and "(~ other processes used the machine)" in str(report)
@@ -211,7 +211,9 @@ def test_a_clean_best_among_noisy_measurements_is_noted(hand: ModuleType) -> Non
     best = hand.record_of(hand.matmul())
     noisy = hand.record_of(hand.matmul(), clean=False)
     one = TaskReport.of(Progress(task, 3), best, records=[best, noisy, noisy])
-    assert noise_notes([one], None, True) == ["2 of 3 measurements were disturbed by other load. Search again on a quiet machine"]
+    assert noise_notes([one], None, True) == [
+        "1 of 3 measurements are clean (33%): the others were disturbed by other processes. Search again on a quiet machine"
+    ]
     assert noise_notes([TaskReport.of(Progress(task, 2), best, records=[best, noisy])], None, True) == []
     other = TaskReport.of(Progress(task, 1), noisy, records=[noisy])
     assert "; 1 of 2 best times are from such measurements. Search again" in noise_notes([one, other], None, True)[0]

@@ -10,7 +10,8 @@ from rich.table import Table
 
 from tunesmith.display.failures import ErrorExample, examples_of, render_examples
 from tunesmith.display.model_check import ModelCheck
-from tunesmith.display.tables import NOISY, as_text, counted, microseconds, plain_table, plural, printable, rate, sparkline
+from tunesmith.display.noise import LEAST_CLEAN, clean_share, noise_remark
+from tunesmith.display.tables import NOISY, as_text, counted, microseconds, plain_table, printable, rate, sparkline
 from tunesmith.measure.records.record import Record
 from tunesmith.search.tuner import PHASES, Progress
 from tunesmith.support.errors import UserError
@@ -169,7 +170,7 @@ class Report:
                 t.workload,
                 str(t.trials) + (f" ({t.resumed} before)" if t.resumed else ""),
                 "-" if t.best is None else microseconds(t.best.seconds, t.best.clean),
-                f"{1 - t.noisy / t.measured:.0%}" if t.measured else "-",
+                clean_share(t.measured - t.noisy, t.measured),
                 rate(t.gflops),
                 "-" if t.best is None else t.best.sketch,
                 counted(t.errors) or "none",
@@ -208,12 +209,12 @@ def noise_notes(tasks: Sequence[TaskReport], log: str | None, ranked: bool) -> l
     measured, noisy = sum(t.measured for t in tasks), sum(t.noisy for t in tasks)
     best = [t.best for t in tasks if t.best is not None]
     doubtful = sum(not b.clean for b in best)
-    if not doubtful and 2 * noisy <= measured:
+    if not doubtful and noisy <= (1 - LEAST_CLEAN) * measured:
         return []
     which = "the best time is" if len(best) == 1 else f"{doubtful} of {len(best)} best times are"
-    found = f"; {which} from such measurements" if doubtful else ""
+    found = f"{which} from such measurements" if doubtful else ""
     again = "Run the same command again on a quiet machine" if log is not None else "Search again on a quiet machine"
     advice = [again] if ranked or log is None else []
     advice += [] if log is None else [f"compare with `tunesmith replay {log} --time`"]
     text = ", or ".join(advice)
-    return [f"{noisy} of {plural(measured, 'measurement')} were disturbed by other load{found}. {text[0].upper()}{text[1:]}"]
+    return [noise_remark(measured - noisy, measured, f"{text[0].upper()}{text[1:]}", found)]

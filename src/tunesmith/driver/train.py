@@ -21,7 +21,7 @@ from tunesmith.costmodel.models.saved_model import check_suffix, is_model_file
 from tunesmith.costmodel.training.evaluation import FOLDS, METRICS, Evaluation, evaluate
 from tunesmith.costmodel.training.training_set import Measured, TrainingSet, training_set
 from tunesmith.datasets.record_table import RecordTable, load_any, merge
-from tunesmith.display.noise import noise_remark
+from tunesmith.display.noise import RETAKE, noise_remark
 from tunesmith.display.tables import plain_table, printable
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.calibration.cpu import calibrated
@@ -29,7 +29,6 @@ from tunesmith.support.load_from_file import names_a_file
 from tunesmith.support.user_code import running
 
 Path_ = str | PathLike[str]
-ADVICE = "Measure them again on a quiet machine: `tunesmith dataset build` with the same arguments retakes disturbed ones"
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +180,7 @@ def _targets(table: RecordTable) -> Callable[[Mapping[str, object]], Target]:
 
 def _remarks(data: TrainingSet) -> list[str]:
     """How many measurements are clean, and which records were skipped."""
-    noise = noise_remark(int((data.ran & data.clean).sum()), int(data.ran.sum()), ADVICE)
+    noise = noise_remark(int((data.ran & data.clean).sum()), int(data.ran.sum()), RETAKE)
     return [*([noise] if noise else []), *([str(data.refused)] if data.refused.count else [])]
 
 

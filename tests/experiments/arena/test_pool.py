@@ -146,6 +146,16 @@ def test_repeated_measurements_get_the_median_and_failures_are_infinitely_slow()
     assert again.digest == made.digest != make_pool("m", made.script, dict(made.target), lines[:3]).digest
 
 
+def test_clean_measurements_are_counted_and_a_synthetic_pool_has_none(pool: Pool) -> None:
+    assert (pool.measured, pool.clean) == (0, 0)
+    s = task().space.sketches[0]
+    rows = [tuple(r) for r in np.unique(s.space.sample(30, stream(0, "clean")), axis=0)[:3].tolist()]
+    given = [(rows[0], 1e-6, True), (rows[0], 2e-6, False), (rows[1], math.inf, True), (rows[2], 1e-6, True)]
+    found = make_pool("x", pool.script, pool.target, [Measurement(s.name, s.trace_of(r).to_json(), r, t, clean) for r, t, clean in given])
+    assert (found.measured, found.clean) == (3, 2), "a failure has no time"
+    assert pickle.loads(pickle.dumps(found)).clean == 2
+
+
 def test_sketches_unknown_to_the_rules_are_rebuilt_from_their_traces(hand: ModuleType) -> None:
     schedule = Schedule(hand.matmul(), parametric=True)
     hand.tiled(schedule)

@@ -260,6 +260,18 @@ def test_the_verdict_agrees_with_its_test(pools: list[Pool]) -> None:
     assert back.pairs[0].better(0.95) == 1 and back.ranking[1].p == 1.0
 
 
+def test_a_pool_of_disturbed_measurements_is_noted(pools: list[Pool]) -> None:
+    tried = {Job(0, 0, s): (0, 1) for s in range(10)}
+
+    def notes(clean: int) -> list[str]:
+        pool = replace(pools[0], measured=8, clean=clean)
+        return summarise(ArenaRun((pool,), (Method("random"),), 10, ArenaSettings(8, 2), tried)).notes
+
+    assert notes(4) == []
+    (note,) = notes(3)
+    assert note.startswith(f"{pools[0].name}: 3 of 8 measurements are clean (38%)") and "dataset build --retake" in note
+
+
 def test_a_resumed_arena_names_the_files_that_changed(pools: list[Pool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once its replays are repeated, the method is not named again; nor is one whose code did not change."""
     monkeypatch.chdir(tmp_path)

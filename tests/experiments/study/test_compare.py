@@ -70,6 +70,18 @@ def test_differences_are_reported(make_run: Make) -> None:
     )
 
 
+def test_clean_measurements_are_noted(make_run: Make) -> None:
+    a, b = make_run("a", {(A, "x"): [1e-6]}), make_run("b", {(A, "x"): [1e-6]})
+    for folder, noisy in ((a, 3), (b, 7)):
+        (path,) = (folder / "cells").glob("*/result.json")
+        write_json(path, json.loads(path.read_text()) | {"measured": 8, "noisy": noisy})
+    assert compare_runs(a, b).notes == (
+        "A: 5 of 8 measurements are clean (62%)",
+        "B: 1 of 8 measurements are clean (12%): the others were disturbed by other processes. "
+        "Run it again in another folder on a quiet machine",
+    )
+
+
 def test_runs_without_common_cells_are_refused(make_run: Make, tmp_path: Path) -> None:
     a, b = make_run("a", {(A, "x"): [1e-6]}), make_run("b", {(A, "y"): [1e-6], (A, "x"): [None]})
     with pytest.raises(UserError, match="nothing is done in both runs. a has matmul.* by x; b has matmul.* by y"):

@@ -125,11 +125,11 @@ def test_the_page_contains_tables_curves_captions_and_numbers(run: Path) -> None
     text = path.read_text(encoding="utf-8")
     found = Page(text)
     heads = [t[0] for t in found.tables]
-    assert ["arm", "seeds", "% of the best known speed"] in heads and ["fact", "value"] in heads
-    results = next(t for t in found.tables if t[0][1:3] == ["seeds", "best us"])
+    assert ["arm", "seeds", "clean", "% of the best known speed"] in heads and ["fact", "value"] in heads
+    results = next(t for t in found.tables if t[0][1:4] == ["seeds", "clean", "best us"])
     assert results[1] == [A] and results[4] == [B]
-    assert results[2][:2] == ["random", "2/2"] and results[2][2].startswith("2.098 [")
-    assert results[3][5:] == ["4 (2/2)", "- (1/2)", "- (1/2)"]
+    assert results[2][:3] == ["random", "2/2", "-"] and results[2][3].startswith("2.098 [")
+    assert results[3][6:] == ["4 (2/2)", "- (1/2)", "- (1/2)"]
     verdicts = next(t for t in found.tables if t[0][-1] == "verdict")
     assert [row[-1] for row in verdicts[1:]] == ["too few seeds to tell"] * 3
     assert ["host.cpu", "An Old One"] in next(t for t in found.tables if t[0] == ["fact", "value"])
@@ -137,6 +137,23 @@ def test_the_page_contains_tables_curves_captions_and_numbers(run: Path) -> None
     assert found.count("table") == found.count("caption") and all(len(c) > 20 for c in found.captions)
     assert found.numbers == json.loads(json.dumps(data))
     assert "7 of 8 cells are done, 1 failed" in text
+
+
+def test_the_share_of_clean_measurements(run: Path) -> None:
+    """Per arm and workload, and with advice for the page if fewer than half are clean; results of earlier versions have no counts."""
+    assert "measurements are clean" not in report_experiment(run)[0].read_text()
+    for noisy, advised in ((1, False), (6, True)):
+        for path in (run / "cells").glob("*best*/result.json"):
+            write_json(path, json.loads(path.read_text()) | {"measured": 8, "noisy": noisy})
+        data: Any = summarise(load_run(run))
+        assert (data["measured"], data["clean"]) == (32, 4 * (8 - noisy))
+        text = report_experiment(run)[0].read_text()
+        overall = next(t for t in Page(text).tables if t[0][-1] == "% of the best known speed")
+        assert [row[2] for row in overall[1:]] == ["-", f"{1 - noisy / 8:.0%}"]
+        assert f"{4 * (8 - noisy)} of 32 measurements are clean" in text and ("on a quiet machine" in text) == advised
+    write_json(path, json.loads(path.read_text()) | {"noisy": 9})
+    with pytest.raises(RecordError, match="'noisy' must be a number up to 8"):
+        load_run(run)
 
 
 def test_arms_are_compared_within_seeds(make_run: Make) -> None:

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 from scipy import special
 
+from tunesmith.display.noise import LEAST_CLEAN
+
 CONFIDENCE = 0.95
 LEAST_STARTS = 3
 """Starts below which there is no interval: the spread of two numbers says nothing."""
-LEAST_CLEAN = 0.5
-"""Share of clean windows of both systems below which there is no verdict."""
 
 
 @dataclass(frozen=True, slots=True)
