@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Sequence
 from typing import cast
@@ -63,6 +64,9 @@ class LocalBuilder(Builder):
 def build_worker(niceness: int) -> BuildJob:
     """The job of a worker process."""
     os.nice(niceness)
+    # What is imported lives as long as the process, and programs have no cycles: frequent collections take 5 % of the time of a build.
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 100)
     return BuildJob()
 
 
