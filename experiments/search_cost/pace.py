@@ -2,9 +2,9 @@
 
     python experiments/search_cost/pace.py BEFORE AFTER OUT.jsonl [--trials 96] [--seeds 5]
 
-BEFORE and AFTER are the `src` folders of two checkouts.  Both search the same workloads with the same seeds, in turns, each in a fresh process
-with an empty log.  Results are kept in OUT.jsonl, one line a search, and a run continues after the last.  Intervals are those of Student's
-t of the logarithms of ratios, over seeds and workloads.
+BEFORE and AFTER are the `src` folders of two checkouts.  Both search the same workloads with the same seeds, in turns, each in a fresh
+process with an empty log.  Results are kept in OUT.jsonl, one line a search, and a run continues after the last.  Intervals are those of
+Student's t of the logarithms of ratios, over seeds and workloads.
 """
 
 from __future__ import annotations
