@@ -19,7 +19,7 @@ from rich.console import Console
 import tunesmith
 from tunesmith import te
 from tunesmith.display.progress import ProgressView, clock, line, seconds_left
-from tunesmith.display.report import TaskReport, noise_notes
+from tunesmith.display.report import Report, TaskReport, noise_notes
 from tunesmith.driver.tune_options import Search, default_batch, grouped
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.target.target import Target
@@ -68,6 +68,11 @@ def test_tuning_writes_a_log_and_resuming_repeats_nothing(tmp_path: Path) -> Non
     assert tunesmith.compile(MATMUL, TARGET, log, strict=True).coverage[0].status == "used"
 
 
+def beside_noise(report: Report) -> list[str]:
+    """The notes of a report, but for that of a machine that was busy during the test."""
+    return [note for note in report.notes if "disturbed by other load" not in note]
+
+
 def test_equal_programs_are_measured_once(tmp_path: Path) -> None:
     log, func, shown = tmp_path / "log.jsonl", workload("relu(shape=64)").func, list[Progress]()
     given: list[Any] = [func, MATMUL, "relu(shape=64)"]
@@ -78,7 +83,7 @@ def test_equal_programs_are_measured_once(tmp_path: Path) -> None:
     assert report["relu"].best == report["relu(shape=64)"].best is not None
     assert report["relu"].flops == report["relu(shape=64)"].flops == 64
     assert len(RecordLog(log).load().records) == 4
-    assert report.notes == ("relu is the same program as relu(shape=64), and has its result",)
+    assert beside_noise(report) == ["relu is the same program as relu(shape=64), and has its result"]
     assert {p.task.name: p.task.weight for p in shown} == {"relu(shape=64)": 4, MATMUL: 1}, "the weights are added"
 
 
@@ -118,13 +123,13 @@ def test_the_report_is_data_and_text(tmp_path: Path) -> None:
     assert entry["gflops"] == pytest.approx(2 * 64**3 / report.best.seconds / 1e9)  # type: ignore[union-attr]
     for part in (MATMUL, "best us", "GFLOP/s", "Seconds", "none"):
         assert part in str(report)
-    assert report.to_json()["notes"] == []
+    assert report.to_json()["notes"] == list(report.notes) and not beside_noise(report)
 
 
 @pytest.mark.parametrize("budget", [{"trials": 2}, {"trials": None, "total_trials": 3}])
 def test_a_batch_as_large_as_the_budget_is_noted(budget: dict[str, int | None]) -> None:
     report = tunesmith.tune("relu(shape=512)", **grouped(target=TARGET, log=None, **{**QUICK, "batch": 3, **budget}))
-    (note,) = report.notes
+    (note,) = beside_noise(report)
     assert f"batch 3 >= trials {budget['trials'] or 3}: a sampler is asked once and learns nothing" in note and note in str(report)
     assert report.ok, "it is not a failure"
 
@@ -132,7 +137,7 @@ def test_a_batch_as_large_as_the_budget_is_noted(budget: dict[str, int | None]) 
 def test_a_failed_search_does_not_repeat_the_note() -> None:
     settings = {**QUICK, "batch": 3, "trials": 2, "rules": [lambda func, target: []]}
     report = tunesmith.tune("relu(shape=512)", **grouped(target=TARGET, log=None, **settings))
-    assert "makes no schedule for relu" in report.tasks[0].failure and not report.notes
+    assert "makes no schedule for relu" in report.tasks[0].failure and not beside_noise(report)
 
 
 @pytest.mark.parametrize(("trials", "batch"), [(None, 32), (1000, 32), (128, 32), (127, 31), (32, 8), (5, 1), (2, 1)])

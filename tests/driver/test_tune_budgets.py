@@ -259,6 +259,6 @@ def test_two_runs_write_one_log_at_once(tmp_path: Path) -> None:
     assert verdict.ok, verdict
     contents = RecordLog(log).load()
     assert len(contents.records) == sum(map(sum, printed))
-    assert 8 < len(contents.records) <= 16  # a run that starts late resumes from records of the other
+    assert 8 <= len(contents.records) <= 16  # a run that starts late resumes from records of the other
     assert {r.seed for r in contents.records} == {1, 2}
     assert sorted(str(r["seed"]) + str(r["outcome"]) for r in read_manifest(manifest_path(log))) == ["1done", "2done"]
