@@ -26,6 +26,7 @@ from tunesmith.measure.records.record import ERROR_KINDS, Record, WorkloadLine, 
 from tunesmith.support import json_lines
 from tunesmith.support.array_types import Float64Array
 from tunesmith.support.errors import RecordError, UserError
+from tunesmith.support.html_table import html_table
 
 KIND = "records"
 VERSION = 1
@@ -227,6 +228,13 @@ class RecordTable:
                 }
             )
         return pd.DataFrame(out)
+
+    def _repr_html_(self) -> str:
+        """The table in a notebook: `counts`."""
+        counts = self.counts()
+        title = f"{len(self)} records of {len(counts)} tasks"
+        rows = [["-" if pd.isna(x) else f"{x:.4g}" if isinstance(x, float) else str(x) for x in row] for row in counts.to_numpy().tolist()]
+        return html_table(title, list(map(str, counts.columns)), rows, left=(0, 1, 2))
 
     def _check(self, path: PathLike) -> None:
         """Check the invariants of an unmodified table."""

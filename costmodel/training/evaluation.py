@@ -20,6 +20,7 @@ from tunesmith.costmodel.models.registry import make_model
 from tunesmith.costmodel.training.training_set import TaskKey, TrainingSet
 from tunesmith.support.array_types import BoolArray, Float64Array, Int64Array
 from tunesmith.support.errors import UserError
+from tunesmith.support.html_table import html_table
 from tunesmith.support.seeds import stream
 
 HOLDOUTS = ("within", "task", "family", "target")
@@ -61,6 +62,13 @@ class Evaluation:
     values: dict[str, dict[str, float | None]]
     clean: int
     clean_values: dict[str, dict[str, float | None]]
+
+    def _repr_html_(self) -> str:
+        """The metrics in a notebook."""
+        every = [*self.values.items(), *[(f"{name}, {self.clean} clean programs", v) for name, v in self.clean_values.items()]]
+        rows = [[name, *["-" if v is None else f"{v:.3f}" for v in values.values()]] for name, values in every]
+        held = "as it is" if self.holdout is None else f"holdout {self.holdout}, {self.folds} folds"
+        return html_table(f"{self.programs} programs of {self.tasks} tasks, {held}", ["model", *METRICS], rows)
 
 
 def evaluate(

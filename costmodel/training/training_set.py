@@ -25,6 +25,7 @@ from tunesmith.schedule.schedule import Schedule
 from tunesmith.schedule.trace import Trace
 from tunesmith.support.array_types import BoolArray, Float32Array, Float64Array, Int64Array
 from tunesmith.support.errors import RecordError, TunesmithError, UserError
+from tunesmith.support.html_table import html_paragraph, html_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,17 @@ class TrainingSet:
     def ran(self) -> BoolArray:
         """bool [N], the programs that did not fail."""
         return np.isfinite(self.seconds)
+
+    def _repr_html_(self) -> str:
+        """The set in a notebook: programs per task, those that ran, and of these the ones with a clean measurement."""
+        rows = []
+        for i, task in enumerate(self.tasks):
+            own, ran = self.groups == i, self.ran & (self.groups == i)
+            best = f"{self.seconds[ran].min() * 1e6:.4g}" if ran.any() else "-"
+            rows.append([task.name, str(own.sum()), str(ran.sum()), str((ran & self.clean).sum()), best])
+        title = f"{len(self)} programs of {len(self.tasks)} tasks"
+        refused = html_paragraph(str(self.refused)) if self.refused.count else ""
+        return html_table(title, ["task", "programs", "ran", "clean", "best us"], rows) + refused
 
     def features(self, inputs: str) -> Float32Array:
         """The features of all programs for a model with these `CostModel.inputs`; computed once."""

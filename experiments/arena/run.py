@@ -19,7 +19,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemaining
 
 from tunesmith.display.noise import clean_share
 from tunesmith.display.progress import clock
-from tunesmith.display.tables import as_text, microseconds, plain_table, plural, printable
+from tunesmith.display.rendered import Rendered
+from tunesmith.display.tables import microseconds, plain_table, plural, printable
 from tunesmith.experiments.arena.methods import line_up, parse_spec
 from tunesmith.experiments.arena.plots import plot_arena
 from tunesmith.experiments.arena.pool import Pool
@@ -36,7 +37,7 @@ JOURNAL = "replays.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
-class ArenaReport:
+class ArenaReport(Rendered):
     """Result of an arena.
 
     Attributes:
@@ -67,9 +68,6 @@ class ArenaReport:
         if len(run.failures) > 5:
             parts.append(f"... and {len(run.failures) - 5} more failures")
         return Group(*parts)
-
-    def __str__(self) -> str:
-        return as_text(self.render())
 
     def _replay_name(self, f: Failure) -> str:
         run = self.summary.run

@@ -20,7 +20,8 @@ from tunesmith.codegen.llvm.host import check_runs_here
 from tunesmith.datasets.record_columns import gave_up
 from tunesmith.datasets.record_table import RecordTable
 from tunesmith.display.progress import ProgressView
-from tunesmith.display.tables import as_text, counted, microseconds, plain_table, printable, rate
+from tunesmith.display.rendered import Rendered
+from tunesmith.display.tables import counted, microseconds, plain_table, printable, rate
 from tunesmith.driver.workloads import WorkloadLike, find_subjects
 from tunesmith.experiments.pools.plan import PoolPlan
 from tunesmith.ir.target.target import Target
@@ -80,7 +81,7 @@ class PoolReport:
 
 
 @dataclass(frozen=True)
-class BuildReport:
+class BuildReport(Rendered):
     """Result of a run.
 
     Attributes:
@@ -125,9 +126,6 @@ class BuildReport:
         if self.interrupted:
             parts.append(printable("interrupted: all measurements are kept; run again to resume"))
         return Group(*parts)
-
-    def __str__(self) -> str:
-        return as_text(self.render())
 
 
 def build(

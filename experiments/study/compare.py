@@ -10,7 +10,8 @@ from pathlib import Path
 from rich.console import Group, RenderableType
 
 from tunesmith.display.noise import noise_remark
-from tunesmith.display.tables import as_text, microseconds, plain_table, printable
+from tunesmith.display.rendered import Rendered
+from tunesmith.display.tables import microseconds, plain_table, printable
 from tunesmith.experiments.study.results import Arm, RunIndex, load_manifest, load_run
 from tunesmith.experiments.study.statistics import Ratio, adjusted, interval, ratio, verdict
 from tunesmith.experiments.study.summary import best_known, final_times, mean_times, noise, reached
@@ -59,7 +60,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Rendered):
     """Comparison of two runs.
 
     Attributes:
@@ -82,9 +83,6 @@ class Comparison:
         columns = ["workload", "arm", "seeds", "A us", "B us", "B/A", *intervals, f"A to {SHARE} %", f"B to {SHARE} %", "p (Holm)", "B is"]
         table = plain_table(f"A = {self.names[0]}, B = {self.names[1]}", columns, list(map(_row, self.lines)), left=["arm", "B is"])
         return Group(table, *[printable(f"! {note}") for note in self.notes])
-
-    def __str__(self) -> str:
-        return as_text(self.render())
 
 
 def compare_runs(a: str | PathLike[str], b: str | PathLike[str]) -> Comparison:

@@ -16,8 +16,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
+from statistics import median
 from typing import Any, NoReturn
 
+from rich.console import Group, RenderableType
+
+from tunesmith.display.noise import clean_share
+from tunesmith.display.rendered import Rendered
+from tunesmith.display.tables import microseconds, plain_table, printable
 from tunesmith.measure.records.run_manifest import read_manifest
 from tunesmith.search.tuner import PHASES
 from tunesmith.support import atomic_file
@@ -187,7 +193,7 @@ class SpaceSize:
 
 
 @dataclass(frozen=True, slots=True)
-class RunIndex:
+class RunIndex(Rendered):
     """The contents of a run folder.
 
     Attributes:
@@ -232,6 +238,22 @@ class RunIndex:
     def with_result(self, result: CellResult) -> RunIndex:
         """The index with a newer result of one cell."""
         return replace(self, results=tuple([result if r.cell == result.cell else r for r in self.results]))
+
+    def render(self) -> RenderableType:
+        """A table for a terminal: one row per workload and arm, over seeds."""
+        rows = []
+        for workload in self.workloads:
+            for arm in self.arms:
+                every = [r for r in self.results if r.cell.workload == workload and r.cell.arm == arm]
+                times = sorted(r.best_s for r in self.of(workload, arm) if r.best_s is not None)
+                ends = [microseconds(times[0]), microseconds(median(times)), microseconds(times[-1])] if times else ["-", "-", "-"]
+                measured = sum(r.measured for r in every)
+                share = clean_share(measured - sum(r.noisy for r in every), measured)
+                rows.append([workload, arm.name, f"{sum(r.state == 'done' for r in every)}/{len(every)}", share, *ends])
+        table = plain_table(self.name, ["workload", "arm", "done", "clean", "best us", "median", "worst"], rows, left=["arm"])
+        failures = [printable(f"! {r.cell.id}: {r.failure}") for r in self.results if r.failure]
+        note = [printable("! interrupted; the same command resumes the run")] if self.interrupted else []
+        return Group(table, *failures, *note)
 
     def to_json(self) -> dict[str, object]:
         """The contents of `index.json` and of `--json`."""

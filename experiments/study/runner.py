@@ -12,13 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from os import PathLike
 from pathlib import Path
-from statistics import median
-
-from rich.console import Group, RenderableType
 
 from tunesmith.costmodel.models.registry import find_model, model_class
 from tunesmith.display.report import Report, TaskReport
-from tunesmith.display.tables import microseconds, plain_table, printable
+from tunesmith.display.tables import microseconds
 from tunesmith.driver.tune import tune
 from tunesmith.driver.tune_options import Search
 from tunesmith.driver.workloads import Subject, find_subjects
@@ -312,18 +309,3 @@ def _result(before: CellResult, task: TaskReport, state: str, curve: tuple[float
 def _line(r: CellResult) -> str:
     text = f"  {r.state}: {r.trials} trials, best {microseconds(r.best_s)} us" if not r.failure else f"  {r.state}: {r.failure}"
     return f"{text}, {r.seconds['total']:.0f} s" if r.seconds["total"] else text
-
-
-def render_run(index: RunIndex) -> RenderableType:
-    """A run as a table for a terminal: one row per workload and arm, over seeds."""
-    rows = []
-    for workload in index.workloads:
-        for arm in index.arms:
-            every = [r for r in index.results if r.cell.workload == workload and r.cell.arm == arm]
-            times = sorted(r.best_s for r in index.of(workload, arm) if r.best_s is not None)
-            ends = [microseconds(times[0]), microseconds(median(times)), microseconds(times[-1])] if times else ["-", "-", "-"]
-            rows.append([workload, arm.name, f"{sum(r.state == 'done' for r in every)}/{len(every)}", *ends])
-    table = plain_table(index.name, ["workload", "arm", "done", "best us", "median", "worst"], rows, left=["arm"])
-    failures = [printable(f"! {r.cell.id}: {r.failure}") for r in index.results if r.failure]
-    note = [printable("! interrupted; the same command resumes the run")] if index.interrupted else []
-    return Group(table, *failures, *note)

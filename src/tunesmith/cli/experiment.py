@@ -27,14 +27,14 @@ def run(config: Path, folder: Path | None, run_code: bool, out: str | None) -> N
     CONFIG is a TOML file; FOLDER holds a config.toml: a study, or a run to resume.  Ctrl-C keeps all measurements.
     """
     from tunesmith.experiments.study.config import ExperimentConfig
-    from tunesmith.experiments.study.runner import render_run, run_experiment
+    from tunesmith.experiments.study.runner import run_experiment
 
     study = ExperimentConfig.load(config)
     if folder is None:
         folder = config if (config / "index.json").is_file() else Path("runs") / study.name
     index = run_experiment(study, folder, run_code=run_code, say=say, progress=True)
     say(f"run folder: {folder}")
-    finish(render_run(index), index.to_json(), out, index.ok)
+    finish(index.render(), index.to_json(), out, index.ok)
 
 
 @experiment.command()

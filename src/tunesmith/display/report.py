@@ -11,7 +11,8 @@ from rich.table import Table
 from tunesmith.display.failures import ErrorExample, examples_of, render_examples
 from tunesmith.display.model_check import ModelCheck
 from tunesmith.display.noise import LEAST_CLEAN, clean_share, noise_remark
-from tunesmith.display.tables import NOISY, as_text, counted, microseconds, plain_table, printable, rate, sparkline
+from tunesmith.display.rendered import Rendered
+from tunesmith.display.tables import NOISY, counted, microseconds, plain_table, printable, rate, sparkline
 from tunesmith.measure.records.record import Record
 from tunesmith.search.tuner import PHASES, Progress
 from tunesmith.support.errors import UserError
@@ -108,7 +109,7 @@ class TaskReport:
 
 
 @dataclass(frozen=True)
-class Report:
+class Report(Rendered):
     """Tuning results of all workloads of a run.
 
     Attributes:
@@ -160,9 +161,6 @@ class Report:
         if self.interrupted:
             parts.append(printable("! interrupted; the measurements are in the log, and the next run resumes from it", style="yellow"))
         return Group(*parts)
-
-    def __str__(self) -> str:
-        return as_text(self.render())
 
     def _found(self) -> Table:
         rows = [

@@ -15,7 +15,8 @@ from rich.console import Group, RenderableType
 from tunesmith.codegen.artifact import Code
 from tunesmith.codegen.build import build, check_runs_here
 from tunesmith.codegen.params import param_specs
-from tunesmith.display.tables import NOISY, as_text, microseconds, plain_table, printable
+from tunesmith.display.rendered import Rendered
+from tunesmith.display.tables import NOISY, microseconds, plain_table, printable
 from tunesmith.driver.compile import Records, open_records
 from tunesmith.driver.workloads import Subject, subject_of_text
 from tunesmith.graph.tuning.apply_records import apply_record
@@ -79,7 +80,7 @@ class ReplayRow:
 
 
 @dataclass(frozen=True)
-class ReplayReport:
+class ReplayReport(Rendered):
     """Replay results of all workloads of a log.
 
     Attributes:
@@ -114,9 +115,6 @@ class ReplayReport:
         if self.log.bad_count:
             parts.append(printable(f"! {self.log}", style="yellow"))
         return Group(*parts)
-
-    def __str__(self) -> str:
-        return as_text(self.render())
 
     def _cells(self, r: ReplayRow) -> list[str]:
         now = [microseconds(r.median, r.clean)] if self.timed else []

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from rich.console import RenderableType
 
-from tunesmith.display.tables import as_text, plain_table
+from tunesmith.display.rendered import Rendered
+from tunesmith.display.tables import plain_table
 from tunesmith.ir.analysis.least_time import Work
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.target.target import Target
@@ -41,7 +42,7 @@ class RooflineRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Roofline:
+class Roofline(Rendered):
     """The functions of a model, the longest time first, and the rates of the machine at that time.
 
     Attributes:
@@ -77,9 +78,6 @@ class Roofline:
         return plain_table(
             title, ["function", "calls", "us", "share", "GFLOP/s", "least us", "least / us", "bound by"], cells, left=["bound by"]
         )
-
-    def __str__(self) -> str:
-        return as_text(self.render())
 
 
 def roofline(profile: Profile, functions: Mapping[str, object], rates: MachineRates, target: Target) -> Roofline:

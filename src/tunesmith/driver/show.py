@@ -9,10 +9,10 @@ from typing import Any
 from rich.console import Group, RenderableType
 
 from tunesmith.display.failures import examples_of, render_example_data
+from tunesmith.display.rendered import Rendered
 from tunesmith.display.tables import (
     NOISY,
     as_comment,
-    as_text,
     code,
     comment,
     counted,
@@ -43,7 +43,7 @@ from tunesmith.support.seeds import stream
 
 
 @dataclass(frozen=True)
-class Shown:
+class Shown(Rendered):
     """Data to show: `data` as plain JSON, `render` for a terminal."""
 
     data: Any
@@ -52,9 +52,6 @@ class Shown:
     def render(self) -> RenderableType:
         """The data for a terminal."""
         return Group(*self.parts)
-
-    def __str__(self) -> str:
-        return as_text(self.render())
 
 
 def show_log(log: Records, *, script: bool = False, trace: bool = False) -> Shown:

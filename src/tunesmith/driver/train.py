@@ -22,6 +22,7 @@ from tunesmith.costmodel.training.evaluation import FOLDS, METRICS, Evaluation, 
 from tunesmith.costmodel.training.training_set import Measured, TrainingSet, training_set
 from tunesmith.datasets.record_table import RecordTable, load_any, merge
 from tunesmith.display.noise import RETAKE, noise_remark
+from tunesmith.display.rendered import Rendered
 from tunesmith.display.tables import plain_table, printable
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.calibration.cpu import calibrated
@@ -32,7 +33,7 @@ Path_ = str | PathLike[str]
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class Trained(Rendered):
     """Result of `train`: the model, its training set, the seconds taken (reading and features included), and its name for a search."""
 
     model: CostModel
@@ -54,7 +55,7 @@ class Trained:
 
 
 @dataclass(frozen=True, slots=True)
-class EvaluatedModel:
+class EvaluatedModel(Rendered):
     """Result of `evaluate_files`: the evaluation of a model and its data."""
 
     model: str

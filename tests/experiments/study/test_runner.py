@@ -13,7 +13,7 @@ from tunesmith.display.tables import as_text
 from tunesmith.driver.workloads import find_subject
 from tunesmith.experiments.study.config import ExperimentConfig, Variant
 from tunesmith.experiments.study.results import cell_folder, load_manifest, load_run
-from tunesmith.experiments.study.runner import plan, render_run, run_experiment, space_size
+from tunesmith.experiments.study.runner import plan, run_experiment, space_size
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.policies import MeasurePolicy, RacePolicy
 from tunesmith.measure.records.log import RecordLog
@@ -62,7 +62,7 @@ def test_a_small_study_runs_once(tmp_path: Path) -> None:
     again = run_experiment(config, tmp_path / "run", target=TARGET, say=said.append)
     assert again == index and said[-1] == "smoke: all 8 cells are done"
     assert {p: p.stat().st_mtime_ns for p in (tmp_path / "run" / "cells").rglob("*.jsonl")} == stamps
-    assert as_text(render_run(index)).count("2/2") == 4
+    assert str(index).count("2/2") == 4
 
 
 def test_variants(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_an_interrupted_cell_resumes_from_its_log(tmp_path: Path, monkeypatch: p
     first = run_experiment(config, tmp_path, target=TARGET)
     assert first.interrupted and not first.ok
     assert [(r.state, r.trials) for r in first.results] == [("interrupted", 2), ("waiting", 0)]
-    assert "the same command resumes the run" in as_text(render_run(first))
+    assert "the same command resumes the run" in str(first)
     log = cell_folder(tmp_path, first.results[0].cell) / "log.jsonl"
     before = RecordLog(log).load().records
     second = run_experiment(config, tmp_path, target=TARGET)
@@ -132,7 +132,7 @@ def test_a_failing_cell_stops_no_other_and_is_repeated(tmp_path: Path, body: str
     config = study(samplers=(own_sampler(tmp_path, body), "random"))
     index = run_experiment(config, tmp_path / "run", target=TARGET, run_code=True)
     assert [r.state for r in index.results] == ["failed", "done"] and failure in index.results[0].failure
-    assert not index.ok and failure in as_text(render_run(index), 400)
+    assert not index.ok and failure in as_text(index.render(), 400)
     own_sampler(tmp_path, "pass")
     assert run_experiment(config, tmp_path / "run", target=TARGET, run_code=True).ok
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from tunesmith.display.tables import NOISY, as_text, microseconds, plain_table, printable, rate
+from tunesmith.display.rendered import Rendered
+from tunesmith.display.tables import NOISY, microseconds, plain_table, printable, rate
 from tunesmith.driver.bench.ratio import Ratio
 from tunesmith.measure.precision import EPS
 
@@ -80,7 +81,7 @@ class BenchRow:
 
 
 @dataclass(frozen=True)
-class BenchReport:
+class BenchReport(Rendered):
     """All rows of a benchmark, and the skipped systems.
 
     Attributes:
@@ -119,9 +120,6 @@ class BenchReport:
         parts += [printable(f"skipped: {name}: {why}", style="dim") for name, why in self.skipped.items()]
         parts += [printable(f"skipped: {text}", style="dim") for text in self.absent]
         return Group(*parts)
-
-    def __str__(self) -> str:
-        return as_text(self.render())
 
     def _table(self, workload: str) -> Table:
         rows = sorted([r for r in self.rows if r.workload == workload and r.median], key=lambda r: r.median or 0.0)

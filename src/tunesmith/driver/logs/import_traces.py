@@ -10,7 +10,8 @@ from pathlib import Path
 from rich.console import Group, RenderableType
 
 from tunesmith.datasets.replay_metaschedule import Replayed, replay_database
-from tunesmith.display.tables import as_text, microseconds, plain_table, printable
+from tunesmith.display.rendered import Rendered
+from tunesmith.display.tables import microseconds, plain_table, printable
 from tunesmith.driver.tune import builder_and_runner
 from tunesmith.driver.tune_options import target_here
 from tunesmith.ir.target.target import Target
@@ -46,7 +47,7 @@ class ImportedRow:
 
 
 @dataclass(frozen=True, slots=True)
-class ImportReport:
+class ImportReport(Rendered):
     """The records of the other tuner, in the order of the file."""
 
     rows: tuple[ImportedRow, ...]
@@ -65,9 +66,6 @@ class ImportReport:
         cells = [[str(r.line), r.function, microseconds(r.theirs, True), microseconds(r.seconds, True)] for r in self.rows]
         notes = [printable(f"! {r.note.splitlines()[0]}", style="yellow") for r in self.rows if r.note]
         return Group(plain_table("Imported", ["line", "function", "theirs us", "here us"], cells, left=["function"]), *notes)
-
-    def __str__(self) -> str:
-        return as_text(self.render())
 
 
 def import_metaschedule(path: str | Path, log: str | Path, target: str | Target | None = None, workers: int = 0) -> ImportReport:

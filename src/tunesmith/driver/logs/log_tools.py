@@ -11,7 +11,8 @@ from typing import Any
 from rich.console import Group, RenderableType
 
 from tunesmith.display.failures import examples_of, render_example_data
-from tunesmith.display.tables import NOISY, as_text, counted, microseconds, plain_table, printable, sparkline
+from tunesmith.display.rendered import Rendered
+from tunesmith.display.tables import NOISY, counted, microseconds, plain_table, printable, sparkline
 from tunesmith.ir import structural
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.candidate import parse_function
@@ -51,7 +52,7 @@ class Fault:
 
 
 @dataclass
-class Verdict:
+class Verdict(Rendered):
     """Result of `verify`.
 
     Attributes:
@@ -99,9 +100,6 @@ class Verdict:
         shown = [printable(f"{self.path}:{f.line}: {f.kind}: {f.reason}") for f in self.faults]
         return Group(printable(found), *shown, *([printable(f"... and {hidden} more")] if hidden else []))
 
-    def __str__(self) -> str:
-        return as_text(self.render())
-
 
 def verify(log: PathLike) -> Verdict:
     """Check every line of an untrusted log as far as possible without executing it.
@@ -144,7 +142,7 @@ def verify(log: PathLike) -> Verdict:
 
 
 @dataclass(frozen=True)
-class Stats:
+class Stats(Rendered):
     """Counts of one or several logs, as plain JSON in `data`."""
 
     data: Mapping[str, Any]
@@ -181,9 +179,6 @@ class Stats:
         if self.report.bad_count:
             parts.append(printable(f"! {self.report}", style="yellow"))
         return Group(*parts)
-
-    def __str__(self) -> str:
-        return as_text(self.render())
 
 
 def stats(logs: Sequence[PathLike]) -> Stats:
