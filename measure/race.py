@@ -21,6 +21,8 @@ from tunesmith.measure.policies import RacePolicy
 _TASKS = Path("/proc/self/task")
 _COLD_S = 0.005
 """If the first call takes longer, the cost of cold caches and sleeping threads is negligible."""
+_WARM_S = 0.02
+"""If the first call takes longer, it is a sample: cold caches and pages that are touched first add a few milliseconds."""
 _COLD_FACTOR = 2.0
 _PAUSE_S = 0.01
 """Pause after a disturbed sample; later pauses are longer."""
@@ -181,7 +183,7 @@ def _number(call: Callable[[], object], estimate: _Sample, policy: RacePolicy, u
         number = min(_MAX_NUMBER, max(number + 1, math.ceil(number * min(100.0, 1.05 * least / max(taken, 1e-7)))))
         sample = _sample(call, number, clock)
         taken = sample.seconds * number
-    return number, sample if number > 1 or (taken > _COLD_S and not _disturbed(sample, policy)) else None
+    return number, sample if number > 1 or (taken > _WARM_S and not _disturbed(sample, policy)) else None
 
 
 def _result(samples: list[_Sample], policy: RacePolicy, number: int, gave_up: bool) -> Race:
