@@ -300,7 +300,7 @@ def tune_task(
 
 def result_of(candidate: Candidate, record: Record) -> Result:
     """The result of a record, as reported to a sampler."""
-    return Result(candidate, None if record.error is not None else record.seconds)
+    return Result(candidate, None if record.error is not None else record.seconds, record.clean)
 
 
 def known_results(task: Task, database: Database) -> list[tuple[Record, Result]]:

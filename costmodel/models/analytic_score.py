@@ -42,8 +42,8 @@ class AnalyticScore(CostModel):
             raise UserError(f"rows of {len(self.names)} features are needed, got an array of shape {list(features.shape)}")
         return -features[:, self._column].astype(np.float64)
 
-    def update(self, features: Features, seconds: FloatArray, groups: IntArray) -> None:
-        check_training_data(features, seconds, groups)
+    def update(self, features: Features, seconds: FloatArray, groups: IntArray, weights: FloatArray | None = None) -> None:
+        check_training_data(features, seconds, groups, weights=weights)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         write_json(path, {"model": "analytic", "schema": SCHEMA_VERSION, "names": self.names})

@@ -54,7 +54,7 @@ class CostModel(ABC):
         """
 
     @abstractmethod
-    def update(self, features: Features, seconds: FloatArray, groups: IntArray) -> None:
+    def update(self, features: Features, seconds: FloatArray, groups: IntArray, weights: FloatArray | None = None) -> None:
         """Train on all measurements: the data of earlier updates is discarded, except for the state of a pretrained model.
 
         So a resumed search has the same model as an uninterrupted one.
@@ -63,8 +63,11 @@ class CostModel(ABC):
             features: [N, F] or [N, S, F], see `inputs`.
             seconds: [N], measured times; inf for programs that failed.
             groups: [N], the task of each row; times of different tasks are not compared.
+            weights: [N], the weight of each row relative to the others: 1 for a clean measurement, less for one that other processes
+                disturbed (`sample_weights`).  Rows of weight 0 have no influence; equal weights have none either.  By default all are
+                equal.  A model that does not weigh samples may omit the parameter: it is then called without.
         Raises:
-            UserError: the shapes do not match, or a time is not positive.
+            UserError: the shapes do not match, a time is not positive, or a weight is negative or not finite.
         """
 
     def save(self, path: str | PathLike[str]) -> None:
@@ -91,7 +94,9 @@ class CostModel(ABC):
         """Make the model pretrained: its present state is kept, and later updates train on top of it."""
 
 
-def check_training_data(features: Features, seconds: FloatArray, groups: IntArray, inputs: str = "program") -> None:
+def check_training_data(
+    features: Features, seconds: FloatArray, groups: IntArray, inputs: str = "program", weights: FloatArray | None = None
+) -> None:
     """Check the arguments of `update`; `inputs` is the model's kind of input.
 
     Raises:
@@ -106,6 +111,22 @@ def check_training_data(features: Features, seconds: FloatArray, groups: IntArra
     if n and not (seconds > 0).all():  # also false for NaN
         bad = int(np.flatnonzero(~(seconds > 0))[0])
         raise UserError(f"seconds must be positive (inf for a program that failed); row {bad} has {float(seconds[bad])!r}")
+    if weights is not None and (weights.shape != (n,) or not (np.isfinite(weights) & (weights >= 0)).all()):
+        raise UserError(f"weights are finite numbers of at least 0, one for each of {n} rows; got an array {list(weights.shape)}")
+
+
+def weighted_rows(
+    features: Features, seconds: FloatArray, groups: IntArray, weights: FloatArray | None
+) -> tuple[Features, FloatArray, IntArray, Float64Array | None]:
+    """The arguments of `update` without rows of weight 0, and weights whose mean is 1, or None if all are equal."""
+    if weights is None:
+        return features, seconds, groups, None
+    kept = weights > 0
+    if not kept.all():
+        features, seconds, groups, weights = features[kept], seconds[kept], groups[kept], weights[kept]
+    if not len(weights) or weights.min() == weights.max():
+        return features, seconds, groups, None
+    return features, seconds, groups, np.asarray(weights / weights.mean(), np.float64)
 
 
 def log_throughput(seconds: FloatArray, groups: IntArray, floor: float) -> Scores:

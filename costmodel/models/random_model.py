@@ -33,8 +33,8 @@ class RandomModel(CostModel):
         weights = stream(self.seed, "random model", rows.shape[1]).random(rows.shape[1]) * 1e4
         return np.asarray((rows.astype(np.float64) * weights).sum(axis=1) % 1.0)
 
-    def update(self, features: Features, seconds: FloatArray, groups: IntArray) -> None:
-        check_training_data(features, seconds, groups)
+    def update(self, features: Features, seconds: FloatArray, groups: IntArray, weights: FloatArray | None = None) -> None:
+        check_training_data(features, seconds, groups, weights=weights)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         write_json(path, {"model": "random", "schema": SCHEMA_VERSION, "seed": self.seed})

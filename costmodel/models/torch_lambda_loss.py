@@ -16,13 +16,16 @@ SIGMA = 1.0
 _TINY = 1e-10
 
 
-def lambda_rank_loss(scores: torch.Tensor, relevance: torch.Tensor, present: torch.Tensor) -> torch.Tensor:
+def lambda_rank_loss(
+    scores: torch.Tensor, relevance: torch.Tensor, present: torch.Tensor, weights: torch.Tensor | None = None
+) -> torch.Tensor:
     """The loss of several lists: the sum over the lists divided by their number of programs.
 
     Args:
         scores: [lists, n].
         relevance: [lists, n], at least 0.
         present: bool [lists, n]; False for padding, which is ignored.
+        weights: [lists, n], the weights of the programs: a pair has the smaller one of its two.  By default all are 1.
     """
     order = torch.where(present, scores, scores.new_tensor(-torch.inf)).argsort(dim=1, descending=True, stable=True)
     s, y, there = scores.gather(1, order), relevance.gather(1, order), present.gather(1, order)
@@ -32,6 +35,9 @@ def lambda_rank_loss(scores: torch.Tensor, relevance: torch.Tensor, present: tor
     ideal = (gain.sort(dim=1, descending=True).values * discount).sum(dim=1).clamp(min=_TINY)
     gain = gain / ideal[:, None]
     weight = (discount[None, :, None] - discount[None, None, :]).abs() * (gain[:, :, None] - gain[:, None, :]).abs()
+    if weights is not None:
+        w = weights.gather(1, order)
+        weight = weight * torch.minimum(w[:, :, None], w[:, None, :])
     pairs = (y[:, :, None] > y[:, None, :]) & there[:, :, None] & there[:, None, :]
     difference = torch.where(pairs, s[:, :, None] - s[:, None, :], torch.zeros_like(weight))
     each = -weight * torch.nn.functional.logsigmoid(SIGMA * difference) / torch.log(s.new_tensor(2.0))

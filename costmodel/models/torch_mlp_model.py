@@ -33,7 +33,7 @@ import numpy.typing as npt
 
 from tunesmith.costmodel.features.store_features import SCHEMA_VERSION
 from tunesmith.costmodel.metrics import normalized_throughput
-from tunesmith.costmodel.models.model import CostModel, Features, Scores, check_training_data
+from tunesmith.costmodel.models.model import CostModel, Features, Scores, check_training_data, weighted_rows
 from tunesmith.costmodel.models.saved_model import check_schema, check_suffix, not_saved, unwritable
 from tunesmith.support import atomic_file
 from tunesmith.support.array_types import Float32Array, FloatArray, Int64Array, IntArray
@@ -123,8 +123,9 @@ class TorchMLPModel(CostModel):
             scores = torch.cat([s for _, s in _in_blocks(sums, lambda x: _decode(x, state))])
             return scores[:, 0].numpy().astype(np.float64)
 
-    def update(self, features: Features, seconds: FloatArray, groups: IntArray) -> None:
-        check_training_data(features, seconds, groups, self.inputs)
+    def update(self, features: Features, seconds: FloatArray, groups: IntArray, weights: FloatArray | None = None) -> None:
+        check_training_data(features, seconds, groups, self.inputs, weights)
+        features, seconds, groups, weights = weighted_rows(features, seconds, groups, weights)
         if not len(seconds):
             self._state = self._pretrained
             return
@@ -133,11 +134,17 @@ class TorchMLPModel(CostModel):
             rows, owner = self._rows(features, state)
             rows = _normal(rows, state)
             relevance = torch.from_numpy(normalized_throughput(seconds, groups).astype(np.float32))
-            self._train(state, rows, owner, relevance, groups)
+            self._train(state, rows, owner, relevance, groups, None if weights is None else torch.from_numpy(weights.astype(np.float32)))
             self._state = state
 
     def _train(
-        self, state: dict[str, torch.Tensor], rows: torch.Tensor, owner: torch.Tensor, relevance: torch.Tensor, groups: npt.NDArray[Any]
+        self,
+        state: dict[str, torch.Tensor],
+        rows: torch.Tensor,
+        owner: torch.Tensor,
+        relevance: torch.Tensor,
+        groups: npt.NDArray[Any],
+        sample_weights: torch.Tensor | None,
     ) -> None:
         """Train the weights in `state` in place."""
         s, online = self.settings, self._pretrained is not None
@@ -160,8 +167,11 @@ class TorchMLPModel(CostModel):
                 sums = torch.zeros(len(programs), encoded.shape[1]).index_add(0, sizes, encoded)
                 scores = torch.zeros(present.shape).masked_scatter(present, _decode(sums, weights)[:, 0])
                 truth = torch.zeros(present.shape).masked_scatter(present, relevance[programs])
+                each = None
+                if sample_weights is not None:
+                    each = torch.zeros(present.shape).masked_scatter(present, sample_weights[programs])
                 optimizer.zero_grad()
-                lambda_rank_loss(scores, truth, present).backward()
+                lambda_rank_loss(scores, truth, present, each).backward()
                 torch.nn.utils.clip_grad_norm_(list(weights.values()), 0.5)
                 optimizer.step()
             schedule.step()

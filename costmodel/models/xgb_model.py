@@ -33,7 +33,7 @@ import numpy as np
 from tunesmith.costmodel.features.feature_program import vector_names
 from tunesmith.costmodel.features.store_features import SCHEMA_VERSION
 from tunesmith.costmodel.models.analytic_score import COLUMN
-from tunesmith.costmodel.models.model import CostModel, Features, Scores, check_training_data, log_throughput
+from tunesmith.costmodel.models.model import CostModel, Features, Scores, check_training_data, log_throughput, weighted_rows
 from tunesmith.costmodel.models.saved_model import not_saved, read_json, write_json
 from tunesmith.costmodel.models.xgb_trees import checked_trees
 from tunesmith.support.array_types import FloatArray, IntArray
@@ -119,8 +119,9 @@ class XGBModel(CostModel):
                 out += weight * booster.inplace_predict(np.ascontiguousarray(features, np.float32), validate_features=False)
         return out
 
-    def update(self, features: Features, seconds: FloatArray, groups: IntArray) -> None:
-        check_training_data(features, seconds, groups)
+    def update(self, features: Features, seconds: FloatArray, groups: IntArray, weights: FloatArray | None = None) -> None:
+        check_training_data(features, seconds, groups, weights=weights)
+        features, seconds, groups, weights = weighted_rows(features, seconds, groups, weights)
         self._parts = self._prior
         if not len(seconds):
             return
@@ -128,12 +129,13 @@ class XGBModel(CostModel):
         settings = self._parameters()
         before = self._prior or (((1.0, None),) if features.shape[1] == _COLUMNS else ())
         if before:
-            known = _centred(self._predict(before, features), groups)
-            weight = _slope(known, _centred(labels, groups))
-            self._parts = tuple([(weight * w, b) for w, b in before])
-            labels = _centred(labels, groups) - weight * known
+            known = _centred(self._predict(before, features), groups, weights)
+            labels = _centred(labels, groups, weights)
+            slope = _slope(known, labels, weights)
+            self._parts = tuple([(slope * w, b) for w, b in before])
+            labels = labels - slope * known
             settings |= ONLINE
-        data = self._xgb.DMatrix(np.ascontiguousarray(features, np.float32), label=labels, nthread=self.threads)
+        data = self._xgb.DMatrix(np.ascontiguousarray(features, np.float32), label=labels, weight=weights, nthread=self.threads)
         self._parts = (*self._parts, (1.0, self._xgb.train(settings, data, num_boost_round=self.rounds)))
 
     def _parameters(self) -> dict[str, object]:
@@ -184,21 +186,26 @@ class XGBModel(CostModel):
         return out
 
 
-def _centred(values: Scores, groups: IntArray) -> Scores:
+def _centred(values: Scores, groups: IntArray, weights: FloatArray | None) -> Scores:
     """The values minus the mean of their task, because only differences within a task matter."""
     out = values.copy()
     for g in np.unique(groups):
-        out[groups == g] -= values[groups == g].mean()
+        mine = groups == g
+        out[mine] -= _mean(values[mine], None if weights is None else weights[mine])
     return out
 
 
-def _slope(known: Scores, labels: Scores) -> float:
+def _slope(known: Scores, labels: Scores, weights: FloatArray | None) -> float:
     """The weight of the prior predictions, from 0 to 1, by least squares; see the module docstring."""
-    spread = float((known * known).mean())
+    spread = _mean(known * known, weights)
     if spread == 0:
         return 1.0
     n = len(known)
-    return float(np.clip((n * float((known * labels).mean()) / spread + TRUST) / (n + TRUST), 0.0, 1.0))
+    return float(np.clip((n * _mean(known * labels, weights) / spread + TRUST) / (n + TRUST), 0.0, 1.0))
+
+
+def _mean(values: Scores, weights: FloatArray | None) -> float:
+    return float(values.mean() if weights is None else np.average(values, weights=weights))
 
 
 def _settings(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from tunesmith.costmodel import metrics
 from tunesmith.costmodel.models.checked_scores import checked_scores
 from tunesmith.costmodel.models.model import CostModel
 from tunesmith.costmodel.models.registry import make_model
+from tunesmith.costmodel.models.sample_weights import update_model
 from tunesmith.costmodel.training.training_set import TaskKey, TrainingSet
 from tunesmith.support.array_types import BoolArray, Float64Array, Int64Array
 from tunesmith.support.errors import UserError
@@ -170,7 +171,7 @@ def metric_values(
 def _score(model: CostModel, data: TrainingSet, seconds: Float64Array, learn: Int64Array, test: Int64Array) -> Float64Array:
     features = data.features(model.inputs)
     if len(learn):
-        model.update(features[learn], seconds[learn], data.groups[learn])
+        update_model(model, features[learn], seconds[learn], data.groups[learn], data.weights[learn])
     return checked_scores(model, features[test], len(test))
 
 

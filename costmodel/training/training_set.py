@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tunesmith.costmodel.features.feature_program import FeatureProgram, gather
+from tunesmith.costmodel.models.sample_weights import sample_weights
 from tunesmith.datasets.family import family
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.target.target import Target
@@ -119,6 +120,11 @@ class TrainingSet:
     def ran(self) -> BoolArray:
         """bool [N], the programs that did not fail."""
         return np.isfinite(self.seconds)
+
+    @property
+    def weights(self) -> Float64Array:
+        """float64 [N], the weight of each program in training: see `sample_weights`; failures have that of clean measurements."""
+        return sample_weights(self.clean | ~self.ran)
 
     def _repr_html_(self) -> str:
         """The set in a notebook: programs per task, those that ran, and of these the ones with a clean measurement."""

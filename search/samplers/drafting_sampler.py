@@ -32,7 +32,7 @@ class DraftingSampler(Sampler):
 
     def tell(self, results: Sequence[Result]) -> None:
         self._history.tell(results)
-        self._scorer.learn(self._history.measured)
+        self._scorer.learn(self._history.measured, self._history.disturbed)
 
     def statistics(self) -> SamplerStatistics:
         g = self.generator

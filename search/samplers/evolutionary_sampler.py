@@ -57,7 +57,7 @@ class EvolutionarySampler(DraftingSampler):
     def tell(self, results: Sequence[Result]) -> None:
         self._history.tell(results)
         if self.settings.learning:
-            self._scorer.learn(self._history.measured)
+            self._scorer.learn(self._history.measured, self._history.disturbed)
 
     def ask(self, n: int) -> list[Candidate]:
         rng = stream(self.seed, "evolutionary", self.task.digest, self._round)

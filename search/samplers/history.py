@@ -23,6 +23,7 @@ class History:
     Attributes:
         seen: all candidates that were proposed or reported.
         measured: seconds of the candidates that ran.
+        disturbed: those of them whose measurement other processes disturbed.
         failed: candidates that failed.
     """
 
@@ -30,6 +31,7 @@ class History:
         self.task = task
         self.seen: set[Candidate] = set()
         self.measured: dict[Candidate, float] = {}
+        self.disturbed: set[Candidate] = set()
         self.failed: set[Candidate] = set()
 
     def tell(self, results: Sequence[Result]) -> None:
@@ -40,6 +42,7 @@ class History:
                 self.failed.add(r.candidate)
             else:
                 self.measured[r.candidate] = r.seconds
+                (self.disturbed.discard if r.clean else self.disturbed.add)(r.candidate)
 
     def take(self, candidate: Candidate, batch: list[Candidate]) -> bool:
         """Append a candidate to the batch unless it was seen before; True if it was appended."""

@@ -17,10 +17,17 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The measurement of a candidate: median seconds, None if it failed."""
+    """The measurement of a candidate.
+
+    Attributes:
+        candidate: the candidate.
+        seconds: median seconds; None if it failed.
+        clean: whether no other process disturbed the measurement.
+    """
 
     candidate: Candidate
     seconds: float | None
+    clean: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 import numpy as np
 
 from tunesmith.costmodel.features.feature_program import gather
 from tunesmith.costmodel.models.checked_scores import checked_scores
 from tunesmith.costmodel.models.model import CostModel
+from tunesmith.costmodel.models.sample_weights import sample_weights, update_model
 from tunesmith.search.samplers.proposal_generator import ProposalGenerator
 from tunesmith.search.samplers.sampler import Candidate
 from tunesmith.search.space.param_space import Rows
@@ -33,13 +34,17 @@ class Scorer:
         self.generator, self.model = generator, model
         self.trained = model.ready
 
-    def learn(self, measured: Mapping[Candidate, float]) -> None:
-        """Train the model on all measurements so far, in seconds; fewer than `ENOUGH` are ignored."""
+    def learn(self, measured: Mapping[Candidate, float], disturbed: Set[Candidate] = frozenset()) -> None:
+        """Train the model on all measurements so far, in seconds; fewer than `ENOUGH` are ignored.
+
+        Those that other processes disturbed have a smaller weight, see `sample_weights`.
+        """
         if len(measured) < ENOUGH:
             return
         seconds = np.array(list(measured.values()))
         features = self.generator.features_of(list(measured), self.model.inputs)
-        self.model.update(features, seconds, np.zeros(len(seconds), np.int64))
+        weights = sample_weights(np.array([c not in disturbed for c in measured]))
+        update_model(self.model, features, seconds, np.zeros(len(seconds), np.int64), weights)
         self.trained = True
 
     def predicted_costs(self, groups: Mapping[int, Rows]) -> dict[int, Float64Array]:

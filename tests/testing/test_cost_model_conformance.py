@@ -11,6 +11,7 @@ from typing import Self
 import numpy as np
 import pytest
 
+from tunesmith.costmodel.metrics import spearman
 from tunesmith.costmodel.models.model import CostModel, Features, Scores, check_training_data
 from tunesmith.costmodel.models.registry import COST_MODELS, make_model
 from tunesmith.support.errors import RecordError, UserError
@@ -158,6 +159,28 @@ class ForgetsFirst(Borrows):
         self.data = seconds.copy()
 
 
+class Unweighted(CostModel):
+    """Has the parameter `weights` and gives wrong samples of weight 0 an influence."""
+
+    sign = 0.0
+
+    def score(self, features: Features) -> Scores:
+        return np.asarray(self.sign * features[:, 0], np.float64)
+
+    def update(self, features: Features, seconds: np.ndarray, groups: np.ndarray, weights: np.ndarray | None = None) -> None:
+        check_training_data(features, seconds, groups, weights=weights)
+        used = np.flatnonzero(np.ones(len(seconds)) if weights is None or weights.all() else weights == 0)
+        x = np.asarray(features[:, 0], np.float64)
+        self.sign = float(np.sign(spearman(seconds[used], x[used], groups[used]))) if len(used) else 0.0
+
+
+class Scaling(Unweighted):
+    """Scales its scores by the weights."""
+
+    def update(self, features: Features, seconds: np.ndarray, groups: np.ndarray, weights: np.ndarray | None = None) -> None:
+        self.sign = 1.0 if weights is None else float(weights.sum())
+
+
 class Learning(CostModelConformance):
     learns = True
 
@@ -172,6 +195,8 @@ class Learning(CostModelConformance):
         ("test_results_are_the_callers", Reuses, "a later call changed the scores that an earlier one returned"),
         ("test_arrays_are_not_kept", Borrows, "arrays of an update were overwritten"),
         ("test_invalid_data_is_refused", ForgetsFirst, "an update was refused"),
+        ("test_samples_of_weight_0_have_no_influence", Unweighted, "wrong samples of weight 0 change the correlation"),
+        ("test_weights_are_relative", Scaling, "all samples have the weight 1"),
     ],
 )
 def test_broken_models_are_detected(test: str, broken: type[CostModel], message: str) -> None:

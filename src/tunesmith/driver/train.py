@@ -17,6 +17,7 @@ from rich.console import Group, RenderableType
 
 from tunesmith.costmodel.models.model import CostModel
 from tunesmith.costmodel.models.registry import make_model
+from tunesmith.costmodel.models.sample_weights import update_model
 from tunesmith.costmodel.models.saved_model import check_suffix, is_model_file
 from tunesmith.costmodel.training.evaluation import FOLDS, METRICS, Evaluation, evaluate
 from tunesmith.costmodel.training.training_set import Measured, TrainingSet, training_set
@@ -112,7 +113,7 @@ def train(files: Path_ | Iterable[Path_], out: Path_, model: str | Callable[...,
             made.save(out)  # refuses, before the time of the training is spent
     data = examples(files)
     with running(f"the cost model {model}"):
-        made.update(data.features(made.inputs), data.seconds, data.groups)
+        update_model(made, data.features(made.inputs), data.seconds, data.groups, data.weights)
         made.save(out)
     code = model.rpartition("@")[0] or model if isinstance(model, str) and names_a_file(model) else ""
     return Trained(made, Path(out), data, time.perf_counter() - start, f"{code}@{out}" if code else str(out))

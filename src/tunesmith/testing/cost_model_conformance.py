@@ -23,6 +23,7 @@ from tunesmith.costmodel.features.feature_program import gather, vector_names
 from tunesmith.costmodel.features.store_features import columns
 from tunesmith.costmodel.metrics import spearman
 from tunesmith.costmodel.models.model import INPUTS, CostModel
+from tunesmith.costmodel.models.sample_weights import takes_weights, update_model
 from tunesmith.support.array_types import Float32Array, Float64Array, Int64Array
 from tunesmith.support.errors import RecordError, UserError
 from tunesmith.support.seeds import stream
@@ -187,6 +188,30 @@ class CostModelConformance:
         m.update(x, np.where(failed, np.inf, seconds), groups)
         assert m.score(x)[failed].mean() < m.score(x)[~failed].mean(), "programs that failed have better scores than those that ran"
 
+    def test_weights_are_relative(self, make: Make) -> None:
+        """Equal weights, and weights of ones, give the model without weights."""
+        plain, ones, quarters = make(), make(), make()
+        x, seconds, groups = example_data(plain.inputs)
+        plain.update(x, seconds, groups)
+        for m, value in ((ones, 1.0), (quarters, 0.25)):
+            update_model(m, x, seconds, groups, np.full(len(x), value))
+            check_near_scores(m.score(x), plain.score(x), plain.score(x), f"all samples have the weight {value:g}")
+
+    def test_samples_of_weight_0_have_no_influence(self, make: Make) -> None:
+        """A learner ranks programs as well as without samples of weight 0, whatever their times."""
+        some, every = make(), make()
+        if not _learns(make) or not takes_weights(every):
+            return
+        x, seconds, groups = example_data(every.inputs, 400)
+        right = np.arange(300) // 2 % 2 == 0  # half of the samples of each task
+        some.update(x[:300][right], seconds[:300][right], groups[:300][right])
+        times = np.where(right, seconds[:300], 1 / seconds[:300])
+        every.update(x[:300], times, groups[:300], weights=np.where(right, 1.0, 0.0))
+        without, rank = [spearman(seconds[300:], m.score(x[300:]), groups[300:]) for m in (some, every)]
+        assert rank > without - 0.2, (
+            f"wrong samples of weight 0 change the correlation of scores and times of other programs from {without:.2f} to {rank:.2f}"
+        )
+
     def test_what_is_saved_scores_the_same(self, make: Make, tmp_path: Path) -> None:
         """A loaded model gives the same scores; the file is data, not a pickle."""
         self._require_saving()
@@ -252,7 +277,7 @@ class CostModelConformance:
             pytest.skip("the model is not saved")
 
     def test_invalid_data_is_refused(self, make: Make) -> None:
-        """Arrays of different lengths, wrong numbers of dimensions, invalid times."""
+        """Arrays of different lengths, wrong numbers of dimensions, invalid times and weights."""
         m = make()
         x, seconds, groups = example_data(m.inputs, 10)
         refused = [
@@ -268,6 +293,10 @@ class CostModelConformance:
         for bad in refused:
             with pytest.raises(UserError):
                 m.update(*bad)
+            check_same_scores(m.score(x), before, "an update was refused, so the model must be the one before it")
+        for weights in (np.ones(9), np.full(10, -1.0), np.full(10, np.nan)) if takes_weights(m) else ():
+            with pytest.raises(UserError):
+                m.update(x, seconds, groups, weights=weights)
             check_same_scores(m.score(x), before, "an update was refused, so the model must be the one before it")
         if _learns(make):
             with pytest.raises(UserError):

@@ -38,6 +38,13 @@ def test_loss_of_one_pair() -> None:
     assert loss.item() == pytest.approx(-weight * math.log2(1 / (1 + math.exp(0.5))) / 2, rel=1e-5)
 
 
+def test_a_pair_has_the_smaller_weight_of_its_programs() -> None:
+    scores, truth, present = torch.tensor([[0.2, 0.7]]), torch.tensor([[1.0, 0.5]]), torch.ones(1, 2, dtype=torch.bool)
+    alone = lambda_rank_loss(scores, truth, present).item()
+    for weights in ([[0.25, 2.0]], [[2.0, 0.25]]):
+        assert lambda_rank_loss(scores, truth, present, torch.tensor(weights)).item() == pytest.approx(alone / 4, rel=1e-5)
+
+
 def test_padding_and_equal_programs_have_no_loss() -> None:
     scores, truth = torch.tensor([[0.3, 0.1, 5.0], [1.0, 2.0, 3.0]]), torch.tensor([[0.5, 1.0, 9.0], [0.5, 0.5, 0.5]])
     present = torch.tensor([[True, True, False], [True, True, True]])

@@ -9,6 +9,7 @@ import pytest
 
 from tunesmith.costmodel.models.checked_scores import ScoreWarning
 from tunesmith.costmodel.models.registry import make_model
+from tunesmith.costmodel.models.sample_weights import DISTURBED_WEIGHT
 from tunesmith.search.samplers.history import History
 from tunesmith.search.samplers.proposal_generator import ProposalGenerator
 from tunesmith.search.samplers.sampler import Candidate, Result
@@ -30,6 +31,27 @@ def test_results_are_recorded() -> None:
     assert history.elite(5) == [c, a] and history.elite(1) == [c] and history.failed == {b}
     batch: list[Candidate] = []
     assert [history.take(x, batch) for x in (a, b, d, d)] == [False, False, True, False] and batch == [d]
+
+
+def test_disturbed_times_are_replaced_by_clean_ones() -> None:
+    history = History(example_task("usual"))
+    a, b = some(2)
+    history.tell([Result(a, 3.0, clean=False), Result(b, 2.0, clean=False)])
+    assert history.disturbed == {a, b}
+    history.tell([Result(a, 1.0)])
+    assert history.disturbed == {b} and history.measured == {a: 1.0, b: 2.0}
+
+
+def test_the_scorer_weighs_disturbed_samples() -> None:
+    class Weighing(Counting):
+        def update(self, features: Any, seconds: Any, groups: Any, weights: Any = None) -> None:
+            self.weights = weights.tolist()
+
+    model = Weighing()
+    scorer = Scorer(ProposalGenerator(example_task("usual")), model)  # type: ignore[arg-type]
+    candidates = some(ENOUGH)
+    scorer.learn(dict.fromkeys(candidates, 1.0), {candidates[2]})
+    assert model.weights == [1.0, 1.0, DISTURBED_WEIGHT, *[1.0] * (ENOUGH - 3)]
 
 
 def test_ties_of_time_are_ordered() -> None:
