@@ -206,6 +206,25 @@ class RecordTable:
             chosen |= {r.identity for r in last.values()}
         return self.take(np.flatnonzero([r.identity in chosen for r in records]))
 
+    def quiet(self, least: int = 1) -> RecordTable:
+        """The rows whose times no other process disturbed, and those of failures.
+
+        Args:
+            least: the number of undisturbed times that are needed.
+        Raises:
+            UserError: there are fewer.
+        """
+        ran = np.isfinite(self.frame["seconds"].to_numpy(np.float64))
+        clean = self.frame["clean"].to_numpy(np.bool_)
+        found, total = int((ran & clean).sum()), int(ran.sum())
+        if found < least:
+            raise UserError(
+                f"{found} of {total} times are clean, and at least {least} are needed: other processes disturbed the others. Measure them "
+                "again on a quiet machine (`tunesmith dataset build` with the same arguments and --retake, or `tunesmith tune` with more "
+                "trials), or use all of them, without --quiet-only"
+            )
+        return self.take(np.flatnonzero(clean | ~ran))
+
     def counts(self) -> pd.DataFrame:
         """Per task (name, workload, target): `records`, `candidates`, `failed`, `noisy`, `best_us`, `median_us`, and a column per error
         kind that occurs; sorted by name."""

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 import tunesmith
 from tunesmith.cli.main import main
 from tunesmith.costmodel.models.registry import find_model
+from tunesmith.costmodel.models.sample_weights import DISTURBED_WEIGHT
 from tunesmith.costmodel.training.evaluation import METRICS
 from tunesmith.datasets.record_table import RecordTable
 from tunesmith.display.tables import as_text
@@ -89,6 +90,43 @@ def test_models_are_also_evaluated_on_clean_programs(tmp_path: Path) -> None:
     trained = train(tmp_path / "noisy.parquet", tmp_path / "m.json", "analytic")
     assert f"{found.found.clean} of {found.found.programs} measurements are clean" in as_text(trained.render())
     assert evaluate_files("analytic", log).found.clean_values == {}
+
+
+def noisy_log(path: Path, clean: int) -> Path:
+    """A table of 15 candidates, of which one failed and `clean` times were not disturbed."""
+    log = fill(path / "log.jsonl", TEXTS[0])
+    records = Database.from_log(log).records()
+    timed = [i for i, r in enumerate(records) if r.error is None]
+    records = [replace(r, clean=i not in timed[clean:]) for i, r in enumerate(records)]
+    RecordTable.from_records(records, RecordLog(log).load().workloads.values()).save(path / "noisy.parquet")
+    return path / "noisy.parquet"
+
+
+def test_quiet_only_leaves_out_disturbed_times(tmp_path: Path) -> None:
+    file = noisy_log(tmp_path, 9)
+    every, quiet = examples(file), examples(file, quiet_only=True)
+    assert (len(every), len(quiet)) == (15, 10) and quiet.clean.all() and np.isinf(quiet.seconds).sum() == 1
+    assert sorted(every.weights.tolist()) == [DISTURBED_WEIGHT] * 5 + [1.0] * 10
+    made = train(file, tmp_path / "m.json", "random", quiet_only=True)
+    assert "5 records skipped\n  5: left out by quiet_only: other processes disturbed their times" in as_text(made.render())
+    result = CliRunner().invoke(main, ["costmodel", "eval", "analytic", str(file), "--folds", "2", "--quiet-only"])
+    assert result.exit_code == 0 and "9 programs of 1 tasks" in result.stdout and "5: left out by quiet_only" in result.stdout
+
+
+def test_quiet_only_needs_clean_times(tmp_path: Path) -> None:
+    file = noisy_log(tmp_path, 7)
+    message = "7 of 14 times are clean, and at least 8 are needed: .* again on a quiet machine .*--retake.*, without --quiet-only"
+    with pytest.raises(UserError, match=message):
+        evaluate_files("random", file, quiet_only=True)
+    result = CliRunner().invoke(main, ["costmodel", "train", str(file), "-o", str(tmp_path / "m.json"), "--quiet-only"])
+    assert result.exit_code == 2 and "7 of 14 times are clean" in result.stderr
+    out = tmp_path / "quiet.parquet"
+    for command in (["merge", file, "--out", out], ["export", file, "--out", out]):
+        result = CliRunner().invoke(main, ["dataset", *map(str, command), "--quiet-only"])
+        assert result.exit_code == 0 and "7 records left out: other processes disturbed the times" in result.stderr
+        assert len(RecordTable.load(out)) == 8
+    result = CliRunner().invoke(main, ["dataset", "split", str(file), "--train", "0.5", "--out", str(tmp_path / "parts"), "--quiet-only"])
+    assert result.exit_code == 0 and sum(len(RecordTable.load(tmp_path / "parts" / f"{n}.parquet")) for n in ("train", "test")) == 8
 
 
 def test_the_analytic_cost_uses_the_rates_of_a_table(logs: list[Path], tmp_path: Path) -> None:

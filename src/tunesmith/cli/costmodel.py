@@ -10,6 +10,8 @@ from tunesmith.cli.common import finish, json_option
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
+_QUIET = click.option("--quiet-only", is_flag=True, help="Leave out times that other processes disturbed, instead of weighing them less.")
+
 
 @click.group()
 def costmodel() -> None:
@@ -21,12 +23,13 @@ def costmodel() -> None:
 @click.option("--model", default="xgb", show_default=True, metavar="NAME|FILE", help="The model; a saved model is trained further.")
 @click.option("-o", "file", required=True, type=_FILE, help="The file to write: .json, or .safetensors for mlp.")
 @click.option("--seed", default=0, show_default=True)
+@_QUIET
 @json_option
-def train(tables: tuple[Path, ...], model: str, file: Path, seed: int, out: str | None) -> None:
+def train(tables: tuple[Path, ...], model: str, file: Path, seed: int, quiet_only: bool, out: str | None) -> None:
     """Train a model and save it, for `tunesmith tune --model FILE`."""
     from tunesmith.driver.train import train as run
 
-    made = run(tables, file, model, seed)
+    made = run(tables, file, model, seed, quiet_only=quiet_only)
     finish(made.render(), made.to_json(), out, True)
 
 
@@ -41,10 +44,11 @@ def train(tables: tuple[Path, ...], model: str, file: Path, seed: int, out: str 
 )
 @click.option("--folds", default=5, show_default=True, help="Folds of the cross-validation.")
 @click.option("--seed", default=0, show_default=True)
+@_QUIET
 @json_option
-def eval_(model: str, tables: tuple[Path, ...], holdout: str | None, folds: int, seed: int, out: str | None) -> None:
+def eval_(model: str, tables: tuple[Path, ...], holdout: str | None, folds: int, seed: int, quiet_only: bool, out: str | None) -> None:
     """Evaluate a model on measurements, with shuffled labels, the analytic cost and random scores as controls."""
     from tunesmith.driver.train import evaluate_files
 
-    found = evaluate_files(model, tables, holdout, folds, seed)
+    found = evaluate_files(model, tables, holdout, folds, seed, quiet_only=quiet_only)
     finish(found.render(), found.to_json(), out, True)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _OUT = click.option("--out", "table", required=True, type=LOG, metavar="FILE", help="The parquet file to write.")
 _IN = click.argument("tables", metavar="TABLE|LOG...", nargs=-1, required=True, type=LOG)
 
+_QUIET = click.option("--quiet-only", is_flag=True, help="Leave out times that other processes disturbed.")
+
 
 @click.group()
 def dataset() -> None:
@@ -76,8 +78,9 @@ def build(
 @_IN
 @_OUT
 @click.option("--representatives", is_flag=True, help="Keep one measurement per candidate.")
+@_QUIET
 @json_option
-def merge(tables: tuple[Path, ...], table: Path, representatives: bool, out: str | None) -> None:
+def merge(tables: tuple[Path, ...], table: Path, representatives: bool, quiet_only: bool, out: str | None) -> None:
     """Merge tables and logs; each measurement is kept once."""
     from tunesmith.datasets.record_table import load_any
     from tunesmith.datasets.record_table import merge as run
@@ -86,7 +89,7 @@ def merge(tables: tuple[Path, ...], table: Path, representatives: bool, out: str
     for path, one in zip(tables, given, strict=True):
         _say_bad(path, one)
     merged = run(given)
-    merged = merged.representatives() if representatives else merged
+    merged = _chosen(merged.representatives() if representatives else merged, quiet_only)
     merged.save(table)
     finish(f"{table}: {_records(len(merged))} of {sum(map(len, given))}", {"table": str(table), **summary(merged)}, out, True)
 
@@ -134,8 +137,19 @@ def stats(tables: tuple[Path, ...], plots: Path | None, kind: str, out: str | No
 @click.option(
     "--out", "folder", required=True, type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Folder of the parts."
 )
+@_QUIET
 @json_option
-def split(table: Path, by: str, train: float, valid: float, seed: int, hold_out: tuple[str, ...], folder: Path, out: str | None) -> None:
+def split(
+    table: Path,
+    by: str,
+    train: float,
+    valid: float,
+    seed: int,
+    hold_out: tuple[str, ...],
+    folder: Path,
+    quiet_only: bool,
+    out: str | None,
+) -> None:
     """Write train.parquet, valid.parquet (if requested) and test.parquet, without leakage between them."""
     from tunesmith.datasets.record_table import load_any
     from tunesmith.datasets.splits import NAMES
@@ -143,7 +157,7 @@ def split(table: Path, by: str, train: float, valid: float, seed: int, hold_out:
 
     given = load_any(table)
     _say_bad(table, given)
-    parts = run(given, by, train=train, valid=valid, seed=seed, hold_out=hold_out)
+    parts = run(_chosen(given, quiet_only), by, train=train, valid=valid, seed=seed, hold_out=hold_out)
     data: dict[str, object] = {"by": by, "seed": seed}
     shown = []
     for name, part in zip(NAMES, parts, strict=True):
@@ -158,15 +172,16 @@ def split(table: Path, by: str, train: float, valid: float, seed: int, hold_out:
 @dataset.command()
 @click.argument("table", metavar="TABLE|LOG", type=LOG)
 @click.option("--out", "exported", required=True, type=LOG, metavar="FILE", help="The parquet file to write.")
+@_QUIET
 @json_option
-def export(table: Path, exported: Path, out: str | None) -> None:
+def export(table: Path, exported: Path, quiet_only: bool, out: str | None) -> None:
     """Write the table with the features of every candidate as named columns."""
     from tunesmith.datasets.record_table import load_any
     from tunesmith.experiments.pools.export import PREFIX, with_features
 
     given = load_any(table)
     _say_bad(table, given)
-    found = with_features(given)
+    found = with_features(_chosen(given, quiet_only))
     found.table.save(exported)
     for reason, lines in found.without.items():
         say(f"{_records(lines)} without features: {reason}")
@@ -265,6 +280,15 @@ def _list_suites(out: str | None) -> None:
 def _say_bad(path: Path, table: RecordTable) -> None:
     if table.report.bad_count:
         say(f"! {path}: {table.report}")
+
+
+def _chosen(table: RecordTable, quiet_only: bool) -> RecordTable:
+    """The table, with `quiet_only` without disturbed times, of which the number is printed."""
+    if not quiet_only:
+        return table
+    kept = table.quiet()
+    say(f"{_records(len(table) - len(kept))} left out: other processes disturbed the times")
+    return kept
 
 
 def _records(count: int) -> str:

@@ -31,6 +31,8 @@ from tunesmith.support.load_from_file import names_a_file
 from tunesmith.support.user_code import running
 
 Path_ = str | PathLike[str]
+LEAST_QUIET = 8
+"""The least number of clean times that a model is trained or evaluated on with `quiet_only`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +95,24 @@ class EvaluatedModel(Rendered):
         return {**header, **_about(self.data)}
 
 
-def train(files: Path_ | Iterable[Path_], out: Path_, model: str | Callable[..., CostModel] = "xgb", seed: int = 0) -> Trained:
-    """Train a model on measurements and save it.
+def train(
+    files: Path_ | Iterable[Path_],
+    out: Path_,
+    model: str | Callable[..., CostModel] = "xgb",
+    seed: int = 0,
+    *,
+    quiet_only: bool = False,
+) -> Trained:
+    """Train a model on measurements and save it.  Those that other processes disturbed weigh less (`costmodel.models.sample_weights`).
 
     Args:
         files: logs and record tables.
         out: file to write, for `tunesmith tune --model FILE`, or `--model path.py:Class@FILE` if the model is a class in a file.
         model: as in `tune`; a saved model is trained further.
         seed: seed of the model.
+        quiet_only: leave out times that other processes disturbed.
     Raises:
-        UserError: an argument is invalid, or no record is usable.
+        UserError: an argument is invalid, no record is usable, or fewer than `LEAST_QUIET` times are clean with `quiet_only`.
         RecordError: a file cannot be read.
     """
     start = time.perf_counter()
@@ -111,7 +121,7 @@ def train(files: Path_ | Iterable[Path_], out: Path_, model: str | Callable[...,
         check_suffix(out, made.suffix)
         if type(made).save is CostModel.save:
             made.save(out)  # refuses, before the time of the training is spent
-    data = examples(files)
+    data = examples(files, quiet_only)
     with running(f"the cost model {model}"):
         update_model(made, data.features(made.inputs), data.seconds, data.groups, data.weights)
         made.save(out)
@@ -120,7 +130,13 @@ def train(files: Path_ | Iterable[Path_], out: Path_, model: str | Callable[...,
 
 
 def evaluate_files(
-    model: str, files: Path_ | Iterable[Path_], holdout: str | None = None, folds: int = FOLDS, seed: int = 0
+    model: str,
+    files: Path_ | Iterable[Path_],
+    holdout: str | None = None,
+    folds: int = FOLDS,
+    seed: int = 0,
+    *,
+    quiet_only: bool = False,
 ) -> EvaluatedModel:
     """Evaluate a model and the controls on measurements; see `costmodel.training.evaluation`.
 
@@ -130,6 +146,7 @@ def evaluate_files(
         holdout: `within`, `task`, `family` or `target`.  By default a saved model is evaluated as it is, any other `within` tasks.
         folds: folds of the cross-validation.
         seed: seed of the model and of the folds.
+        quiet_only: leave out times that other processes disturbed.
     Raises:
         UserError, RecordError: as `train`; or the measurements do not support this holdout.
     """
@@ -137,13 +154,13 @@ def evaluate_files(
         holdout = "within"
     with running(f"the cost model {model}"):
         make_model(model, seed)  # report a wrong name before reading the files
-    data = examples(files)
+    data = examples(files, quiet_only)
     with running(f"the cost model {model}"):
         return EvaluatedModel(model, evaluate(model, data, holdout, folds, seed), data)
 
 
-def examples(files: Path_ | Iterable[Path_]) -> TrainingSet:
-    """The programs of logs and record tables, one per candidate.
+def examples(files: Path_ | Iterable[Path_], quiet_only: bool = False) -> TrainingSet:
+    """The programs of logs and record tables, one per candidate; with `quiet_only` without those with disturbed times.
 
     Raises:
         UserError, RecordError: see `train`.
@@ -151,6 +168,8 @@ def examples(files: Path_ | Iterable[Path_]) -> TrainingSet:
     paths = [files] if isinstance(files, (str, PathLike)) else list(files)
     tables = [load_any(p) for p in paths]
     table = merge(tables).representatives()
+    every = len(table)
+    table = table.quiet(LEAST_QUIET) if quiet_only else table
     identities: dict[str, Mapping[str, object]] = {key: json.loads(key) for key in table.targets}
     frame = table.frame
     columns = [frame[c].tolist() for c in ("workload", "target", "sketch", "trace", "row", "seconds", "clean")]
@@ -161,6 +180,8 @@ def examples(files: Path_ | Iterable[Path_]) -> TrainingSet:
     scripts = {digest: p.script for digest, p in table.workloads.items()}
     names = {digest: p.name for digest, p in table.workloads.items()}
     found = training_set(measured, scripts, names, _targets(table))
+    if len(table) < every:
+        found.refused.add("left out by quiet_only: other processes disturbed their times", every - len(table))
     for path, one in zip(paths, tables, strict=True):
         if one.report.bad_count:
             found.refused.add(f"{path}: invalid lines, the first {one.report.bad[0]}", one.report.bad_count)
