@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field
 
 from tunesmith.support.errors import UserError
@@ -75,6 +76,8 @@ class MeasurePolicy:
         law_every: for one candidate in `law_every`, beginning with the first, check that sketch and trace give the same program.
         overlap: build the next candidates while the previous ones run.
         data_seed: seed of the inputs.
+        retake: run time that a search spends on taking disturbed measurements again, as a share of that of all first measurements of the
+            task; 0 for none.  Only candidates that may be among the fastest are taken again.
     """
 
     race: RacePolicy = field(default_factory=RacePolicy)
@@ -82,12 +85,15 @@ class MeasurePolicy:
     law_every: int = 50
     overlap: bool = False
     data_seed: int = 0
+    retake: float = 0.1
 
     def __post_init__(self) -> None:
         if self.verify not in VERIFY:
             raise UserError(f"verify is one of {', '.join(VERIFY)}, not {self.verify!r}")
         if self.law_every < 1:
             raise UserError(f"law_every must be at least 1, got {self.law_every}")
+        if not 0 <= self.retake < math.inf:
+            raise UserError(f"retake is a share of the run time, a finite number of at least 0, not {self.retake!r}")
 
     def to_json(self) -> dict[str, object]:
         """Policy entry of a record: the settings that affect times."""

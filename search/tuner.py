@@ -17,6 +17,7 @@ from tunesmith.measure.records.record import Record
 from tunesmith.measure.time_floor import min_seconds
 from tunesmith.runtime.timing import TimingPolicy
 from tunesmith.search.known_records import known_records
+from tunesmith.search.retake import RETAKE, Retaking, is_retake, run_seconds
 from tunesmith.search.samplers.proposals import check_admissible, check_new, proposed
 from tunesmith.search.samplers.sampler import Candidate, Result, Sampler, SamplerStatistics
 from tunesmith.search.task import Task
@@ -48,9 +49,10 @@ class Progress:
         seconds: time spent on each phase: draft, verify, build, measure, train, total.
         drafted, scored: candidates scored by the analytic model and by the learned model.
         curve: after each trial the best seconds so far: the least first time of the candidates verified until then; None before the first
-            success.  Second measurements of leaders are no trials and change only `best`, so the curve never rises, and a resumed search
-            has the same curve as one without interruption.
+            success.  Second measurements, of leaders and of disturbed candidates, are no trials and change only `best`, so the curve never
+            rises, and a resumed search has the same curve as one without interruption.
         resumed: trials that come from earlier runs.
+        retaken: candidates whose disturbed measurement this run took again.
         timed_again: leaders that this run timed again.
         best_before: the best record before the leaders were timed again.
         exhausted: the sampler proposes no more candidates.
@@ -66,6 +68,7 @@ class Progress:
     scored: int = 0
     curve: list[float | None] = field(default_factory=list)
     resumed: int = 0
+    retaken: int = 0
     timed_again: int = 0
     best_before: Record | None = None
     exhausted: bool = False
@@ -134,6 +137,9 @@ class Tuning:
             self._candidates[record.schedule] = result.candidate
             self.progress.add(record)
         self.progress.resumed = len(known)
+        self._retaking = Retaking()
+        for record in self._in_space(self._database.records(task.digest, self._target)):
+            self._retaking.add(record)
         best = self._update_best()
         if best is not None:
             measurer.note_best(task.measured, best.seconds)
@@ -181,12 +187,35 @@ class Tuning:
                 self._database.add(record)
                 p.add(record, self._least)
         self._ran(records)
+        counting = self._retake(candidates, records)
         self._update_best()
         with self._phase("train"):
-            self.sampler.tell([result_of(c, r) for c, r in zip(candidates, records, strict=True)])
+            self.sampler.tell([result_of(c, r) for c, r in zip(candidates, counting, strict=True)])
         self._account()
         self._show()
         return True
+
+    def _retake(self, candidates: Sequence[Candidate], records: Sequence[Record]) -> list[Record]:
+        """Measure disturbed candidates of a batch again that may be among the fastest; returns the last record of each candidate."""
+        out = list(records)
+        for record in records:
+            self._retaking.add(record)
+        if all(r.clean for r in records):
+            return out
+        chosen = self._retaking.choose(records, self.measurer.policy.retake)
+        again: list[Record] = []
+        rows = [(candidates[i].sketch, candidates[i].row) for i in chosen]
+        with self._phase("build"):
+            for i, record in zip(
+                chosen, self.measurer.stream(self.task.measured, rows, seed=self._seed, extra={RETAKE: True}), strict=True
+            ):
+                out[i] = record
+                again.append(record)
+                self._database.add(record)
+                self._retaking.add(record)
+                self.progress.retaken += 1
+        self._ran(again)
+        return out
 
     def _known(self, count: int) -> list[Candidate]:
         """Candidates of similar workloads for a batch."""
@@ -250,7 +279,7 @@ class Tuning:
 
     def _ran(self, records: Sequence[Record]) -> None:
         """Move the time of running from the build phase, whose clock included it, to the measure phase."""
-        ran = sum(float(str(r.extra.get("run_s", 0.0))) for r in records)
+        ran = sum(map(run_seconds, records))
         self.progress.seconds["measure"] += ran
         self.progress.seconds["build"] = max(0.0, self.progress.seconds["build"] - ran)
 
@@ -304,17 +333,21 @@ def result_of(candidate: Candidate, record: Record) -> Result:
 
 
 def known_results(task: Task, database: Database) -> list[tuple[Record, Result]]:
-    """The first record of each candidate in the task's space that earlier runs measured (see `known_records`), in the order of the log.
+    """The first record of each candidate in the task's space that earlier runs measured (see `known_records`), in the order of the log,
+    with its result: that of the second measurement if the first one was disturbed and taken again.
 
     Records below the least possible time of the target are skipped, so such a candidate may be measured again.  A candidate whose last
     run failed is reported as a failure.
     """
     least = min_seconds(task.func, task.target)
     first: dict[Candidate, Record] = {}
+    again: dict[Candidate, Record] = {}
     failed: set[Candidate] = set()
     for candidate, r in known_records(task, database.records(task.digest, task.target.to_json())):
         if r.error is None and r.seconds < least:
             continue
-        first.setdefault(candidate, r)  # a second record comes from the ranking of the leaders
+        first.setdefault(candidate, r)  # a second record comes from a retake, or from the ranking of the leaders
+        if is_retake(r):
+            again[candidate] = r
         (failed.discard if r.error is None else failed.add)(candidate)
-    return [(r, Result(c, None) if c in failed else result_of(c, r)) for c, r in first.items()]
+    return [(r, Result(c, None) if c in failed else result_of(c, again.get(c, r))) for c, r in first.items()]

@@ -26,7 +26,7 @@ TEXT = "matmul(m=24,n=32,k=16)"
 
 def test_a_search_measures_c_and_its_records_are_replayed(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
-    policy = MeasurePolicy(RacePolicy(min_repeat_ms=0.01, repeats=2, quiet_fraction=1e9))
+    policy = MeasurePolicy(RacePolicy(min_repeat_ms=0.01, repeats=2, quiet_fraction=1e9), retake=0.0)
     options = grouped(trials=4, sampler="random", workers=0, leaders=0, policy=policy)
     report = tunesmith.tune(TEXT, TARGET, log, **options, progress=False)
     assert report.best is not None

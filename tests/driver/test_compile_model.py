@@ -82,7 +82,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> str:
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Log of a short search."""
     log = tmp_path_factory.mktemp("tuned") / "log.jsonl"
-    policy = MeasurePolicy(RacePolicy(min_repeat_ms=0.01, repeats=2, quiet_fraction=1e9))
+    policy = MeasurePolicy(RacePolicy(min_repeat_ms=0.01, repeats=2, quiet_fraction=1e9), retake=0.0)
     report = tunesmith.tune(
         model(), **grouped(target=TARGET, trials=4, log=log, sampler="random", workers=0, leaders=0, progress=False, policy=policy)
     )
@@ -219,7 +219,7 @@ def test_functions_with_indirect_indices_are_tuned(tmp_path: Path) -> None:
     x, indices = b.input("x", (6, 5, 16)), b.input("i", (9, 2), "int64")
     module = IRModule({"main": b.finish(b.gather_nd(x, indices))})
     log = tmp_path / "log.jsonl"
-    policy = MeasurePolicy(RacePolicy(min_repeat_ms=0.01, repeats=2, quiet_fraction=1e9))
+    policy = MeasurePolicy(RacePolicy(min_repeat_ms=0.01, repeats=2, quiet_fraction=1e9), retake=0.0)
     report = tunesmith.tune(
         module, **grouped(target=TARGET, trials=3, log=log, sampler="random", workers=0, leaders=0, progress=False, policy=policy)
     )

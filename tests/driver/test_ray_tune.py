@@ -35,7 +35,7 @@ TARGET = Target("llvm")
 QUICK: dict[str, Any] = {
     "sampler": "random",
     "progress": False,
-    "policy": MeasurePolicy(RacePolicy(min_repeat_ms=0.01, repeats=2, quiet_fraction=1e9)),
+    "policy": MeasurePolicy(RacePolicy(min_repeat_ms=0.01, repeats=2, quiet_fraction=1e9), retake=0.0),
 }
 
 
@@ -93,7 +93,7 @@ import tunesmith
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.policies import MeasurePolicy, RacePolicy
 settings = {"search": tunesmith.Search("random", batch=4, leaders=0), "workers": "ray:2", "progress": False}
-settings["policy"] = MeasurePolicy(RacePolicy(min_repeat_ms=0.01, repeats=2, quiet_fraction=1e9))
+settings["policy"] = MeasurePolicy(RacePolicy(min_repeat_ms=0.01, repeats=2, quiet_fraction=1e9), retake=0.0)
 tunesmith.tune("matmul(m=64,n=48,k=32)", Target("llvm"), sys.argv[1], budget=3000, **settings)
 """
 

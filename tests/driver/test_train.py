@@ -159,7 +159,7 @@ def test_a_trained_model_is_saved_evaluated_and_guides_a_search(model: str, file
     assert evaluated.found.holdout is None and set(evaluated.found.values) == {"model", "analytic", "random"}
     again = evaluate_files(str(tmp_path / file), logs, "task")
     assert again.found.folds == 2 and set(again.found.values) == {"model", "shuffled", "analytic", "random"}
-    quick = MeasurePolicy(RacePolicy(min_repeat_ms=0.01, repeats=2, quiet_fraction=1e9))
+    quick = MeasurePolicy(RacePolicy(min_repeat_ms=0.01, repeats=2, quiet_fraction=1e9), retake=0.0)
     here = Target("llvm")
     report = tunesmith.tune(
         TEXTS[1],
@@ -242,7 +242,7 @@ def test_a_model_of_a_file_is_saved_and_guides_a_search(logs: list[Path], tmp_pa
         loaded = find_model(f"{kind}@{file}")()
         assert loaded.ready and np.array_equal(loaded.score(made.data.features("program")), made.model.score(made.data.features("program")))
         assert evaluate_files(f"{kind}@{file}", logs).found.holdout is None
-        quick = MeasurePolicy(RacePolicy(min_repeat_ms=0.01, repeats=2, quiet_fraction=1e9))
+        quick = MeasurePolicy(RacePolicy(min_repeat_ms=0.01, repeats=2, quiet_fraction=1e9), retake=0.0)
         given: dict[str, Any] = {"batch": 4, "workers": 0, "leaders": 0, "progress": False, "policy": quick}
         report = tunesmith.tune(TEXTS[1], **grouped(target=Target("llvm"), trials=4, log=None, model=f"{kind}@{file}", **given))
         assert report.ok and report.tasks[0].scored > 0

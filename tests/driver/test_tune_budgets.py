@@ -38,7 +38,7 @@ QUICK: dict[str, Any] = {
     "workers": 0,
     "leaders": 0,
     "progress": False,
-    "policy": MeasurePolicy(RacePolicy(min_repeat_ms=0.01, repeats=2, quiet_fraction=1e9)),
+    "policy": MeasurePolicy(RacePolicy(min_repeat_ms=0.01, repeats=2, quiet_fraction=1e9), retake=0.0),
 }
 
 
@@ -228,7 +228,7 @@ import json, sys
 import tunesmith
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.policies import MeasurePolicy, RacePolicy
-policy = MeasurePolicy(RacePolicy(min_repeat_ms=0.01, repeats=2, quiet_fraction=1e9))
+policy = MeasurePolicy(RacePolicy(min_repeat_ms=0.01, repeats=2, quiet_fraction=1e9), retake=0.0)
 print("ready", flush=True)
 sys.stdin.readline()
 report = tunesmith.tune(

@@ -121,6 +121,7 @@ def line(p: Progress) -> str:
     before = f" (was {_time(p.best_before)} us)" if p.timed_again and p.best_before not in (None, p.best) else ""
     parts = [f"{trials} trials", f"{again}best {best} us{before}" + (f" ({gflops} GFLOP/s)" if gflops != "-" else "")]
     parts += [f"errors: {errors}"] if errors else []
+    parts += [f"{p.retaken} disturbed, taken again"] if p.retaken else []
     parts += [split] if split else []
     if p.exhausted:
         parts.append(_NO_MORE)

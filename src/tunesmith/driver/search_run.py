@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from tunesmith.display.report import Report, TaskReport
+from tunesmith.display.tables import plural
 from tunesmith.ir.analysis.least_time import least_seconds
 from tunesmith.measure.measurer import Measurer
 from tunesmith.measure.records.database import Database
@@ -109,7 +110,7 @@ class SearchRun:
         except KeyboardInterrupt:
             interrupted = True
         missed = "interrupted before it started" if interrupted else "" if self._measured() else "the budget ended before its first trial"
-        return Report(tuple([self._report(task, missed) for task in self._tasks]), interrupted)
+        return Report(tuple([self._report(task, missed) for task in self._tasks]), interrupted, self._notes())
 
     def _rank(self, start: float) -> None:
         """Time the leaders again, those of the tasks with the largest times first, because time may run out."""
@@ -185,6 +186,11 @@ class SearchRun:
         except (Exception, SystemExit) as error:  # a bug in a rule or a sampler, built-in or plug-in, fails one task only
             self._failures[name] = _unexpected(error)
         return False
+
+    def _notes(self) -> tuple[str, ...]:
+        """How many measurements were taken again."""
+        retaken = sum(tuning.progress.retaken for tuning in self._tunings.values())
+        return (f"{plural(retaken, 'measurement')} of fast candidates, disturbed by other load, were taken again",) if retaken else ()
 
     def _report(self, task: Task, missed: str) -> TaskReport:
         """The report of a task; `missed` is the failure of one without trials, empty if others needed them more."""

@@ -168,7 +168,7 @@ def tune(
             report, notes = _checked(report, checks, database, target), notes + failed
         if not any(t.trials for t in report.tasks):
             notes = [note for note in notes if note not in once]  # the progress has it, and no sampler was asked
-        report = dataclasses.replace(_with_equal_programs(report, named), notes=tuple(notes))
+        report = dataclasses.replace(_with_equal_programs(report, named), notes=(*report.notes, *notes))
         manifest["tasks"] = [_manifest_entry(t) for t in report.tasks]
         if failure := _failure(report):
             manifest["outcome"] = failure

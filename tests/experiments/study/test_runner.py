@@ -27,7 +27,7 @@ MATMUL = "matmul(m=32,n=32,k=32)"
 
 def study(**changes: Any) -> ExperimentConfig:
     """A study of one workload with one random search of four trials in this process."""
-    policy = MeasurePolicy(RacePolicy(min_repeat_ms=0.01, repeats=2, quiet_fraction=1e9))
+    policy = MeasurePolicy(RacePolicy(min_repeat_ms=0.01, repeats=2, quiet_fraction=1e9), retake=0.0)
     base = ExperimentConfig("small", (MATMUL,), samplers=("random",), trials=4, batch=2, leaders=0, workers=0, policy=policy)
     return replace(base, **changes)
 
