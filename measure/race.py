@@ -194,4 +194,5 @@ def _result(samples: list[_Sample], policy: RacePolicy, number: int, gave_up: bo
 
 def _disagree(seconds: list[float], number: int, policy: RacePolicy) -> bool:
     """Whether samples of the minimum length differ much; shorter ones, such as those of single calls with cold caches, naturally do."""
-    return min(seconds) * number >= policy.min_repeat_ms * 1e-3 > 0 and max(seconds) > _SPREAD * min(seconds)
+    tolerated = max(_SPREAD, 1.0 + policy.quiet_fraction) * min(seconds)
+    return min(seconds) * number >= policy.min_repeat_ms * 1e-3 > 0 and max(seconds) > tolerated
