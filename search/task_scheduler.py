@@ -39,7 +39,7 @@ class TaskState:
         done: nothing more can be measured: its space is exhausted, or it failed.
         flops: floating point operations, 0 if unknown.
         group: name of a group of similar tasks, which should reach similar rates; empty for none.
-        least: least seconds of its arithmetic and data on the target (`search.least_time`); 0 if unknown.
+        least: least seconds of its arithmetic and data on the target (`ir.analysis.least_time`); 0 if unknown.
         is_begun: its space is generated.
         start_seconds: seconds that generating its space took; 0 if unknown.
         trial_seconds: seconds of the search for each trial of this run, if time is limited; 0 if unknown.

@@ -110,7 +110,7 @@ def test_adjusted_numbers_are_those_of_holm_and_bonferroni() -> None:
 
 
 def _families(families: int, true: list[float], seeds: int) -> list[list[Ratio]]:
-    """Adjusted tables of runs whose arms have these true ratios, in logarithms, to the first arm, over so many seeds."""
+    """Adjusted tables of simulated runs: `true` has the logarithms of the ratios of the arms to the first one."""
     rng = np.random.default_rng(0)
     out = []
     for _ in range(families):
