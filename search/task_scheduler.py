@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import ClassVar
 
+from tunesmith.search.power_law import WEIGHT, expected_gain, mean_slope
 from tunesmith.support.arguments import as_count, as_positive
 from tunesmith.support.errors import UserError
 from tunesmith.support.registry import Registry, derived_from
@@ -23,8 +24,10 @@ RESCUE = 2
 """A task without a success has priority until its trials reach this multiple of the mean trials of tasks with one."""
 NO_SUCCESS_PATIENCE = 4
 """Early stopping gives a task without a success this multiple of the trials it gives a task that no longer improves."""
-MIN_GAIN = 0.01
+IMPROVED = 0.01
 """Relative gain below which a task counts as not improving."""
+LEAST = 32
+"""Trials of a task before its curve may stop it: it has learned from several batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +192,13 @@ def as_total(total: object) -> int:
     return as_count("total_trials", total, what="the common budget is an integer and at least 1 trial")
 
 
+def as_share(min_gain: object) -> float:
+    """The least expected gain of a task that goes on.  UserError if it is not a number in (0, 1)."""
+    if isinstance(min_gain, bool) or not isinstance(min_gain, Real) or not 0 < float(min_gain) < 1:
+        raise UserError(f"min_gain={min_gain!r}: it is a share of a task's time, a number above 0 and below 1, such as 0.01")
+    return float(min_gain)
+
+
 def check_weight(name: str, weight: float) -> None:
     """Raise UserError if the weight of a task is not a positive number."""
     if isinstance(weight, bool) or not isinstance(weight, Real) or not 0 < weight < math.inf:
@@ -208,8 +218,10 @@ class TaskScheduler:
         first: candidates of the first turn of a task; each turn at most doubles its trials until turns have a whole batch.
         total: trials of all tasks together, including those of earlier runs; None for no common limit.
         seconds: time after which no new turn starts; a turn in progress is completed.
-        early_stop: a task stops when its best time has not improved by `MIN_GAIN` over this number of trials; without a success after
+        early_stop: a task stops when its best time has not improved by `IMPROVED` over this number of trials; without a success after
             `NO_SUCCESS_PATIENCE` times as many.  None stops no task.
+        min_gain: a task stops when doubling its trials is expected to save less than this share of its time (`search.power_law`); not
+            before it has `LEAST` trials, nor before it has a success.  None stops no task.
     """
 
     def __init__(
@@ -221,6 +233,7 @@ class TaskScheduler:
         total: int | None = None,
         seconds: float | None = None,
         early_stop: int | None = None,
+        min_gain: float | None = None,
     ) -> None:
         self.allocator, self.batch = allocator, as_count("batch", batch)
         self.first = self.batch if first is None else min(as_count("first", first), self.batch)
@@ -231,6 +244,7 @@ class TaskScheduler:
             if early_stop is None
             else as_count("early_stop", early_stop, what="early stopping looks back over an integer number of trials, at least 1 trial")
         )
+        self.min_gain = None if min_gain is None else as_share(min_gain)
 
     def check(self, states: Sequence[TaskState]) -> None:
         """Reject tasks that cannot all be measured.
@@ -257,7 +271,8 @@ class TaskScheduler:
         left = math.inf if self.total is None else self.total - sum(s.trials for s in states)
         if left <= 0 or (self.seconds is not None and elapsed >= self.seconds):
             return None
-        open_ = [i for i, s in enumerate(states) if not s.done and self._trials_left(s) > 0 and not self.has_settled(s)]
+        mean = mean_slope([s.curve for s in states]) if self.min_gain is not None else 0.0
+        open_ = [i for i, s in enumerate(states) if not s.done and self._trials_left(s) > 0 and not self.has_settled(s, mean)]
         if not open_:
             return None
         share = self.first if self.total is None else min(self.first, max(self.total // len(states), 1))
@@ -274,15 +289,21 @@ class TaskScheduler:
             raise UserError(f"{what} picked task {picked!r}; it may pick one of {open_}")
         return self._turn(int(picked), left, states, "choice")
 
-    def has_settled(self, state: TaskState) -> bool:
-        """Whether early stopping ends the task."""
+    def has_settled(self, state: TaskState, mean: float) -> bool:
+        """Whether early stopping ends the task; `mean` is the mean slope of all tasks, for `min_gain`."""
+        trials, best = state.trials, state.best
+        if self.min_gain is not None and best is not None and trials >= LEAST:
+            # A long flat curve must outweigh the others: with a constant weight it would be expected to gain 1 % for ever.
+            weight = WEIGHT * math.sqrt(LEAST / trials)
+            if expected_gain(state.curve, trials, mean, best, state.least, weight) < self.min_gain:
+                return True
         n = self.early_stop
-        if n is None or state.trials <= n:
+        if n is None or trials <= n:
             return False
-        if state.best is None:
-            return state.trials >= NO_SUCCESS_PATIENCE * n
+        if best is None:
+            return trials >= NO_SUCCESS_PATIENCE * n
         before = state.curve[-1 - n]
-        return before is not None and state.best > (1 - MIN_GAIN) * before
+        return before is not None and best > (1 - IMPROVED) * before
 
     def _trials_left(self, state: TaskState) -> float:
         return math.inf if state.limit is None else state.limit - state.trials

@@ -12,8 +12,9 @@ import jax
 import onnx
 from jaxonnxruntime import call_onnx
 
-from tunesmith.experiments.models.model_call import Files, ModelCall
+from tunesmith.experiments.models.files import Files
 from tunesmith.experiments.models.torch_onnx_export import export_onnx
+from tunesmith.measure.baselines.model_call import ModelCall
 from tunesmith.support.errors import RunError
 
 

@@ -13,7 +13,7 @@ import ncnn
 import numpy as np
 import pnnx
 
-from tunesmith.experiments.models.model_call import ModelCall
+from tunesmith.measure.baselines.model_call import ModelCall
 from tunesmith.measure.baselines.ncnn import configure
 from tunesmith.support.errors import RunError
 

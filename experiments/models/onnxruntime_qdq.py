@@ -21,8 +21,8 @@ import onnxruntime
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
-from tunesmith.experiments.models.model_call import arrays
 from tunesmith.experiments.models.torch_onnx_export import export_onnx
+from tunesmith.measure.baselines.model_call import arrays
 from tunesmith.support.errors import RunError
 from tunesmith.testing.torch_models import example_inputs, get
 

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 import tunesmith
-from tunesmith.experiments.models.model_call import Files
+from tunesmith.experiments.models.files import Files
 from tunesmith.experiments.models.systems import INT8, PREPARE
 from tunesmith.experiments.models.torch_systems import float64_outputs
 from tunesmith.graph.importers.onnx.importer import from_onnx

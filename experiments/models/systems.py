@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from tunesmith.experiments.models.model_call import Files, ModelCall
+from tunesmith.experiments.models.files import Files
+from tunesmith.measure.baselines.model_call import ModelCall
 from tunesmith.runtime.module import load_module
 from tunesmith.testing.torch_models import get
 

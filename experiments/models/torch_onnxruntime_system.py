@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import onnxruntime
-
-from tunesmith.experiments.models.model_call import Files, ModelCall
+from tunesmith.experiments.models.files import Files
 from tunesmith.experiments.models.torch_onnx_export import export_onnx
+from tunesmith.measure.baselines.model_call import ModelCall
+from tunesmith.measure.baselines.onnxruntime import session_call
 
 
 def exported(model: Any, inputs: Sequence[Any], threads: int, files: Files) -> ModelCall:
@@ -28,12 +28,4 @@ def quantized(model: Any, inputs: Sequence[Any], threads: int, files: Files) -> 
 
 def _session(path: Path, inputs: Sequence[Any], threads: int, precision: str) -> ModelCall:
     """A session of the CPU provider."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    session = onnxruntime.InferenceSession(path.read_bytes(), options, providers=["CPUExecutionProvider"])
-    feed = {i.name: x.numpy() for i, x in zip(session.get_inputs(), inputs, strict=True)}
-
-    def run() -> Any:
-        return session.run(None, feed)
-
-    return ModelCall(run, run, precision)
+    return session_call(str(path), [x.numpy() for x in inputs], threads, precision)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import torch._inductor.config
 
-from tunesmith.experiments.models.model_call import ModelCall, arrays
+from tunesmith.measure.baselines.model_call import ModelCall, arrays
 
 
 def eager(model: Any, inputs: Sequence[Any], threads: int, files: object) -> ModelCall:

@@ -131,7 +131,7 @@ class ExperimentConfig:
             "batch": self.batch,
             "leaders": self.leaders,
             "target": self.target,
-            "policy": {**self.policy.to_json(), "law_every": self.policy.law_every, "overlap": self.policy.overlap},
+            "policy": {**self.policy.to_json(), **{name: getattr(self.policy, name) for name in ("law_every", "overlap", "retake")}},
         }
 
 
@@ -232,6 +232,7 @@ def _policy(t: _TomlTable) -> MeasurePolicy:
         "law_every": t.integer("law_every", 1, usual.law_every),
         "overlap": t.flag("overlap", usual.overlap),
         "data_seed": t.integer("data_seed", 0, usual.data_seed),
+        "retake": t.number("retake", usual.retake),
     }
     t.done()
     try:

@@ -17,6 +17,7 @@ from typing import ClassVar
 import numpy as np
 
 from tunesmith.measure.baselines.equivalent_call import equivalent_call
+from tunesmith.measure.baselines.model_call import ModelCall
 from tunesmith.measure.baselines.operator_call import OperatorCall, operator_call
 from tunesmith.measure.records.environment import package_version
 from tunesmith.ops.workload import Workload
@@ -118,6 +119,22 @@ class Baseline(ABC):
         except Exception as error:  # an exception of the library is a failure of the baseline, not of the benchmark
             raise RunError(f"baseline {self.name} failed on {call}: {type(error).__name__}: {error}") from error
 
+    def prepare_onnx(self, path: str, inputs: Sequence[np.ndarray]) -> ModelCall | None:
+        """Prepare the model of an ONNX file with these inputs, which must not change afterwards.
+
+        Args:
+            path: the file.
+            inputs: arrays of constant shapes, in the order of the model's inputs.
+        Returns:
+            The call; None if the library does not read ONNX files.
+        Raises:
+            RunError: the library failed.
+        """
+        try:
+            return self.onnx_call(path, inputs)
+        except Exception as error:  # as in `prepare`
+            raise RunError(f"baseline {self.name} failed on {path}: {type(error).__name__}: {error}") from error
+
     def _variants(self, call: OperatorCall) -> Sequence[PreparedCall]:
         """The variants of the operator, or of an equivalent one if the library lacks it."""
         if call.types is not None:
@@ -135,6 +152,11 @@ class Baseline(ABC):
     @abstractmethod
     def variants(self, call: OperatorCall) -> Sequence[PreparedCall]:
         """All variants of the operator in the library; empty if it has none."""
+
+    def onnx_call(self, path: str, inputs: Sequence[np.ndarray]) -> ModelCall | None:
+        """The model of an ONNX file; None if the library does not read such files."""
+        del path, inputs
+        return None
 
     def low_precision_variants(self, call: OperatorCall) -> Sequence[PreparedCall]:
         """All variants of a contraction of float16, bfloat16 or bytes, whose types are `call.types`; empty if the library has none."""

@@ -1,4 +1,4 @@
-"""Run operators with onnxruntime's CPU provider (MLAS); constants are initialisers, so that they are packed ahead."""
+"""Run operators and ONNX models with onnxruntime's CPU provider (MLAS); constants are initialisers, so that they are packed ahead."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tunesmith.measure.baselines.baseline import Baseline, PreparedCall
+from tunesmith.measure.baselines.model_call import ModelCall
 from tunesmith.measure.baselines.onnx_model import DATA_TYPES
 from tunesmith.measure.baselines.onnx_operators import OperatorModel, integer_product, operator_model, prepacked_product
 from tunesmith.measure.baselines.operator_call import OperatorCall
@@ -43,6 +44,10 @@ class OnnxRuntimeBaseline(Baseline):
         """The model of an operator; None if it is not supported."""
         return operator_model(call)
 
+    def onnx_call(self, path: str, inputs: Sequence[np.ndarray]) -> ModelCall | None:
+        """The model of an ONNX file."""
+        return session_call(path, inputs, self.threads, "f32")
+
 
 class OnnxRuntimePrepackedBaseline(OnnxRuntimeBaseline):
     """Matrix products with constant B, packed outside the call; other operators are excluded, because they are always packed."""
@@ -56,6 +61,33 @@ class OnnxRuntimePrepackedBaseline(OnnxRuntimeBaseline):
     def model(self, call: OperatorCall) -> OperatorModel | None:
         """The model of a matrix product with a constant B."""
         return prepacked_product(call)
+
+    def onnx_call(self, path: str, inputs: Sequence[np.ndarray]) -> ModelCall | None:
+        """None: `onnxruntime` packs the constants of a model."""
+        return None
+
+
+def session_call(path: str, inputs: Sequence[np.ndarray], threads: int, precision: str) -> ModelCall:
+    """A session of the CPU provider for an ONNX file.
+
+    Args:
+        path: the file.
+        inputs: its inputs, in order.
+        threads: number of threads.
+        precision: the precision that the file asks for.
+    """
+    import onnxruntime as ort
+
+    options: Any = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3
+    session: Any = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    feed = {i.name: x for i, x in zip(session.get_inputs(), inputs, strict=True)}
+
+    def run() -> Any:
+        return session.run(None, feed)
+
+    return ModelCall(run, run, precision)
 
 
 def _session(model: OperatorModel, threads: int) -> PreparedCall | None:

@@ -139,6 +139,8 @@ def test_time_and_early_stopping_end_a_search() -> None:
     assert [t.trials for t in late.tasks] == [0, 0] and not late.ok
     stuck = tunesmith.tune(MATMUL, **grouped(target=TARGET, trials=60, log=None, batch=1, early_stop=3, **QUICK))
     assert 3 < stuck.tasks[0].trials < 60 and stuck.ok
+    flat = tunesmith.tune(RELU, **grouped(target=TARGET, log=None, min_gain=0.5, **QUICK))
+    assert flat.ok and 32 <= flat.tasks[0].trials <= 64  # no other bound: by default it has no number of trials then
     both = tunesmith.tune(RELU, **grouped(target=TARGET, log=None, seconds=1000.0, total_trials=3, **QUICK))
     assert both.tasks[0].trials == 3
 
@@ -150,6 +152,7 @@ def test_time_and_early_stopping_end_a_search() -> None:
         ({"total_trials": 0}, "at least 1 trial, not 0"),
         ({"seconds": -1.0}, "positive number of seconds, not -1.0"),
         ({"early_stop": 0}, "at least 1 trial, not 0"),
+        ({"min_gain": 1.0}, "min_gain=1.0: .*above 0 and below 1"),
         ({"allocation": "gradeint"}, "Did you mean 'gradient'"),
         ({"weights": {"softmax": 2.0}}, "the weight 'softmax' matches no tuned workload"),
         ({"weights": {RELU: 0.0}}, r"the weight of relu\(shape=64\) is 0.0"),

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 from tunesmith.experiments.models import run
-from tunesmith.experiments.models.model_call import Files
+from tunesmith.experiments.models.files import Files
 from tunesmith.experiments.models.run import Reference, Timed, checked, chosen_systems, columns, compared, line, timed
 from tunesmith.experiments.models.torch_systems import float64_outputs
 from tunesmith.support.errors import RunError, UserError

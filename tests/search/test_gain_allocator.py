@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from tunesmith.search.gain_allocator import EFFICIENCY, LEFT, SLOPE, Gain, Slope, slope
+from tunesmith.search.gain_allocator import EFFICIENCY, Gain
 from tunesmith.search.task_scheduler import Gradient, RoundRobin, TaskScheduler, TaskState, Turn, make_allocator
 from tunesmith.support.errors import UserError
 from tunesmith.support.seeds import stream
@@ -37,41 +37,6 @@ def run(scheduler: TaskScheduler, tables: Sequence[Curve], states: Sequence[Task
 
 def tasks(least: Sequence[float]) -> list[TaskState]:
     return [TaskState(f"t{i}", (), least=x) for i, x in enumerate(least)]
-
-
-# ---- the formula ------------------------------------------------------------------------------------------------------
-
-
-def test_the_slope_is_measured_over_the_last_three_quarters() -> None:
-    """From trial 4 to trial 16 the time halves; earlier trials do not count."""
-    assert slope(TaskState("t", [80.0] * 3 + [8.0] * 4 + [4.0] * 9)) == Slope(pytest.approx(LN2), pytest.approx(2 * LN2))
-    assert slope(TaskState("t", [8.0, 4.0])) == Slope(pytest.approx(LN2), pytest.approx(LN2))
-
-
-def test_the_slope_begins_at_the_first_success() -> None:
-    assert slope(TaskState("t", [None] * 7 + [8.0] * 9)) == Slope(0.0, pytest.approx(LN2))
-
-
-@pytest.mark.parametrize("curve", [[], [1.0], [None] * 8, [None, None, 1.0]])
-def test_a_task_without_two_successes_has_no_slope(curve: Curve) -> None:
-    assert slope(TaskState("t", curve)) is None
-
-
-def test_the_mean_slope_counts_each_task_by_its_span() -> None:
-    steep, flat = TaskState("a", [8.0] * 4 + [4.0] * 12), TaskState("b", [5.0] * 16)
-    assert Gain.mean_slope([]) == Gain.mean_slope([TaskState("c", [1.0])]) == pytest.approx(SLOPE)
-    assert Gain.mean_slope([steep]) == pytest.approx((0.15 + 1) / (1 + 2))
-    assert Gain.mean_slope([steep, flat]) == pytest.approx((0.15 + 1 + 0) / (1 + 2 + 2))
-
-
-def test_gain_follows_the_formula() -> None:
-    state = TaskState("t", [8.0] * 4 + [4.0] * 12, weight=2.0, least=3.0)
-    found = (0.1 + 1) / (1 + 2)  # its slope of 1/2 over a span of 2 ln 2, and the mean of 0.1 with a weight of ln 2
-    assert Gain.gain(state, 16, 0.1, 4.0) == pytest.approx(2.0 * 4.0 * (1 - 3.0 / 3 / 4.0) * (1 - 2**-found))
-    assert Gain.gain(state, 48, 0.1, 4.0) == pytest.approx(2.0 * 4.0 * (1 - 3.0 / 3 / 4.0) * (1 - 4**-found))
-    assert Gain.gain(replace(state, least=0.0), 16, 0.1, 4.0) == pytest.approx(2.0 * 4.0 * (1 - 2**-found))
-    assert Gain.gain(replace(state, least=1000.0), 16, 0.1, 4.0) == pytest.approx(2.0 * 4.0 * LEFT * (1 - 2**-found))
-    assert Gain.gain(replace(state, curve=()), 7, 0.1, 4.0) == pytest.approx(2.0 * 4.0 * 0.75 * (1 - 8**-0.1))
 
 
 # ---- the choice -------------------------------------------------------------------------------------------------------

@@ -167,10 +167,35 @@ def test_early_stopping() -> None:
     states = [TaskState(n, (), limit=200) for n in "abc"]
     _, end = run(scheduler, [stuck, slow, NEVER], states)
     assert [s.trials for s in end] == [50, 200, 120]
-    assert scheduler.has_settled(end[0]) and not scheduler.has_settled(replace(end[0], curve=end[0].curve[:30]))
-    assert not scheduler.has_settled(TaskState("d", [None] * 10 + [1.0] * 25))  # no success that long ago
+    assert scheduler.has_settled(end[0], 0.0) and not scheduler.has_settled(replace(end[0], curve=end[0].curve[:30]), 0.0)
+    assert not scheduler.has_settled(TaskState("d", [None] * 10 + [1.0] * 25), 0.0)  # no success that long ago
     _, end = run(TaskScheduler(RoundRobin(), 10), [stuck, slow, NEVER], states)
     assert [s.trials for s in end] == [200] * 3
+
+
+def test_a_task_stops_when_twice_its_trials_would_save_little() -> None:
+    power: Curve = [t**-0.3 for t in range(1, 600)]  # doubling saves 19 % for ever
+    flat: Curve = [1.0] * 600
+    late: Curve = [1.0] * 100 + [0.5] * 500  # a gain after 100 trials
+    states = [TaskState(n, (), limit=300) for n in "abc"]
+    _, end = run(TaskScheduler(RoundRobin(), 8, min_gain=0.05), [power, flat, NEVER], states)
+    assert [s.trials for s in end] == [300, 32, 300]  # not before 32 trials, and a task without a success goes on
+    _, end = run(TaskScheduler(RoundRobin(), 8, min_gain=0.15), [power, flat, late], states)
+    assert end[0].trials == 300 and end[1].trials == 32 and end[2].trials == 32
+    _, end = run(TaskScheduler(RoundRobin(), 8, min_gain=0.01), [late], [TaskState("c", (), limit=600)])
+    assert end[0].trials == 48  # flat from its 12th trial on: this task alone is expected to stay so
+    others = [TaskState(n, (), limit=200) for n in "ab"]
+    _, end = run(TaskScheduler(RoundRobin(), 8, min_gain=0.02), [power, power, late], [*others, TaskState("c", (), limit=600)])
+    assert 100 < end[2].trials < 600  # the others still gained
+    near = [TaskState("a", (), limit=300, least=power[31] * 3.0 * 0.9)]  # type: ignore[operator]
+    _, end = run(TaskScheduler(RoundRobin(), 8, min_gain=0.05), [power], near)
+    assert end[0].trials == 32  # a tenth of its time is left to save
+
+
+@pytest.mark.parametrize("share", [0, 1, -0.5, math.nan, True, "0.1"])
+def test_a_share_that_is_none_is_refused(share: object) -> None:
+    with pytest.raises(UserError, match="min_gain=.*a number above 0 and below 1"):
+        TaskScheduler(RoundRobin(), min_gain=share)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["gradient", "round-robin"])

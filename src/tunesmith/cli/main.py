@@ -62,6 +62,7 @@ def main() -> None:
 @click.option("--seconds", type=float, metavar="S", help="Start no batch after S seconds.")
 @click.option("--allocate", metavar="NAME", help="gain (the default where a budget is shared), gradient, or round-robin.")
 @click.option("--early-stop", type=int, metavar="N", help="Stop a workload after N trials without a speed-up of 1 %.")
+@click.option("--min-gain", type=float, metavar="X", help="Stop a workload when twice its trials would save less, as in 0.01.")
 @click.option(
     "--weight", "weights", multiple=True, metavar="WORKLOAD=X", help="Occurrences of a workload, for a shared budget; 1 by default."
 )
@@ -91,6 +92,7 @@ def tune(
     seconds: float | None,
     allocate: str | None,
     early_stop: int | None,
+    min_gain: float | None,
     weights: tuple[str, ...],
     transfer: bool,
     error_growth: float,
@@ -108,7 +110,7 @@ def tune(
         list(workloads),
         target,
         log,
-        budget=Budget(trials, total_trials, seconds, early_stop),
+        budget=Budget(trials, total_trials, seconds, early_stop, min_gain),
         search=Search(
             sampler,
             model,

@@ -14,6 +14,7 @@ from tunesmith.display.noise import LEAST_CLEAN, clean_share, noise_remark
 from tunesmith.display.rendered import Rendered
 from tunesmith.display.tables import NOISY, counted, microseconds, plain_table, printable, rate, sparkline
 from tunesmith.measure.records.record import Record
+from tunesmith.search.retake import is_retake
 from tunesmith.search.tuner import PHASES, Progress
 from tunesmith.support.errors import UserError
 
@@ -37,6 +38,7 @@ class TaskReport:
         failure: why the workload has no result or an incomplete one; empty on success.
         examples: the most frequent message of each error class, with a candidate.
         measured, noisy: measurements in the log with a time, and how many of them other load disturbed.
+        retaken: disturbed candidates in the log that were measured again; see `search.retake`.
     """
 
     workload: str
@@ -54,6 +56,7 @@ class TaskReport:
     examples: Sequence[ErrorExample] = ()
     measured: int = 0
     noisy: int = 0
+    retaken: int = 0
 
     @classmethod
     def of(cls, progress: Progress, best: Record | None, failure: str = "", records: Sequence[Record] = ()) -> TaskReport:
@@ -77,6 +80,7 @@ class TaskReport:
             examples_of(records),
             len(timed),
             timed.count(False),
+            sum(map(is_retake, records)),
         )
 
     @property
@@ -101,6 +105,7 @@ class TaskReport:
             "best_clean": self.best is None or self.best.clean,
             "measured": self.measured,
             "noisy": self.noisy,
+            "retaken": self.retaken,
             "gflops": self.gflops,
             "drafted": self.drafted,
             "scored": self.scored,

@@ -24,12 +24,10 @@ from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.tuning.apply_records import Untuned
 from tunesmith.ir.function import IRModule
 from tunesmith.ir.target.target import Target
+from tunesmith.measure.evaluator.example_inputs import example_inputs
 from tunesmith.measure.records.database import Database
 from tunesmith.measure.records.record import ErrorInfo, Record
-from tunesmith.runtime.executor.executor import TensorSpec
 from tunesmith.runtime.timing import TimingPolicy, interleaved
-from tunesmith.support import dtype as dt
-from tunesmith.support.seeds import stream
 
 SLOWER = 1.02
 """A model is slower if its time exceeds that from before by this factor, in most pairs of samples."""
@@ -73,7 +71,7 @@ def check_model(
     changed = _changed(old, new)
     if not changed:
         return None
-    inputs = [_example(spec, n) for n, spec in enumerate(old.executor.inputs)]
+    inputs = example_inputs(old.executor.inputs)
     old_s, new_s, slower, clean = _race(old, new, inputs)
     if not slower or not clean:  # on a busy machine a model may look several times slower than it is
         return ModelCheck(old_s, new_s, clean, len(changed))
@@ -145,12 +143,3 @@ def _withdrawal(record: Record, w: Withdrawn) -> Record:
     return dataclasses.replace(
         record, samples=(), clean=True, error=ErrorInfo("slower_in_model", message), verified=False, timestamp=time.time()
     )
-
-
-def _example(spec: TensorSpec, position: int) -> np.ndarray:
-    """Seeded values of an input: normal numbers, and small integers, which are valid indices of most tables."""
-    random = stream(0, "model check", position)
-    shape = [int(n) for n in spec.shape]
-    if dt.is_float(spec.dtype):
-        return random.standard_normal(shape).astype(dt.to_numpy(spec.dtype))
-    return random.integers(0, 2, shape).astype(dt.to_numpy(spec.dtype))

@@ -112,7 +112,7 @@ def tune(
         BuildError: the target's code cannot run here.
     """
     b, s = as_budget(budget), as_search(search)
-    trials = 128 if b.trials is None and not b.is_shared else b.trials
+    trials = 128 if b.trials is None and not b.is_shared and b.min_gain is None else b.trials
     total = None if b.total_trials is None else as_total(b.total_trials)
     trials, leaders = None if trials is None else as_count("trials", trials), as_count("leaders", s.leaders, 0)
     rules, callbacks = None if s.rules is None else find_rules(s.rules), _callbacks(callbacks)
@@ -203,6 +203,7 @@ def _settings(
         "total_trials": b.total_trials,
         "seconds": b.seconds,
         "early_stop": b.early_stop,
+        "min_gain": b.min_gain,
         "batch": batch,
         "sampler": s.sampler if isinstance(s.sampler, str) else s.sampler.__qualname__,
         "model": str(s.model),
@@ -285,7 +286,7 @@ def _scheduler(
     """The scheduler of a run; `each` is a task's share of the trials.  UserError if a weight is invalid, or the budget too small."""
     used = batch if batch is not None else default_batch(total if allocator.begins else each)
     first = min(FIRST, used) if batch is None and allocator.begins else None
-    made = TaskScheduler(allocator, used, first=first, total=total, seconds=b.seconds, early_stop=b.early_stop)
+    made = TaskScheduler(allocator, used, first=first, total=total, seconds=b.seconds, early_stop=b.early_stop, min_gain=b.min_gain)
     made.check([TaskState(task.name, (), task.weight) for task in tasks])
     return made
 

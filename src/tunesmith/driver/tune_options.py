@@ -23,20 +23,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """When a search ends.  Without `total_trials` and `seconds`, each workload gets `trials`.
+    """When a search ends.  Without `total_trials`, `seconds` and `min_gain`, each workload gets `trials`.
 
     Attributes:
-        trials: measured candidates per workload, including those in the log; by default 128, or no bound if `total_trials` or `seconds`
-            is given.
+        trials: measured candidates per workload, including those in the log; by default 128, or no bound if `total_trials`, `seconds` or
+            `min_gain` is given.
         total_trials: measured candidates of all workloads together, including those in the log.
         seconds: no batch starts later than this.  A resumed run has the full time again.
         early_stop: a workload stops when its best has not improved by 1 % over this number of trials.
+        min_gain: a workload stops when doubling its trials is expected to save less than this share of its time, such as 0.01; the
+            expectation follows from its curve and those of the other workloads (`search.power_law`).
     """
 
     trials: int | None = None
     total_trials: int | None = None
     seconds: float | None = None
     early_stop: int | None = None
+    min_gain: float | None = None
 
     @property
     def is_shared(self) -> bool:

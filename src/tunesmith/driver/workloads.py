@@ -141,8 +141,7 @@ def find_subjects(
             or that a workload excludes.
         ScriptError: an index is certainly out of bounds.
     """
-    several = isinstance(given, Iterable) and not isinstance(given, (str, IRModule)) and not _are_tensors(given)
-    found = [s for one in (given if several else [given]) for s in _subjects_of(one, buckets, target)]  # type: ignore[union-attr]
+    found = [s for one in listed(given) for s in _subjects_of(one, buckets, target)]
     if buckets is not None:
         _check_known(found, buckets)
         found = [s for one in found for s in (_sized(one, buckets) if sizes_of(one.func) else [one])]
@@ -157,6 +156,28 @@ def find_subjects(
         if first is s:
             check_out_of_bounds(s.func)
     return list(named.values())
+
+
+def listed(given: WorkloadLike | Iterable[WorkloadLike]) -> list[Any]:
+    """One or several workloads as a list."""
+    several = isinstance(given, Iterable) and not isinstance(given, (str, IRModule)) and not _are_tensors(given)
+    return list(given) if several else [given]  # type: ignore[arg-type]
+
+
+def find_model(given: object) -> IRModule | None:
+    """The model that a workload names or is, a module with the graph function `main`; None for functions, and for one of a model.
+
+    Raises:
+        UserError: as `find_subjects`.
+    """
+    if not isinstance(given, IRModule) and not (isinstance(given, str) and _names_a_module(given)):
+        return None
+    found = find_module(given)
+    return found if isinstance(found.get("main"), GraphFunc) else None
+
+
+def _names_a_module(text: str) -> bool:
+    return text.endswith(ONNX) or (names_a_file(text) and "/" not in text.rpartition(":")[2])
 
 
 def find_subject(given: WorkloadLike) -> Subject:
@@ -194,7 +215,7 @@ def find_module(given: WorkloadLike | Sequence[str]) -> IRModule:
         return only
     if isinstance(only, str) and only.endswith(ONNX):
         return from_onnx(only)
-    if isinstance(only, str) and names_a_file(only) and "/" not in only.rpartition(":")[2]:
+    if isinstance(only, str) and _names_a_module(only):
         found = _loaded(only)
         return found if isinstance(found, IRModule) else IRModule([s.func for s in _of_found(only, found)])
     return IRModule([s.func for s in find_subjects(given)])

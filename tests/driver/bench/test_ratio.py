@@ -23,6 +23,7 @@ def test_verdicts() -> None:
     assert ratio([[0.8], [0.81], [0.79]]).verdict == "slower"
     assert ratio([[1.2], [0.9], [1.0]]).verdict == "not decided"
     assert ratio([[1.2], [1.2]]).verdict == "not decided: fewer than 3 starts" and str(ratio([[1.2]])) == "1.20"
+    assert str(ratio([[1.2], [1.3]] * 2, 0.3)) == "1.25"  # what the interval would not show is the effect of the other load
     assert ratio([[1.2]] * 4, 0.3).verdict == "not decided: 30% of the windows are clean"
     assert ratio([[1.0]] * 3).verdict == "not decided"
 

@@ -10,27 +10,27 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
 from tunesmith.codegen.backends.backend import backend_of
+from tunesmith.driver.bench.entry import Entry, find_entries
 from tunesmith.driver.bench.ratio import Ratio, ratio
 from tunesmith.driver.bench.report import OURS, BenchReport, BenchRow
-from tunesmith.driver.bench.worker import Prepared, Setting, Window
-from tunesmith.driver.compile import Records, as_target, compile, open_records
-from tunesmith.driver.compiled import CompiledModule
-from tunesmith.driver.workloads import WorkloadLike, find_subjects
+from tunesmith.driver.bench.setting import Setting
+from tunesmith.driver.bench.worker import Prepared, Window
+from tunesmith.driver.compile import Records, as_target, open_records
+from tunesmith.driver.workloads import WorkloadLike
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.baselines.registry import BASELINES
-from tunesmith.measure.evaluator.correctness import save_reference
 from tunesmith.measure.records.database import Database
-from tunesmith.ops.workload import Workload
 from tunesmith.runtime.threads import pin_threads
 from tunesmith.runtime.timing import TimingPolicy
-from tunesmith.support.errors import RecordError, RunError, UserError
+from tunesmith.support.errors import BuildError, RecordError, RunError, UserError
+from tunesmith.support.load_from_file import names_a_file
 from tunesmith.support.temporary_folder import temporary_folder
 from tunesmith.support.worker_pool import WorkerPool
 
@@ -41,6 +41,7 @@ _PREPARE_S = 1800.0
 _SETTLE_S = 0.03
 """Pause between turns: thread pools spin for up to 20 ms after their last work."""
 _ATTEMPTS = 3
+_OWN = " (compare it with an own function: path.py:name)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,27 +83,25 @@ def bench(
     """Time the replayed best record of each workload, and each baseline.
 
     Args:
-        workloads: workloads of the operator library, which defines their inputs and reference.
-        log: the log of records.
-        against: names of baselines; one that is not installed or lacks the operator is skipped and listed in the report.
+        workloads: operators, own programs or models of constant shapes.  The reference of an operator is computed by numpy, that of other
+            workloads by the code that is compiled without records.
+        log: the log of records.  A model is compiled with those that it has.
+        against: names of baselines, which compute operators and, some of them, models of ONNX files; one that is not installed or lacks
+            the workload is skipped and listed in the report.  Or `"path.py:name"`, an own function: it gets the inputs as numpy arrays and
+            returns the outputs, or a function without arguments that does; only the latter is timed then.
         target: target of compilation; by default the current target, else this machine.  Baselines use as many threads as it has cores.
         policy: starts, rounds and windows of the timing.
         say: called with each line of progress.
     Raises:
-        UserError: a workload is not from the operator library, or a baseline is unknown.
+        UserError: a workload or a baseline is unknown, or a workload has dynamic shapes.
         RecordError: the log cannot be read.
     """
-    subjects = find_subjects(workloads)
-    foreign = [s.name for s in subjects if s.operator is None]
-    if foreign:
-        raise UserError(
-            f"bench needs workloads of the operator library, which have a reference and baselines; {', '.join(foreign)} is not one"
-        )
+    entries = find_entries(workloads)
     for name in against:
-        BASELINES.get(name)
+        if not names_a_file(name):
+            BASELINES.get(name)
     machine = as_target(target)
     database = open_records(log)
-    operators = [s.operator for s in subjects if s.operator is not None]
     say = say or (lambda text: None)
     policy = policy or BenchPolicy()
     with ExitStack() as stack:
@@ -112,9 +111,9 @@ def bench(
             say(f"start {start + 1} of {policy.starts}")
             with ExitStack() as processes:
                 run.use(_start_systems(processes, against, machine))
-                for w in operators:
-                    run.time(w, machine, database)
-    return BenchReport(tuple([row for w in operators for row in run.rows(w)]), run.skipped, tuple(run.absent))
+                for entry in entries:
+                    run.time(entry, machine, database)
+    return BenchReport(tuple([row for entry in entries for row in run.rows(entry)]), run.skipped, tuple(run.absent))
 
 
 @dataclass(eq=False)
@@ -139,8 +138,13 @@ def _start_systems(stack: ExitStack, against: Sequence[str], target: Target) -> 
     # The cores of a device are multiprocessors, not threads of this machine.
     threads = Target.detect().num_cores if backend.device else target.num_cores
     plain = {"OMP_NUM_THREADS": str(threads), **({"OMP_PROC_BIND": "false"} if "OMP_PROC_BIND" in os.environ else {})}
-    baselines = [(name, "baseline", (backend.baselines.get(name, name), threads), plain) for name in dict.fromkeys(against)]
-    jobs = [(OURS, "ours", (bool(backend.device),), pin_threads(threads)), *baselines]
+    names = dict.fromkeys(against)
+    baselines: list[tuple[str, str, tuple[object, ...], Mapping[str, str]]] = [
+        (n, "user_function", (n,), plain) if names_a_file(n) else (n, "baseline", (backend.baselines.get(n, n), threads), plain)
+        for n in names
+    ]
+    kind = target.base if backend.device else ""
+    jobs = [(OURS, "ours", (kind,), pin_threads(threads)), *baselines]
     found = []
     for name, factory, arguments, env in jobs:
         pool = stack.enter_context(closing(WorkerPool(f"tunesmith.driver.bench.worker:{factory}", 1, arguments, env=env)))
@@ -183,27 +187,29 @@ class _InterleavedRun:
         """A line per system and workload without the operator."""
 
     def use(self, systems: Sequence[_SystemProcess]) -> None:
-        """Take the processes of the next start."""
+        """Take the processes of the next start.  Raises UserError if a function of the user cannot be loaded."""
         for c in systems:
+            if c.missing and names_a_file(c.name):
+                raise UserError(c.missing)
             if c.missing and c.name not in self.skipped:
                 self.skipped[c.name] = c.missing
                 self._say(f"{c.name} is skipped: {c.missing}")
         self._systems = [c for c in systems if c.name not in self.skipped]
 
-    def time(self, w: Workload, target: Target, database: Database) -> None:
+    def time(self, w: Entry, target: Target, database: Database) -> None:
         """Time one workload in the processes of this start; a system that failed before is left out."""
         setting = self._setting(w)
-        timings = self._timings.setdefault(w.text, {})
+        timings = self._timings.setdefault(w.name, {})
         running: list[tuple[_SystemProcess, _Timing]] = []
         for system in self._systems:
             timing = timings.setdefault(system.name, _Timing(system.name))
-            line = f"{system.name} has no {w.text}"
+            line = f"{system.name} has no {w.name}" + ("" if w.operator else _OWN)
             if timing.fault or line in self.absent:
                 continue
             try:
                 own = self._with_code(setting, w, target, database) if system.name == OURS else setting
                 prepared = cast(Prepared, system.request("prepare", own))
-            except (RunError, RecordError) as error:
+            except (RunError, RecordError, BuildError) as error:
                 timing.fault = str(error)
                 continue
             if not prepared.offered:
@@ -214,31 +220,27 @@ class _InterleavedRun:
                 timing.prepared.append(prepared)
                 timing.starts.append([])
                 running.append((system, timing))
-        self._say(f"{w.text}: timing {', '.join(system.name for system, _ in running)}")
+        self._say(f"{w.name}: timing {', '.join(system.name for system, _ in running)}")
         self._time(running)
 
-    def rows(self, w: Workload) -> list[BenchRow]:
+    def rows(self, w: Entry) -> list[BenchRow]:
         """The rows of a workload: failures first."""
-        timings = self._timings[w.text]
-        failed = [BenchRow.failed(w.text, t.name, t.fault) for t in timings.values() if t.fault]
+        timings = self._timings[w.name]
+        failed = [BenchRow.failed(w.name, t.name, t.fault) for t in timings.values() if t.fault]
         own = timings.get(OURS)
         return failed + [self._row(w, t, own) for t in timings.values() if not t.fault and t.starts]
 
-    def _setting(self, w: Workload) -> Setting:
+    def _setting(self, w: Entry) -> Setting:
         """What all systems get; the reference is computed once."""
-        if w.text not in self._settings:
-            reference = self._folder / f"reference{len(self._settings)}.npz"
-            save_reference(reference, w.reference(w.random_inputs(self._policy.seed)))
-            self._settings[w.text] = Setting(w.text, self._policy.seed, str(reference))
-        return self._settings[w.text]
+        if w.name not in self._settings:
+            self._settings[w.name] = w.save(self._folder, f"workload{len(self._settings)}", self._policy.seed)
+        return self._settings[w.name]
 
-    def _with_code(self, setting: Setting, w: Workload, target: Target, database: Database) -> Setting:
+    def _with_code(self, setting: Setting, w: Entry, target: Target, database: Database) -> Setting:
         """The setting with the compiled best record, compiled once.  Raises RecordError without a record."""
-        if w.text not in self._own:
-            module = compile(w, target, database, strict=True)
-            assert isinstance(module, CompiledModule)
-            self._own[w.text] = replace(setting, code=module.artifact.code())
-        return self._own[w.text]
+        if w.name not in self._own:
+            self._own[w.name] = w.with_code(setting, target, database)
+        return self._own[w.name]
 
     def _time(self, running: Sequence[tuple[_SystemProcess, _Timing]]) -> None:
         """Run all rounds of a start; the first system rotates."""
@@ -274,7 +276,7 @@ class _InterleavedRun:
     def _is_quiet(self, window: Window) -> bool:
         return not window.starved and window.foreign < self._policy.quiet_fraction
 
-    def _row(self, w: Workload, timing: _Timing, own: _Timing | None) -> BenchRow:
+    def _row(self, w: Entry, timing: _Timing, own: _Timing | None) -> BenchRow:
         windows = [window for window in timing.windows if not window.starved] or timing.windows
         seconds = [s for window in windows for s in window.seconds]
         median = statistics.median(seconds)
@@ -282,7 +284,7 @@ class _InterleavedRun:
         errors = [p.error for p in timing.prepared if p.error is not None]
         compared = own is not None and own is not timing and not own.fault
         return BenchRow(
-            w.text,
+            w.name,
             timing.name,
             True,
             median,

@@ -27,7 +27,8 @@ class Ratio:
 
     Attributes:
         value: geometric mean over starts of the median over rounds; above 1 if tunesmith is faster.
-        low, high: `CONFIDENCE` interval by Student's t of the logarithms over starts; None below `LEAST_STARTS`.
+        low, high: `CONFIDENCE` interval by Student's t of the logarithms over starts; None below `LEAST_STARTS`, and if too few windows are
+            clean: other load shifts the ratio, which an interval does not show.
         clean: share of the pairs of windows in which other processes used neither system's cores.
     """
 
@@ -39,10 +40,10 @@ class Ratio:
     @property
     def verdict(self) -> str:
         """`faster` or `slower` (tunesmith is), or why neither can be said."""
-        if self.low is None or self.high is None:
-            return f"not decided: fewer than {LEAST_STARTS} starts"
         if self.clean < LEAST_CLEAN:
             return f"not decided: {self.clean:.0%} of the windows are clean"
+        if self.low is None or self.high is None:
+            return f"not decided: fewer than {LEAST_STARTS} starts"
         return "faster" if self.low > 1 else "slower" if self.high < 1 else "not decided"
 
     def __str__(self) -> str:
@@ -63,7 +64,7 @@ def ratio(starts: Sequence[Sequence[float]], clean: float = 1.0) -> Ratio:
     """
     logs = [statistics.median([math.log(x) for x in rounds]) for rounds in starts]
     mean, n = statistics.fmean(logs), len(logs)
-    if n < LEAST_STARTS:
+    if n < LEAST_STARTS or clean < LEAST_CLEAN:
         return Ratio(math.exp(mean), clean=clean)
     half = float(special.stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * statistics.stdev(logs) / math.sqrt(n)
     return Ratio(math.exp(mean), math.exp(mean - half), math.exp(mean + half), clean)

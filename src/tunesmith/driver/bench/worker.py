@@ -1,5 +1,7 @@
 """Time one system of a benchmark in its own process: prepare each workload, check the output, then time windows on request.
 
+A system is tunesmith, a vendor library, or a function of the user.
+
 Systems must not share a process: when OpenMP has pinned threads, threads created later inherit one core, and a spinning thread pool
 takes cores from the next system.
 """
@@ -12,22 +14,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
+from typing import Any, cast
 
-from tunesmith.codegen.artifact import Code
+from tunesmith.driver.bench.setting import Data, Setting
 from tunesmith.measure.baselines.baseline import Baseline
+from tunesmith.measure.baselines.model_call import arrays
 from tunesmith.measure.baselines.registry import create_baseline
-from tunesmith.measure.evaluator.argument_data import ArgumentTable, poison
-from tunesmith.measure.evaluator.correctness import load_reference, mismatch, relative_error, tolerance_of
+from tunesmith.measure.evaluator.argument_data import ArgumentTable
+from tunesmith.measure.evaluator.correctness import mismatch, relative_error
 from tunesmith.measure.evaluator.guard_pages import Array
 from tunesmith.measure.evaluator.packed_call import load_call
-from tunesmith.measure.precision import default_precision
 from tunesmith.measure.race import waiting
-from tunesmith.ops.workload import Workload, workload
-from tunesmith.runtime.checker.param_spec import ParamSpec
+from tunesmith.ops.workload import workload
 from tunesmith.runtime.device.array import DeviceArray
+from tunesmith.runtime.device.device import Device
 from tunesmith.runtime.device.module import DeviceModule
 from tunesmith.runtime.device.program import DeviceProgram
+from tunesmith.runtime.model import LoadedModel
+from tunesmith.runtime.module import load_module
 from tunesmith.runtime.timing import CpuClock
+from tunesmith.support import user_code
+from tunesmith.support.errors import RunError, UserError
+from tunesmith.support.load_from_file import load_from_file
 
 _SAMPLE_S = 0.002
 _WAKE_S = 0.02
@@ -41,23 +49,6 @@ _WAITED = 0.05
 """A sample is dropped if its threads waited for an occupied core for more than this fraction of it, summed over threads."""
 
 Call = Callable[[], object]
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """A workload, as every system receives it.
-
-    Attributes:
-        text: canonical text of the workload.
-        seed: seed of the inputs, which every process generates identically.
-        reference: file of the outputs computed by numpy.
-        code: the compiled function, for tunesmith only.
-    """
-
-    text: str
-    seed: int
-    reference: str
-    code: Code | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,20 +126,16 @@ class System(ABC):
         The tolerance is that of the precision in which the system computes (`measure.evaluator.correctness`).
         """
         self._call = self._finish = None
-        w = workload(setting.text)
-        inputs = w.random_inputs(setting.seed)
-        reference = load_reference(setting.reference)
-        made = self.ready(w, inputs, reference, setting)
+        data = Data.load(setting)
+        made = self.ready(setting, data)
         if made is None:
             return Prepared(False)
-        precision = made.precision or default_precision([s.dtype for s in w.inputs])
-        tolerance = tolerance_of(w.func, precision)
-        for actual, expected in zip(made.outputs, reference, strict=True):
-            wrong = mismatch(actual, expected, tolerance)
-            if wrong is not None:
-                return Prepared(True, made.variant, wrong, precision)
+        precision = made.precision or setting.precision
+        wrong = _wrong(made.outputs, data.reference, setting.tolerance(precision))
+        if wrong:
+            return Prepared(True, made.variant, wrong, precision)
         self._call = made.call
-        error = max([relative_error(a, e) for a, e in zip(made.outputs, reference, strict=True)])
+        error = max([relative_error(a, e) for a, e in zip(made.outputs, data.reference, strict=True)])
         return Prepared(True, made.variant, "", precision, error)
 
     def window(self, length: float) -> Window:
@@ -169,44 +156,63 @@ class System(ABC):
         return Window(tuple(kept or [seconds for _, seconds in sorted(samples)[:_LEAST]]), number, foreign, not kept)
 
     @abstractmethod
-    def ready(self, w: Workload, inputs: Sequence[Array], reference: Sequence[Array], setting: Setting) -> Ready | None:
-        """The call to time, and the outputs of one call; None if the operator is not available."""
+    def ready(self, setting: Setting, data: Data) -> Ready | None:
+        """The call to time, and the outputs of one call; None if the system lacks the workload."""
 
 
 class CompiledSystem(System):
-    """Compiled code, called on arguments laid out as during a search."""
+    """Compiled code, called on arguments laid out as during a search; or a compiled model, whose library is loaded."""
 
     def __init__(self) -> None:
         super().__init__()
         self._table: ArgumentTable | None = None
 
-    def ready(self, w: Workload, inputs: Sequence[Array], reference: Sequence[Array], setting: Setting) -> Ready | None:
+    def ready(self, setting: Setting, data: Data) -> Ready | None:
         """See `System.ready`."""
-        params = [ParamSpec(s.name, s.dtype, s.shape, False) for s in w.inputs] + [
-            ParamSpec(s.name, s.dtype, s.shape, True) for s in w.outputs
-        ]
-        self._table = ArgumentTable(params, inputs)
+        if setting.library:
+            return self._model(setting, data)
+        self._table = ArgumentTable(setting.params, data.inputs)
         assert setting.code is not None
         call = load_call(setting.code, self._table.arguments())
-        self._table.fill(poison(params, reference))
+        self._table.fill(data.before)
         call()
-        return Ready("replayed record", call, self._table.outputs())
+        return Ready(setting.note, call, self._table.outputs())
+
+    def _model(self, setting: Setting, data: Data) -> Ready:
+        """The call of a model with bound inputs."""
+        model = cast(LoadedModel, load_module(setting.library))
+        for i, x in enumerate(data.inputs):
+            model.set_input(i, x)
+        return Ready(setting.note, model.run, arrays(model(*data.inputs)))
 
 
-class CompiledDeviceSystem(System):
+class CompiledDeviceSystem(CompiledSystem):
     """Compiled code for a device, called on arrays in device memory."""
 
-    def ready(self, w: Workload, inputs: Sequence[Array], reference: Sequence[Array], setting: Setting) -> Ready | None:
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self._device = Device(kind)
+
+    def ready(self, setting: Setting, data: Data) -> Ready | None:
         """See `System.ready`."""
+        self._finish = partial(self._device.api.synchronise, self._device.index)
+        if setting.library:
+            return self._model(setting, data)
         assert setting.code is not None
         module = DeviceModule(DeviceProgram.from_bytes(setting.code.data))
-        device = module.device
-        given = [DeviceArray.from_numpy(device, a, s.dtype) for s, a in zip(w.inputs, inputs, strict=True)]
-        outputs = [DeviceArray(device, s.shape, s.dtype) for s in w.outputs]
-        call = module[setting.code.function].bind(*given, *outputs)
+        inputs, before = iter(data.inputs), iter(data.before)
+        given = [DeviceArray.from_numpy(module.device, next(before if p.written else inputs), p.dtype) for p in setting.params]
+        call = module[setting.code.function].bind(*given)
         call()
-        self._finish = partial(device.api.synchronise, device.index)
-        return Ready("replayed record", call, [o.numpy() for o in outputs])
+        return Ready(setting.note, call, [a.numpy() for a, p in zip(given, setting.params, strict=True) if p.written])
+
+    def _model(self, setting: Setting, data: Data) -> Ready:
+        """The call of a model with bound inputs, which are in device memory."""
+        model = cast(LoadedModel, load_module(setting.library))
+        found = Ready(setting.note, model.run, arrays(model(*data.inputs)))
+        for i, x in enumerate(data.inputs):
+            model.set_input(i, DeviceArray.from_numpy(self._device, x))
+        return found
 
 
 class BaselineSystem(System):
@@ -220,21 +226,83 @@ class BaselineSystem(System):
         """See `System.available`."""
         return self._baseline.available() or ""
 
-    def ready(self, w: Workload, inputs: Sequence[Array], reference: Sequence[Array], setting: Setting) -> Ready | None:
+    def ready(self, setting: Setting, data: Data) -> Ready | None:
         """See `System.ready`."""
-        made = self._baseline.prepare(w, inputs)
+        if setting.onnx:
+            model = self._baseline.prepare_onnx(setting.onnx, data.inputs)
+            return None if model is None else Ready("ONNX", model.run, model.outputs(), model.precision)
+        if not setting.operator:
+            return None
+        made = self._baseline.prepare(workload(setting.operator), data.inputs)
         self._finish = None if made is None else made.finish
         return None if made is None else Ready(made.variant, made.run, [made()], made.precision)
 
 
-def ours(on_device: bool = False) -> System:
-    """The system that runs compiled code."""
-    return CompiledDeviceSystem() if on_device else CompiledSystem()
+class FunctionSystem(System):
+    """A function of the user, `path.py:name`: called with the inputs, it returns the outputs, or a function of nothing that does.
+
+    Work before the second function is returned is not timed.
+    """
+
+    def __init__(self, spec: str) -> None:
+        super().__init__()
+        self._spec = spec
+        self._function: Callable[..., object] | None = None
+
+    def available(self) -> str:
+        """See `System.available`."""
+        try:
+            found = load_from_file(self._spec)
+        except UserError as error:
+            return str(error)
+        if not callable(found):
+            return f"{self._spec!r} is {user_code.shown(found)}, not a function of the inputs"
+        self._function = found
+        return ""
+
+    def ready(self, setting: Setting, data: Data) -> Ready | None:
+        """See `System.ready`."""
+        assert self._function is not None
+        if setting.updates:
+            raise RunError("the program updates its outputs, and functions for comparison get the inputs only")
+        call = partial(self._function, *data.inputs)
+        with user_code.running(self._spec):
+            made = call()
+            if callable(made):
+                call = cast(Any, made)
+                made = call()
+            return Ready("function", call, self._checked(arrays(made), data.reference))
+
+    def _checked(self, outputs: Sequence[Array], reference: Sequence[Array]) -> Sequence[Array]:
+        """The outputs, with the element kinds of the reference.  Raises RunError if number, shapes or kinds differ."""
+        got, want = [[f"{a.dtype}{list(a.shape)}" for a in x] for x in (outputs, reference)]
+        if [(a.shape, a.dtype.kind) for a in outputs] != [(a.shape, a.dtype.kind) for a in reference]:
+            raise RunError(f"{self._spec} returned {', '.join(got) or 'nothing'}; the workload has {', '.join(want)}")
+        return [a.astype(e.dtype, copy=False) for a, e in zip(outputs, reference, strict=True)]
+
+
+def ours(device: str = "") -> System:
+    """The system that runs compiled code, on this processor or a device of this kind."""
+    return CompiledDeviceSystem(device) if device else CompiledSystem()
 
 
 def baseline(name: str, threads: int) -> System:
     """The system that runs a baseline."""
     return BaselineSystem(create_baseline(name, threads))
+
+
+def user_function(spec: str) -> System:
+    """The system that runs a function of the user."""
+    return FunctionSystem(spec)
+
+
+def _wrong(outputs: Sequence[Array], reference: Sequence[Array], tolerance: float) -> str:
+    """How the outputs are wrong; empty if they are right."""
+    for actual, expected in zip(outputs, reference, strict=True):
+        wrong = mismatch(actual, expected, tolerance)
+        if wrong is not None:
+            return wrong
+    return ""
 
 
 def _wake(call: Call, finish: Call | None) -> None:

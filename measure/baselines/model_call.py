@@ -1,4 +1,4 @@
-"""Define what systems are prepared from, and the call of a prepared model: its timed part, results as arrays, and compute precision."""
+"""Define the call of a prepared model: its timed part, its results as arrays, and its compute precision."""
 
 from __future__ import annotations
 
@@ -7,23 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-
-
-@dataclass(frozen=True, slots=True)
-class Files:
-    """Files of a model.
-
-    Attributes:
-        exported: our exported model.
-        precision: its precision.
-        qdq: the quantised ONNX file; empty without one.
-        quantized: the exported model that `tunesmith.quantize` made; empty without one.
-    """
-
-    exported: str
-    precision: str
-    qdq: str = ""
-    quantized: str = ""
 
 
 @dataclass(frozen=True, slots=True)
