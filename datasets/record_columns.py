@@ -138,11 +138,6 @@ def gave_up(record: Record) -> bool:
     return not known or len(record.samples) < 2 or sum(record.samples) * calls * 1e3 <= repeats * least  # type: ignore[operator]
 
 
-def template(trace: Sequence[object]) -> list[object]:
-    """The steps of a trace without their decisions, common to all candidates of a sketch."""
-    return [step[:3] if isinstance(step, list) and str(step[0]).startswith("sample_") else step for step in trace]
-
-
 def _line(record: Record, name: str) -> dict[str, object]:
     error = record.error
     return {

@@ -17,12 +17,13 @@ import pandas as pd
 
 from tunesmith.datasets import parquet_file
 from tunesmith.datasets.parquet_file import PathLike
-from tunesmith.datasets.record_columns import SCHEMA, arrow_of, frame_from, frame_of, records_of, template
+from tunesmith.datasets.record_columns import SCHEMA, arrow_of, frame_from, frame_of, records_of
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.records import log as record_log
 from tunesmith.measure.records.database import Database
 from tunesmith.measure.records.log import LogReport, status_rank
 from tunesmith.measure.records.record import ERROR_KINDS, Record, WorkloadLine, target_key
+from tunesmith.measure.records.trace_template import template
 from tunesmith.support import json_lines
 from tunesmith.support.array_types import Float64Array
 from tunesmith.support.errors import RecordError, UserError

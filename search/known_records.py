@@ -10,8 +10,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tunesmith.datasets.record_columns import template
 from tunesmith.measure.records.record import Record, target_key
+from tunesmith.measure.records.trace_template import template
 from tunesmith.search.samplers.sampler import Candidate
 from tunesmith.search.task import Task
 

@@ -15,7 +15,6 @@ from hashlib import blake2b
 
 import numpy as np
 
-from tunesmith.datasets.record_columns import template
 from tunesmith.experiments.arena.pool_space import PoolSketch, PoolTask
 from tunesmith.ir import structural
 from tunesmith.ir.function import PrimFunc
@@ -24,6 +23,7 @@ from tunesmith.ir.poly import substitute as substitute_poly
 from tunesmith.ir.target.target import Target
 from tunesmith.ir.visit import substitute
 from tunesmith.measure.candidate import parse_function
+from tunesmith.measure.records.trace_template import template
 from tunesmith.schedule.primitive import apply_instruction
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.schedule.state import Constraint

@@ -15,11 +15,12 @@ import pandas as pd
 import tunesmith
 from tunesmith.costmodel.features.feature_program import FeatureProgram
 from tunesmith.costmodel.features.store_features import SCHEMA_VERSION
-from tunesmith.datasets.record_columns import groups, template
+from tunesmith.datasets.record_columns import groups
 from tunesmith.datasets.record_table import RecordTable
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.candidate import parse_function
+from tunesmith.measure.records.trace_template import template
 from tunesmith.schedule.primitive import apply_instruction
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.schedule.trace import Trace

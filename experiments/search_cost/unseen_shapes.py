@@ -1,6 +1,6 @@
 """Compare few trials on unseen shapes, with records of other shapes, with many trials from nothing.
 
-    python experiments/search_cost/unseen_shapes.py FOLDER [--few 8] [--many 64] [--shapes 20]
+    python experiments/search_cost/unseen_shapes.py FOLDER [--operator matmul] [--few 8] [--many 64] [--shapes 20]
 
 A log has searches of some shapes of an operator.  For each unseen shape, a search of few trials continues a copy of this log, and one of
 many trials starts with an empty one, as does one of few.  The best candidates of the three are then timed together, interleaved.  Results
@@ -27,11 +27,41 @@ from tunesmith.measure.measurer import Measurer
 from tunesmith.runtime.timing import TimingPolicy
 from tunesmith.search.known_records import known_records
 
-SEEN = ((128, 512, 512), (256, 1024, 256), (512, 256, 1024), (1024, 512, 512), (384, 768, 768), (64, 2048, 512))
-"""Shapes m, n, k of the matrix products in the log."""
-SIZES = (96, 160, 320, 640, 896)
-"""Sizes that the unseen shapes are made of; none of them is in the log."""
 TIMING = TimingPolicy(limit_s=2.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """The shapes of an operator.
+
+    Attributes:
+        text: its text, with three sizes to fill in.
+        seen: sizes of the shapes in the log.
+        sizes: sizes that the unseen shapes are made of, for each of the three.
+    """
+
+    text: str
+    seen: tuple[tuple[int, int, int], ...]
+    sizes: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+
+    def unseen(self, count: int) -> list[str]:
+        """Every n-th of the shapes that can be made of `sizes`."""
+        every = [self.text.format(*shape) for shape in product(*self.sizes) if shape not in self.seen]
+        return every[:: max(len(every) // count, 1)][:count]
+
+
+OPERATORS = {
+    "matmul": Operator(
+        "matmul(m={0},n={1},k={2})",
+        ((128, 512, 512), (256, 1024, 256), (512, 256, 1024), (1024, 512, 512), (384, 768, 768), (64, 2048, 512)),
+        ((96, 160, 320, 640, 896),) * 3,
+    ),
+    "conv2d": Operator(
+        "conv2d(n=1,h={0},w={0},ci={1},co={2},kh=3,kw=3,pad=1)",
+        ((56, 64, 64), (28, 128, 128), (14, 256, 256), (7, 512, 512), (28, 64, 128), (56, 64, 256)),
+        ((12, 20, 28, 40, 56), (48, 96, 160, 224), (48, 96, 160, 224)),
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +81,6 @@ class Outcome:
     cold: float
     many: float
     clean: bool
-
-
-def unseen(count: int) -> list[str]:
-    """Every n-th of the shapes that can be made of `SIZES`."""
-    every = [f"matmul(m={m},n={n},k={k})" for m, n, k in product(SIZES, repeat=3)]
-    return every[:: max(len(every) // count, 1)][:count]
 
 
 def compare(text: str, logs: list[Path], target: Target) -> tuple[list[float], bool]:
@@ -79,16 +103,18 @@ def compare(text: str, logs: list[Path], target: Target) -> tuple[list[float], b
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--operator", choices=list(OPERATORS), default="matmul")
     parser.add_argument("--few", type=int, default=8, help="Trials with the records of other shapes.")
     parser.add_argument("--many", type=int, default=64, help="Trials from nothing, and those of the shapes in the log.")
     parser.add_argument("--shapes", type=int, default=20)
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
     target, seen, path = target_here(None), given.folder / "seen.jsonl", given.folder / "results.jsonl"
-    tunesmith.tune([f"matmul(m={m},n={n},k={k})" for m, n, k in SEEN], target, seen, budget=given.many)
+    operator = OPERATORS[given.operator]
+    tunesmith.tune([operator.text.format(*shape) for shape in operator.seen], target, seen, budget=given.many)
     outcomes = [Outcome(**json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
     done = {o.workload for o in outcomes}
-    for text in [text for text in unseen(given.shapes) if text not in done]:
+    for text in [text for text in operator.unseen(given.shapes) if text not in done]:
         logs = [given.folder / f"{kind}.jsonl" for kind in ("few", "cold", "many")]
         for log in logs:
             log.unlink(missing_ok=True)

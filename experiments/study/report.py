@@ -38,7 +38,7 @@ def report_experiment(folder: str | PathLike[str], out: str | PathLike[str] | No
     Args:
         folder: folder of the run.
         out: the file to write; by default `report.html` in the folder.  The folder `figures` beside it gets each figure as SVG and its
-            numbers as CSV, under names that begin with the name of the page.
+            numbers as CSV, under names that begin with the name of the page.  A pipe gets the page alone.
     Returns:
         The path of the file, and its numbers.
     Raises:
@@ -52,7 +52,8 @@ def report_experiment(folder: str | PathLike[str], out: str | PathLike[str] | No
     page = render(data, charts, f"{path.stem}-")
     try:
         atomic_file.write_text(path, page)
-        _write_figures(charts, path.parent / FIGURES, f"{path.stem}-")
+        if path.is_file():  # not a pipe or a terminal, beside which there is no folder
+            _write_figures(charts, path.parent / FIGURES, f"{path.stem}-")
     except OSError as error:
         raise RecordError(f"cannot write {path}: {error.strerror or error}. Check the folder and its permissions") from error
     return path, data

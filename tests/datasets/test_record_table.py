@@ -16,11 +16,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from tunesmith.datasets import parquet_file
-from tunesmith.datasets.record_columns import SCHEMA, gave_up, template
+from tunesmith.datasets.record_columns import SCHEMA, gave_up
 from tunesmith.datasets.record_table import KIND, VERSION, RecordTable, load_any, merge
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.records.log import RecordLog
 from tunesmith.measure.records.record import ErrorInfo, Record, WorkloadLine
+from tunesmith.measure.records.trace_template import template
 from tunesmith.support.errors import RecordError, UserError
 
 Make = Callable[..., Record]

@@ -116,7 +116,7 @@ def test_several_workloads_take_turns_and_have_separate_lines(tmp_path: Path) ->
 def test_the_report_is_data_and_text(tmp_path: Path) -> None:
     report = tunesmith.tune(MATMUL, **grouped(target=TARGET, trials=3, log=None, **{**QUICK, "batch": 2}))
     (entry,) = report.to_json()["tasks"]  # type: ignore[misc]
-    found = ["workload", "digest", "trials", "errors", "examples", "best_us", "best_clean", "measured", "noisy", "gflops"]
+    found = ["workload", "digest", "trials", "errors", "examples", "best_us", "best_clean", "measured", "noisy", "retaken", "gflops"]
     assert list(entry) == [*found, "drafted", "scored", "seconds"]
     assert list(entry["seconds"]) == ["total", "draft", "verify", "build", "measure", "train"]
     assert entry["best_us"] == pytest.approx(report.best.seconds * 1e6)  # type: ignore[union-attr]

@@ -139,7 +139,7 @@ def test_time_and_early_stopping_end_a_search() -> None:
     assert [t.trials for t in late.tasks] == [0, 0] and not late.ok
     stuck = tunesmith.tune(MATMUL, **grouped(target=TARGET, trials=60, log=None, batch=1, early_stop=3, **QUICK))
     assert 3 < stuck.tasks[0].trials < 60 and stuck.ok
-    flat = tunesmith.tune(RELU, **grouped(target=TARGET, log=None, min_gain=0.5, **QUICK))
+    flat = tunesmith.tune(MATMUL, **grouped(target=TARGET, log=None, min_gain=0.5, **QUICK))
     assert flat.ok and 32 <= flat.tasks[0].trials <= 64  # no other bound: by default it has no number of trials then
     both = tunesmith.tune(RELU, **grouped(target=TARGET, log=None, seconds=1000.0, total_trials=3, **QUICK))
     assert both.tasks[0].trials == 3

@@ -53,7 +53,7 @@ from tunesmith.measure.records.log import RecordLog
 from tunesmith.measure.records.record import Record
 from tunesmith.measure.records.run_manifest import manifest_path, recorded_run
 from tunesmith.measure.runner import Runner
-from tunesmith.search.analytic_schedule import analytic_schedule, schedule_by_cost
+from tunesmith.search.analytic_schedule import schedule_by_cost, untuned_choice
 from tunesmith.search.samplers.drafting_sampler import DraftingSampler
 from tunesmith.search.samplers.proposals import asked_once
 from tunesmith.search.samplers.registry import find_sampler, make_sampler
@@ -239,11 +239,15 @@ def _checks(
     """
     known = {task.digest: task for task in tasks}
 
+    chosen: dict[str, PrimFunc] = {}
+
     def untuned(func: PrimFunc, target: Target) -> PrimFunc:
-        task = known.get(structural.digest(func))
-        if task is None or not task.has_space:
-            return analytic_schedule(func, target, growth)
-        return schedule_by_cost(task).with_(name=func.name)
+        digest = structural.digest(func)
+        if digest not in chosen:
+            task = known.get(digest)
+            has_space = task is not None and task.has_space
+            chosen[digest] = schedule_by_cost(task) if has_space and task is not None else untuned_choice(func, target, growth).func
+        return chosen[digest].with_(name=func.name)
 
     def withdraw(record: Record) -> None:
         if journal is not None:
@@ -285,7 +289,7 @@ def _scheduler(
 ) -> TaskScheduler:
     """The scheduler of a run; `each` is a task's share of the trials.  UserError if a weight is invalid, or the budget too small."""
     used = batch if batch is not None else default_batch(total if allocator.begins else each)
-    first = min(FIRST, used) if batch is None and allocator.begins else None
+    first = min(FIRST, used) if batch is None else None
     made = TaskScheduler(allocator, used, first=first, total=total, seconds=b.seconds, early_stop=b.early_stop, min_gain=b.min_gain)
     made.check([TaskState(task.name, (), task.weight) for task in tasks])
     return made

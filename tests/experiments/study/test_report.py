@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import json
 import math
+import os
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -269,6 +271,16 @@ def test_the_page_of_equal_numbers_is_equal(run: Path) -> None:
     data = summarise(load_run(run)) | {"runs": []}
     again = json.loads(json.dumps(data))
     assert render(data, draw_charts(data)) == render(again, draw_charts(again))
+
+
+def test_a_pipe_gets_the_page_alone(run: Path, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as thread:
+        text = thread.submit(pipe.read_text, "utf-8")
+        report_experiment(run, pipe)
+        assert "</html>" in text.result(timeout=60)
+    assert not (tmp_path / "figures").exists()
 
 
 def test_figures_and_their_numbers_are_beside_the_page(run: Path, tmp_path: Path) -> None:
