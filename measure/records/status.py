@@ -2,15 +2,19 @@
 
 A search measures many candidates once, for 0.1 s each, and the minimum of many such times is biased low.  So the best candidates are
 measured again, and the new time replaces the first.  Other load lengthens times, so a noisy time never replaces a clean one.  The choice
-depends only on the records of a candidate in log order.  Timestamps are ignored, because a wrong clock would distort every later choice.
+depends only on the records in log order.  Timestamps are ignored, because a wrong clock would distort every later choice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tunesmith.measure.records.record import Record
+
+IN_MODEL = "in_model"
+"""Key in a record's `extra`: a model runs faster with the schedule than with those that are faster alone
+(`driver.model_check.choose_in_model`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +63,29 @@ def status_of(records: Iterable[Record], least: float = 0.0) -> Status | None:
 
 
 def leader_of(statuses: Iterable[Status]) -> Status | None:
-    """The best verified candidate; of equal ones the first.
+    """The best verified candidate.
+
+    This is the last one that was chosen in a model, unless a candidate measured later is faster than all before; without such a choice it
+    is the fastest.
+
+    Args:
+        statuses: the candidates in the order of the records that count.
+    """
+    verified = [s for s in statuses if s.record.verified]
+    at = max([i for i, s in enumerate(verified) if s.record.extra.get(IN_MODEL) is True], default=None)
+    if at is None:
+        return _fastest(verified)
+    least = min(s.seconds for s in verified[: at + 1])
+    return _fastest([s for s in verified[at + 1 :] if s.seconds < least]) or verified[at]
+
+
+def _fastest(verified: Sequence[Status]) -> Status | None:
+    """The fastest candidate; of equal ones the first.
 
     This is the fastest of the candidates of which a later measurement counts.  A candidate whose first measurement counts replaces it only
     if its time is below both the counting time and the first time of that candidate, as first measurements are comparable only with
     each other.
     """
-    verified = [s for s in statuses if s.record.verified]
     sure = min((s for s in verified if s.again is not None), key=lambda s: s.seconds, default=None)
     once = min((s for s in verified if s.again is None), key=lambda s: s.seconds, default=None)
     if sure is None or once is None:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import tunesmith
-from tunesmith.driver import check_model
 from tunesmith.driver.compile_model import CompiledModel
+from tunesmith.driver.model_check import check_model
 from tunesmith.driver.tune_options import Search
 from tunesmith.graph.ir.builder import GraphBuilder
 from tunesmith.ir.function import IRModule
@@ -66,6 +66,12 @@ def test_only_models_with_constant_shapes_are_compared() -> None:
     assert not check_model.can_check(IRModule({}))
 
 
+@pytest.fixture(autouse=True)
+def no_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No schedule is chosen by its speed in the model: tests/driver/test_choose_in_model.py."""
+    monkeypatch.setattr(check_model, "alternatives", lambda *given: {})
+
+
 @pytest.fixture
 def slower(monkeypatch: pytest.MonkeyPatch) -> None:
     """The model and its only function look slower after the search; the second comparison finds them equal."""
@@ -77,7 +83,7 @@ def slower(monkeypatch: pytest.MonkeyPatch) -> None:
         return next(races)
 
     monkeypatch.setattr(check_model, "_race", race)
-    monkeypatch.setattr(check_model, "_by_function", lambda m, inputs: next(times))
+    monkeypatch.setattr(check_model, "seconds_by_function", lambda m, inputs, repeats: next(times))
 
 
 @pytest.mark.usefixtures("slower")
@@ -100,7 +106,7 @@ def test_a_function_in_place_of_several_is_compared_with_them(monkeypatch: pytes
     """`one` computes what `a` and `b` did, 3 us; `c` is in both models."""
     for one, expected in ((2.9e-6, []), (4e-6, ["one"])):
         times = iter([{"a": 1e-6, "b": 2e-6, "c": 5e-6}, {"one": one, "c": 5e-6}])
-        monkeypatch.setattr(check_model, "_by_function", lambda m, inputs, times=times: next(times))
+        monkeypatch.setattr(check_model, "seconds_by_function", lambda m, inputs, repeats, times=times: next(times))
         nothing: Any = None
         found = check_model._slower_calls(nothing, nothing, [], {"one": "record 1", "c": "record 2"})
         assert [w.function for w in found] == expected and all((w.before, w.after) == (3e-6, 4e-6) for w in found)
@@ -108,7 +114,7 @@ def test_a_function_in_place_of_several_is_compared_with_them(monkeypatch: pytes
 
 def test_a_disturbed_comparison_withdraws_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check_model, "_race", lambda old, new, inputs: (1.0, 4.0, True, False))
-    monkeypatch.setattr(check_model, "_by_function", lambda m, inputs: pytest.fail("the calls are compared"))
+    monkeypatch.setattr(check_model, "seconds_by_function", lambda m, inputs, repeats: pytest.fail("the calls are compared"))
     (found,) = tunesmith.tune(model(), log=tmp_path / "log.jsonl", **FEW).models
     assert not found.withdrawn and "1000 -> 4000 ms, 1 functions changed; not comparable, because other load disturbed" in str(found)
 
@@ -121,7 +127,7 @@ def test_a_search_without_new_trials_compares_nothing(tmp_path: Path, monkeypatc
 
 def test_a_slower_model_without_slower_calls_withdraws_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check_model, "_race", lambda old, new, inputs: (1.0, 2.0, True, True))
-    monkeypatch.setattr(check_model, "_by_function", lambda m, inputs: {"fused_matmul_relu": 1e-5})
+    monkeypatch.setattr(check_model, "seconds_by_function", lambda m, inputs, repeats: {"fused_matmul_relu": 1e-5})
     (found,) = tunesmith.tune(model(), log=tmp_path / "log.jsonl", **FEW).models
     assert not found.withdrawn and found.after == 2.0
 

@@ -33,6 +33,7 @@ class ModelCheck:
         clean: no other load disturbed the samples.
         changed: number of functions with another schedule.
         withdrawn: the records that made it slower.
+        chosen: number of functions with a schedule that is slower alone than another one, and faster in the model.
     """
 
     before: float
@@ -40,6 +41,7 @@ class ModelCheck:
     clean: bool
     changed: int
     withdrawn: tuple[Withdrawn, ...] = ()
+    chosen: int = 0
 
     def __str__(self) -> str:
         """One line, such as `12.1 -> 10.4 ms (1.16 x), 18 functions changed`; without a ratio if other load disturbed the samples."""
@@ -47,6 +49,7 @@ class ModelCheck:
         ratio = f" ({self.before / self.after:.3g} x)" if self.clean else ""
         noise = "" if self.clean else "; not comparable, because other load disturbed the samples"
         text = f"{times}{ratio}, {self.changed} functions changed{noise}"
+        text += f", {self.chosen} of them for their speed in the model" if self.chosen else ""
         for w in self.withdrawn:
             took = f"{w.before * 1e6:.4g} -> {w.after * 1e6:.4g} us"
             text += f"; withdrawn, because slower in the model: {w.function} ({took}, record {w.record})"

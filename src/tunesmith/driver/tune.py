@@ -22,8 +22,8 @@ from tunesmith.display.progress import ProgressView
 from tunesmith.display.report import Report, TaskReport, noise_notes
 from tunesmith.display.tables import plural
 from tunesmith.display.tensorboard import TensorBoardScalars
-from tunesmith.driver.check_model import can_check, check_model
 from tunesmith.driver.compile import as_target
+from tunesmith.driver.model_check.check_model import can_check, check_model
 from tunesmith.driver.search_run import Limits, SearchRun
 from tunesmith.driver.size_buckets import Sizes, parse_sizes
 from tunesmith.driver.tune_options import (
@@ -177,13 +177,12 @@ def tune(
 
 
 def _checked(report: Report, checks: tuple[ModelCheck, ...], database: Database, target: Target) -> Report:
-    """The report with the comparisons, and without withdrawn records as the best ones."""
-    gone = {w.record for check in checks for w in check.withdrawn}
-    tasks = [
-        dataclasses.replace(t, best=database.best(t.digest, target.to_json())) if t.best is not None and t.best.identity in gone else t
-        for t in report.tasks
-    ]
-    return dataclasses.replace(report, models=checks, tasks=tuple(tasks))
+    """The report with the comparisons, and the best records after their choices and withdrawals."""
+    tasks = report.tasks
+    if any(check.withdrawn or check.chosen for check in checks):
+        best = {t.digest: database.best(t.digest, target.to_json()) for t in tasks if t.best is not None}
+        tasks = tuple([dataclasses.replace(t, best=best.get(t.digest)) for t in tasks])
+    return dataclasses.replace(report, models=checks, tasks=tasks)
 
 
 def _settings(
@@ -249,14 +248,14 @@ def _checks(
             chosen[digest] = schedule_by_cost(task) if has_space and task is not None else untuned_choice(func, target, growth).func
         return chosen[digest].with_(name=func.name)
 
-    def withdraw(record: Record) -> None:
+    def log(record: Record) -> None:
         if journal is not None:
             journal.append(record)
 
     found: list[ModelCheck] = []
     try:
         for m in models:
-            check = check_model(m, target, before, after, untuned, growth, withdraw)
+            check = check_model(m, target, before, after, untuned, growth, log)
             found += [] if check is None else [check]
     except KeyboardInterrupt:
         return tuple(found), ["interrupted while the model was compared as a whole; the search is complete"]

@@ -16,6 +16,7 @@ from tunesmith.ir.target.target import Target
 from tunesmith.measure.records.database import Database
 from tunesmith.measure.records.log import RecordLog
 from tunesmith.measure.records.record import ERROR_KINDS, ErrorInfo, Record, WorkloadLine
+from tunesmith.measure.records.status import IN_MODEL
 from tunesmith.ops.workload import workload
 from tunesmith.support.errors import RecordError
 from tunesmith.support.seeds import stream
@@ -93,6 +94,31 @@ def test_later_measurement_replaces_a_lucky_one(make_record: Make) -> None:
     assert [r.seconds for r in database.top("w0", CPU, 3)] == [1.15, 1.12, 1.2]
     database.add(_timed(make_record, 4, 0.99, timestamp=6.0))  # below all times of the best
     assert _best_row(database) == 4
+
+
+def test_a_candidate_chosen_in_a_model_leads_until_a_later_one_is_faster_than_all(make_record: Make) -> None:
+    database = Database([_timed(make_record, 1, 1.0), _timed(make_record, 2, 1.1), _timed(make_record, 3, 1.2)])
+    chosen = _timed(make_record, 2, 1.1, extra={IN_MODEL: True}, timestamp=5.0)
+    database.add(chosen)
+    assert _best_row(database) == 2
+    assert [r.row for r in database.top("w0", CPU, 3)] == [(2,), (1,), (3,)]
+    assert [r.row for r in database.top("w0", CPU, 2, unverified=True)] == [(1,), (2,)]
+    database.add(_timed(make_record, 4, 1.05))
+    database.add(_timed(make_record, 5, 0.5, verified=False))
+    assert _best_row(database) == 2
+    database.add(_timed(make_record, 6, 0.9))
+    assert _best_row(database) == 6
+    database.add(_timed(make_record, 3, 1.2, extra={IN_MODEL: True}, timestamp=6.0))
+    assert _best_row(database) == 3  # the last choice counts
+    database.add(make_record(row=(3,), samples=(), verified=False, error=ErrorInfo("wrong_result", "off"), timestamp=7.0))
+    assert _best_row(database) == 6
+    assert _best_row(pickle.loads(pickle.dumps(database))) == 6
+
+
+@pytest.mark.parametrize("mark", [False, 1, "true", None])
+def test_only_the_mark_itself_prefers_a_candidate(make_record: Make, mark: object) -> None:
+    records = [_timed(make_record, 1, 1.0), _timed(make_record, 2, 1.1, extra={IN_MODEL: mark})]
+    assert _best_row(Database(records)) == 1
 
 
 def test_noisy_measurement_replaces_no_clean_one(make_record: Make) -> None:

@@ -13,10 +13,10 @@ import numpy as np
 
 from tunesmith.codegen.params import param_specs
 from tunesmith.driver.bench.setting import Data, Setting
-from tunesmith.driver.check_model import can_check
 from tunesmith.driver.compile import compile
 from tunesmith.driver.compile_model import CompiledModel
 from tunesmith.driver.compiled import CompiledModule
+from tunesmith.driver.model_check.check_model import can_check
 from tunesmith.driver.workloads import ONNX, Subject, WorkloadLike, find_model, find_subjects, listed
 from tunesmith.ir import structural
 from tunesmith.ir.function import IRModule

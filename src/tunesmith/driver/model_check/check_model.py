@@ -1,9 +1,10 @@
-"""Compare a model before and after a search, as a whole, and withdraw the records that made it slower.
+"""Compare a model before and after a search, choose the schedules that are fastest in it, and withdraw what made it slower.
 
 A function that is measured alone finds its inputs in the caches and has the memory bandwidth to itself.  In a model another schedule may be
-faster.  So the model is compiled with the records from before the search and with those after it, and both are timed in turn.  Only if it
-became slower, and other load did not disturb the samples, the calls are compared one by one: a record whose function became slower in the
-model is withdrawn, by a line in the log that invalidates its earlier measurements (`measure.records.status`).
+faster, which `choose_in_model` finds among the best ones.  Then the model with the records from before the search and the model with those
+after it are timed in turn.  Only if it became slower, and other load did not disturb the samples, the calls are compared one by one: a
+record whose function became slower in the model is withdrawn, by a line in the log that invalidates its earlier measurements
+(`measure.records.status`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 from tunesmith.display.model_check import ModelCheck, Withdrawn
 from tunesmith.driver.compile_model import CompiledModel, compile_model
 from tunesmith.driver.compile_records import UnusedLogWarning
+from tunesmith.driver.model_check.choose_in_model import alternatives, fastest_calls, marked, seconds_by_function, selection
 from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.tuning.apply_records import Untuned
 from tunesmith.ir.function import IRModule
@@ -31,9 +33,13 @@ from tunesmith.runtime.timing import TimingPolicy, interleaved
 
 SLOWER = 1.02
 """A model is slower if its time exceeds that from before by this factor, in most pairs of samples."""
+GAINED = 1.01
+"""Schedules are chosen by their speed in the model if it gains this factor, in most pairs of samples."""
 CALL_SLOWER = 1.05
 """A function is slower in a model if the sum of its calls exceeds that from before by this factor."""
 _POLICY = TimingPolicy(repeats=9, min_repeat_ms=5.0, limit_s=10.0)
+_LONG = TimingPolicy(repeats=25, min_repeat_ms=10.0, limit_s=20.0)
+"""For a choice among schedules of nearly the same speed."""
 _RUNS = 7
 
 
@@ -50,7 +56,7 @@ def check_model(
     after: Database,
     untuned: Untuned,
     error_growth: float,
-    withdraw: Callable[[Record], None],
+    log: Callable[[Record], None],
 ) -> ModelCheck | None:
     """Compare a model compiled with two databases; None if they give the same schedules.
 
@@ -58,10 +64,10 @@ def check_model(
         mod: the model.
         target: this machine.
         before: records from before the search.
-        after: records after it; receives the withdrawals.
+        after: records after it; receives the choices and withdrawals.
         untuned: schedules functions without a record.
         error_growth: limit of rounding errors.
-        withdraw: stores a record that invalidates earlier ones of its candidate.
+        log: stores a record, which prefers a schedule in the model or invalidates the earlier records of its candidate.
     Raises:
         BuildError: the model cannot be compiled.
         RunError: it cannot be run.
@@ -72,19 +78,47 @@ def check_model(
     if not changed:
         return None
     inputs = example_inputs(old.executor.inputs)
+    new, chosen = _chosen_in_model(new, after, compiled, target, inputs, log)
+    changed = _changed(old, new)
     old_s, new_s, slower, clean = _race(old, new, inputs)
     if not slower or not clean:  # on a busy machine a model may look several times slower than it is
-        return ModelCheck(old_s, new_s, clean, len(changed))
+        return ModelCheck(old_s, new_s, clean, len(changed), chosen=chosen)
     found = _slower_calls(old, new, inputs, changed)
     for w in found:
         record = next(r for r in after.records() if r.identity == w.record)
         line = _withdrawal(record, w)
-        withdraw(line)
+        log(line)
         after.add(line)
     if found:
         new = compiled(after)
         old_s, new_s, _, clean = _race(old, new, inputs)
-    return ModelCheck(old_s, new_s, clean, len(changed), tuple(found))
+    return ModelCheck(old_s, new_s, clean, len(changed), tuple(found), chosen)
+
+
+def _chosen_in_model(
+    new: CompiledModel,
+    after: Database,
+    compiled: Callable[[Database], CompiledModel],
+    target: Target,
+    inputs: Sequence[np.ndarray],
+    log: Callable[[Record], None],
+) -> tuple[CompiledModel, int]:
+    """The model with the schedules that are fastest in it, and the number of those that are not the fastest alone; `new` if it is not
+    slower, or if other load disturbed the comparison."""
+    ranked = alternatives(new, after, target)
+    count = max(map(len, ranked.values()), default=0)
+    others = [compiled(selection(ranked, dict.fromkeys(ranked, n), after)) for n in range(1, count)]
+    picked = fastest_calls([new, *others], ranked, inputs) if others else {}
+    if not picked:
+        return new, 0
+    made = {digest: [marked(ranked[digest][n])] for digest, n in picked.items()}
+    other = compiled(selection({**ranked, **made}, {}, after))
+    if not _is_faster(other, new, inputs):
+        return new, 0
+    for (record,) in made.values():
+        log(record)
+        after.add(record)
+    return other, len(picked)
 
 
 def _compiled(mod: IRModule, target: Target, database: Database, untuned: Untuned, error_growth: float) -> CompiledModel:
@@ -101,15 +135,29 @@ def _changed(old: CompiledModel, new: CompiledModel) -> dict[str, str]:
 
 def _race(old: CompiledModel, new: CompiledModel, inputs: Sequence[np.ndarray]) -> tuple[float, float, bool, bool]:
     """Median seconds of both, timed in turn; whether the new one is slower, and whether no other load disturbed the samples."""
+    pairs, clean = _paired(old, new, inputs, _POLICY)
+    ratios = [b / a for a, b in pairs]
+    slower = statistics.median(ratios) > SLOWER and sum(r > 1 for r in ratios) * 4 >= len(ratios) * 3
+    return statistics.median(a for a, _ in pairs), statistics.median(b for _, b in pairs), slower, clean
+
+
+def _is_faster(other: CompiledModel, new: CompiledModel, inputs: Sequence[np.ndarray]) -> bool:
+    """Whether the first model is faster than the second, by the median and in two of three pairs of samples that nothing disturbed."""
+    pairs, clean = _paired(other, new, inputs, _LONG)
+    ratios = [b / a for a, b in pairs]
+    return clean and statistics.median(ratios) > GAINED and sum(r > 1 for r in ratios) * 3 >= len(ratios) * 2
+
+
+def _paired(
+    old: CompiledModel, new: CompiledModel, inputs: Sequence[np.ndarray], policy: TimingPolicy
+) -> tuple[list[tuple[float, float]], bool]:
+    """Seconds of both, timed in turn, and whether no other load disturbed the samples."""
     for model in (old, new):
         for n, x in enumerate(inputs):
             model.set_input(n, x)
-    timed = interleaved({"old": old.run, "new": new.run}, _POLICY)
+    timed = interleaved({"old": old.run, "new": new.run}, policy)
     pairs = list(zip(timed["old"].seconds, timed["new"].seconds, strict=True))
-    ratios = [b / a for a, b in pairs]
-    slower = statistics.median(ratios) > SLOWER and sum(r > 1 for r in ratios) * 4 >= len(ratios) * 3
-    clean = timed["old"].clean and timed["new"].clean
-    return statistics.median(a for a, _ in pairs), statistics.median(b for _, b in pairs), slower, clean
+    return pairs, timed["old"].clean and timed["new"].clean
 
 
 def _slower_calls(old: CompiledModel, new: CompiledModel, inputs: Sequence[np.ndarray], changed: dict[str, str]) -> list[Withdrawn]:
@@ -118,22 +166,13 @@ def _slower_calls(old: CompiledModel, new: CompiledModel, inputs: Sequence[np.nd
     A function that the old model does not call computes what several functions did (`graph.tuning.choose_parts`): those that the new model
     does not call.
     """
-    was, now = [_by_function(model, inputs) for model in (old, new)]
+    was, now = [seconds_by_function(model, inputs, _RUNS) for model in (old, new)]
     replaced = sum(seconds for name, seconds in was.items() if name not in now)
     out = []
     for name, record in changed.items():
         before, after = was.get(name, replaced), now.get(name, 0.0)
         if after > before * CALL_SLOWER:
             out.append(Withdrawn(name, record, before, after))
-    return out
-
-
-def _by_function(model: CompiledModel, inputs: Sequence[np.ndarray]) -> dict[str, float]:
-    """The seconds of all calls of each function in one run."""
-    out: dict[str, float] = {}
-    for row in model.profile(*inputs, repeats=_RUNS):
-        name = row.function.removesuffix("__packed")
-        out[name] = out.get(name, 0.0) + row.microseconds * 1e-6
     return out
 
 

@@ -1,0 +1,98 @@
+"""Choose among the fastest schedules of each function the one whose calls are fastest in the model.
+
+A function that is measured alone finds its inputs in the caches of the core that reads them again.  In a model another function wrote them,
+maybe on another core, so that schedules of equal speed alone differ by tens of per cent.  The model is compiled with the fastest schedules
+of all functions, with the second fastest, and so on; the calls of each function are timed in all of these models.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from tunesmith.driver.compile_model import CompiledModel
+from tunesmith.ir.target.target import Target
+from tunesmith.measure.records.database import Database
+from tunesmith.measure.records.record import Record
+from tunesmith.measure.records.status import IN_MODEL
+
+VARIANTS = 4
+"""Schedules of each function that are tried."""
+TOLERATED = 1.2
+"""A schedule is tried if its time alone is at most this multiple of the fastest one's."""
+FASTER = 0.97
+"""Another schedule than the fastest one alone is chosen if its calls take at most this share of the time."""
+_ROUNDS = 15
+_REPEATS = 5
+
+Ranked = Mapping[str, Sequence[Record]]
+"""Digest of a function -> its best verified records, the one in use first."""
+
+
+def alternatives(model: CompiledModel, database: Database, target: Target) -> Ranked:
+    """The records to try for each function of a model that has one.
+
+    Args:
+        model: the model, compiled with the database.
+        database: the records.
+        target: their target.
+    """
+    found: dict[str, list[Record]] = {}
+    for c in model.coverage:
+        if c.status == "used" and c.digest not in found:
+            top = database.top(c.digest, target.to_json(), VARIANTS)
+            used = [r for r in top if r.identity == c.record]
+            if used:  # not the fallback for a limit of rounding errors
+                limit = TOLERATED * min(r.seconds for r in top)
+                found[c.digest] = used + [r for r in top if r.identity != c.record and r.seconds <= limit]
+    return found
+
+
+def fastest_calls(models: Sequence[CompiledModel], ranked: Ranked, inputs: Sequence[np.ndarray]) -> dict[str, int]:
+    """The position in `ranked` of the record whose calls are fastest, for functions where it is not the first.
+
+    Args:
+        models: the n-th is compiled with the n-th record of each function, or the first where there are fewer.
+        ranked: the records.
+        inputs: inputs of the model.
+    """
+    times: list[dict[str, list[float]]] = [{} for _ in models]
+    for _ in range(_ROUNDS):
+        for model, seconds in zip(models, times, strict=True):
+            digests = {c.function: c.digest for c in model.coverage if c.status == "used"}
+            each: dict[str, float] = {}
+            for name, taken in seconds_by_function(model, inputs, _REPEATS).items():
+                if name in digests:
+                    each[digests[name]] = each.get(digests[name], 0.0) + taken
+            for digest, taken in each.items():
+                seconds.setdefault(digest, []).append(taken)
+    out: dict[str, int] = {}
+    for digest, records in ranked.items():
+        medians = [statistics.median(t[digest]) for t in times[: len(records)] if digest in t]
+        if len(medians) == min(len(records), len(times)) and min(medians) <= FASTER * medians[0]:
+            out[digest] = medians.index(min(medians))
+    return out
+
+
+def selection(ranked: Ranked, chosen: Mapping[str, int], database: Database) -> Database:
+    """A database of one record for each function: the chosen one, or the first."""
+    records = [r[n if (n := chosen.get(digest, 0)) < len(r) else 0] for digest, r in ranked.items()]
+    return Database(records, database.workloads().values())
+
+
+def marked(record: Record) -> Record:
+    """A copy of a measurement that says that the schedule is the fastest in a model; see `measure.records.status`."""
+    return dataclasses.replace(record, extra={**record.extra, IN_MODEL: True}, timestamp=time.time())
+
+
+def seconds_by_function(model: CompiledModel, inputs: Sequence[np.ndarray], repeats: int) -> dict[str, float]:
+    """The seconds of all calls of each function in one run."""
+    out: dict[str, float] = {}
+    for row in model.profile(*inputs, repeats=repeats):
+        name = row.function.removesuffix("__packed")
+        out[name] = out.get(name, 0.0) + row.microseconds * 1e-6
+    return out
