@@ -197,7 +197,7 @@ def test_no_best_after_the_last_candidate_fails(make_record: Make) -> None:
 
 def test_best_does_not_depend_on_the_time_of_the_query(make_record: Make, tmp_path: Path) -> None:
     draw = stream(0, "test-database")
-    for case in range(40):
+    for case in range(60):
         asked, log = Database(), RecordLog(tmp_path / f"{case}.jsonl")
         for number in range(12):
             wrong = draw.random() < 0.2
@@ -210,6 +210,7 @@ def test_best_does_not_depend_on_the_time_of_the_query(make_record: Make, tmp_pa
                 clean=bool(draw.random() < 0.7),
                 verified=not wrong and bool(draw.random() < 0.7),
                 error=ErrorInfo("timeout", "") if wrong else None,
+                extra={IN_MODEL: True} if draw.random() < 0.15 else {},
             )
             asked.add(record)
             log.append(record)
