@@ -13,7 +13,8 @@ import tunesmith
 from tunesmith.driver.bench.bench import BenchPolicy
 from tunesmith.driver.bench.entry import find_entries
 from tunesmith.driver.bench.worker import BaselineSystem, CompiledSystem, FunctionSystem
-from tunesmith.ir.function import PrimFunc
+from tunesmith.graph.ir.builder import GraphBuilder
+from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.measure.baselines.baseline import Baseline
 from tunesmith.measure.baselines.model_call import ModelCall
 from tunesmith.measure.records.database import Database
@@ -180,6 +181,14 @@ def onnx_file(tmp_path: Path) -> Path:
     path = tmp_path / "model.onnx"
     onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)]), path)
     return path
+
+
+def test_models_without_a_name_are_numbered() -> None:
+    def relu(rows: int) -> IRModule:
+        b = GraphBuilder("main")
+        return IRModule({"main": b.finish(b.relu(b.input("x", (rows, 16))))})
+
+    assert [e.name for e in find_entries([relu(4), relu(8), "relu(shape=4)"])] == ["model", "model 2", "relu(shape=4)"]
 
 
 class Reader(Baseline):

@@ -114,8 +114,10 @@ def find_entries(workloads: WorkloadLike | Iterable[WorkloadLike]) -> list[Entry
         UserError: as `find_subjects`; or a workload has dynamic shapes.
     """
     found: dict[str, Entry] = {}
+    models = 0
     for given in listed(workloads):
-        for entry in _entries_of(given):
+        models += isinstance(given, IRModule)
+        for entry in _entries_of(given, f"model {models}" if models > 1 else "model"):
             first = found.setdefault(entry.name, entry)
             if first is not entry and not _same(first, entry):
                 raise UserError(f"two different workloads are named {entry.name!r}: give one of them another name")
@@ -124,10 +126,11 @@ def find_entries(workloads: WorkloadLike | Iterable[WorkloadLike]) -> list[Entry
     return list(found.values())
 
 
-def _entries_of(given: WorkloadLike) -> list[Entry]:
+def _entries_of(given: WorkloadLike, unnamed: str) -> list[Entry]:
+    """The entries of one workload; a model that is an object has the name `unnamed`."""
     model = find_model(given)
     if model is not None:
-        name = given if isinstance(given, str) else "model"
+        name = given if isinstance(given, str) else unnamed
         if not can_check(model):
             raise UserError(f"{name} has dynamic shapes, for which there is nothing to time: bind its sizes (graph.passes.bind_sizes)")
         subjects = find_subjects(model)
