@@ -106,13 +106,11 @@ def _chosen_in_model(
     """The model with the schedules that are fastest in it, and the number of those that are not the fastest alone; `new` if it is not
     slower, or if other load disturbed the comparison."""
     ranked = alternatives(new, after, target)
-    count = max(map(len, ranked.values()), default=0)
-    others = [compiled(selection(ranked, dict.fromkeys(ranked, n), after)) for n in range(1, count)]
-    picked = fastest_calls([new, *others], ranked, inputs) if others else {}
+    picked = fastest_calls(new, lambda records: compiled(selection(records, after)), ranked, inputs)
     if not picked:
         return new, 0
     made = {digest: [marked(ranked[digest][n])] for digest, n in picked.items()}
-    other = compiled(selection({**ranked, **made}, {}, after))
+    other = compiled(selection({**ranked, **made}, after))
     if not _is_faster(other, new, inputs):
         return new, 0
     for (record,) in made.values():

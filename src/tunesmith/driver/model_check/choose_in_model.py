@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -26,6 +26,8 @@ TOLERATED = 1.2
 """A schedule is tried if its time alone is at most this multiple of the fastest one's."""
 FASTER = 0.97
 """Another schedule than the fastest one alone is chosen if its calls take at most this share of the time."""
+MOST_S = 60.0
+"""Seconds after which no other variant of a model is compiled."""
 _ROUNDS = 15
 _REPEATS = 5
 
@@ -52,36 +54,51 @@ def alternatives(model: CompiledModel, database: Database, target: Target) -> Ra
     return found
 
 
-def fastest_calls(models: Sequence[CompiledModel], ranked: Ranked, inputs: Sequence[np.ndarray]) -> dict[str, int]:
+def fastest_calls(
+    base: CompiledModel, make: Callable[[Ranked], CompiledModel], ranked: Ranked, inputs: Sequence[np.ndarray]
+) -> dict[str, int]:
     """The position in `ranked` of the record whose calls are fastest, for functions where it is not the first.
 
+    The variants are compiled one after the other, because models may be large, and each is timed in turn with `base`.  After `MOST_S` no
+    other one begins.
+
     Args:
-        models: the n-th is compiled with the n-th record of each function, or the first where there are fewer.
+        base: the model with the first record of each function.
+        make: compiles the model with the first of these records.
         ranked: the records.
         inputs: inputs of the model.
     """
-    times: list[dict[str, list[float]]] = [{} for _ in models]
-    for _ in range(_ROUNDS):
-        for model, seconds in zip(models, times, strict=True):
-            digests = {c.function: c.digest for c in model.coverage if c.status == "used"}
-            each: dict[str, float] = {}
-            for name, taken in seconds_by_function(model, inputs, _REPEATS).items():
-                if name in digests:
-                    each[digests[name]] = each.get(digests[name], 0.0) + taken
-            for digest, taken in each.items():
-                seconds.setdefault(digest, []).append(taken)
-    out: dict[str, int] = {}
-    for digest, records in ranked.items():
-        medians = [statistics.median(t[digest]) for t in times[: len(records)] if digest in t]
-        if len(medians) == min(len(records), len(times)) and min(medians) <= FASTER * medians[0]:
-            out[digest] = medians.index(min(medians))
+    begun = time.perf_counter()
+    best: dict[str, tuple[float, int]] = {}
+    for n in range(1, max(map(len, ranked.values()), default=0)):
+        if time.perf_counter() - begun > MOST_S:
+            break
+        variant = make({digest: [r[n] if n < len(r) else r[0]] for digest, r in ranked.items()})
+        times: tuple[dict[str, list[float]], dict[str, list[float]]] = ({}, {})
+        for _ in range(_ROUNDS):
+            for model, seconds in zip((base, variant), times, strict=True):
+                for digest, taken in _by_digest(model, inputs).items():
+                    seconds.setdefault(digest, []).append(taken)
+        for digest, records in ranked.items():
+            if n < len(records) and all(digest in t for t in times):
+                first, other = [statistics.median(t[digest]) for t in times]
+                best[digest] = min(best.get(digest, (FASTER, 0)), (other / first, n))
+    return {digest: n for digest, (_, n) in best.items() if n}
+
+
+def _by_digest(model: CompiledModel, inputs: Sequence[np.ndarray]) -> dict[str, float]:
+    """The seconds of all calls of each function that has a record, in one run."""
+    digests = {c.function: c.digest for c in model.coverage if c.status == "used"}
+    out: dict[str, float] = {}
+    for name, taken in seconds_by_function(model, inputs, _REPEATS).items():
+        if name in digests:
+            out[digests[name]] = out.get(digests[name], 0.0) + taken
     return out
 
 
-def selection(ranked: Ranked, chosen: Mapping[str, int], database: Database) -> Database:
-    """A database of one record for each function: the chosen one, or the first."""
-    records = [r[n if (n := chosen.get(digest, 0)) < len(r) else 0] for digest, r in ranked.items()]
-    return Database(records, database.workloads().values())
+def selection(ranked: Ranked, database: Database) -> Database:
+    """A database of the first record of each function."""
+    return Database([records[0] for records in ranked.values()], database.workloads().values())
 
 
 def marked(record: Record) -> Record:
