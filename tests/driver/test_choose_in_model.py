@@ -76,7 +76,7 @@ def test_the_record_of_the_fastest_calls_is_chosen(make_record: Make) -> None:
         fake({"a": 8.0, "b": 11.0, "c1": 12.0, "c2": 1.0, "d": 1.0}, digests),
     ]
     # b is hardly faster; the calls of c are added; d has one record
-    assert fastest_calls(base, variants(others), records, []) == {"a": 2, "c": 2}
+    assert fastest_calls(base, variants(others), records, [], 60.0) == {"a": 2, "c": 2}
 
 
 def test_variants_have_the_nth_records(make_record: Make) -> None:
@@ -87,19 +87,33 @@ def test_variants_have_the_nth_records(make_record: Make) -> None:
         asked.append({digest: [r.row[0] for r in each] for digest, each in ranked.items()})
         return fake({"a": 10.0}, {"a": "a"})
 
-    assert fastest_calls(fake({"a": 10.0}, {"a": "a"}), make, records, []) == {}
+    assert fastest_calls(fake({"a": 10.0}, {"a": "a"}), make, records, [], 60.0) == {}
     assert asked == [{"a": [1], "b": [7]}, {"a": [2], "b": [7]}]
 
 
-def test_no_variant_begins_late(make_record: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choose_in_model, "MOST_S", -1.0)
-    records = {"a": [timed(make_record, n, 1.0) for n in range(3)]}
-    assert fastest_calls(fake({}, {}), lambda ranked: pytest.fail("a model is compiled"), records, []) == {}
+def test_no_variant_begins_that_would_end_late(make_record: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes 10 s."""
+    now = [0.0]
+    monkeypatch.setattr(choose_in_model.time, "perf_counter", lambda: now[0])
+    records = {"a": [timed(make_record, n, 1.0) for n in range(4)]}
+
+    def variants_in(limit_s: float) -> int:
+        made = []
+
+        def make(ranked: Any) -> Any:
+            made.append(ranked)
+            now[0] += 10.0
+            return fake({}, {})
+
+        fastest_calls(fake({}, {}), make, records, [], limit_s)
+        return len(made)
+
+    assert [variants_in(s) for s in (5.0, 19.0, 21.0, 29.0, 100.0)] == [1, 1, 2, 2, 3]
 
 
 def test_a_function_that_one_of_the_models_does_not_call_keeps_its_record(make_record: Make) -> None:
     records = {"a": [timed(make_record, n, 1.0) for n in range(2)]}
-    assert fastest_calls(fake({"a": 10.0}, {"a": "a"}), variants([fake({"whole": 1.0}, {"whole": "w"})]), records, []) == {}
+    assert fastest_calls(fake({"a": 10.0}, {"a": "a"}), variants([fake({"whole": 1.0}, {"whole": "w"})]), records, [], 60.0) == {}
 
 
 def test_a_selection_has_the_first_record_of_each_function(make_record: Make) -> None:
@@ -119,9 +133,21 @@ def model() -> IRModule:
 TUNED = {"search": Search(seed=1), "budget": 12, "workers": 0, "progress": False}
 
 
-def second(base: Any, make: object, ranked: dict[str, list[Record]], inputs: object) -> dict[str, int]:
+def second(base: Any, make: object, ranked: dict[str, list[Record]], inputs: object, limit_s: float) -> dict[str, int]:
     """The second record of each function."""
     return {digest: 1 for digest, records in ranked.items() if len(records) > 1}
+
+
+@pytest.fixture(autouse=True)
+def long_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is time for a choice after the short searches of these tests."""
+    monkeypatch.setattr(check_model, "SHARE", 1000.0)
+
+
+def test_a_short_search_leaves_no_time_for_a_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check_model, "SHARE", 1e-9)
+    monkeypatch.setattr(check_model, "fastest_calls", lambda *given: pytest.fail("variants are compiled"))
+    assert tunesmith.tune(model(), log=tmp_path / "log.jsonl", **TUNED).models[0].chosen == 0
 
 
 def test_a_choice_that_makes_the_model_faster_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import contextlib
 import copy
 import dataclasses
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from os import PathLike
@@ -158,13 +159,14 @@ def tune(
         limits = Limits(trials, leaders, seed)
         samplers = partial(_sampler, kind, maker, seed)
         run = SearchRun(tasks, groups, samplers, measurer, database, scheduler, spaces, limits, shown, transfer=s.transfer)
+        begun = time.perf_counter()
         report = run.run()
         notes += [*noise_notes(report.tasks, None if log is None else str(log), leaders > 0), *_unmeasured(report), *_space_notes(tasks)]
         measured = any(t.trials > t.resumed for t in report.tasks)
         if models and measured and target.is_cpu and not isinstance(workers, str) and not report.interrupted:
             if progress:
                 view.say(f"compiling and timing {plural(len(models), 'model')} as a whole, with the records before and after the search")
-            checks, failed = _checks(models, target, before, database, tasks, growth, journal)
+            checks, failed = _checks(models, target, before, database, tasks, growth, journal, time.perf_counter() - begun)
             report, notes = _checked(report, checks, database, target), notes + failed
         if not any(t.trials for t in report.tasks):
             notes = [note for note in notes if note not in once]  # the progress has it, and no sampler was asked
@@ -231,6 +233,7 @@ def _checks(
     tasks: Sequence[Task],
     growth: float,
     journal: RecordLog | None,
+    search_s: float,
 ) -> tuple[tuple[ModelCheck, ...], list[str]]:
     """Compare the models before and after the search; functions without a record are scheduled in the spaces of the search.
 
@@ -255,7 +258,7 @@ def _checks(
     found: list[ModelCheck] = []
     try:
         for m in models:
-            check = check_model(m, target, before, after, untuned, growth, log)
+            check = check_model(m, target, before, after, untuned, growth, log, search_s)
             found += [] if check is None else [check]
     except KeyboardInterrupt:
         return tuple(found), ["interrupted while the model was compared as a whole; the search is complete"]

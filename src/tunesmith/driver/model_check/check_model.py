@@ -21,7 +21,7 @@ import numpy as np
 from tunesmith.display.model_check import ModelCheck, Withdrawn
 from tunesmith.driver.compile_model import CompiledModel, compile_model
 from tunesmith.driver.compile_records import UnusedLogWarning
-from tunesmith.driver.model_check.choose_in_model import alternatives, fastest_calls, marked, seconds_by_function, selection
+from tunesmith.driver.model_check.choose_in_model import SHARE, alternatives, fastest_calls, marked, seconds_by_function, selection
 from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.tuning.apply_records import Untuned
 from tunesmith.ir.function import IRModule
@@ -57,6 +57,7 @@ def check_model(
     untuned: Untuned,
     error_growth: float,
     log: Callable[[Record], None],
+    search_s: float,
 ) -> ModelCheck | None:
     """Compare a model compiled with two databases; None if they give the same schedules.
 
@@ -68,17 +69,23 @@ def check_model(
         untuned: schedules functions without a record.
         error_growth: limit of rounding errors.
         log: stores a record, which prefers a schedule in the model or invalidates the earlier records of its candidate.
+        search_s: seconds that the search took, of which a share may be spent on the choice in the model.
     Raises:
         BuildError: the model cannot be compiled.
         RunError: it cannot be run.
     """
     compiled = partial(_compiled, mod, target, untuned=untuned, error_growth=error_growth)
-    old, new = compiled(before), compiled(after)
+    old = compiled(before)
+    begun = time.perf_counter()
+    new = compiled(after)
+    took = time.perf_counter() - begun
     changed = _changed(old, new)
     if not changed:
         return None
     inputs = example_inputs(old.executor.inputs)
-    new, chosen = _chosen_in_model(new, after, compiled, target, inputs, log)
+    chosen = 0
+    if took < SHARE * search_s:
+        new, chosen = _chosen_in_model(new, after, compiled, target, inputs, log, SHARE * search_s)
     changed = _changed(old, new)
     old_s, new_s, slower, clean = _race(old, new, inputs)
     if not slower or not clean:  # on a busy machine a model may look several times slower than it is
@@ -102,11 +109,12 @@ def _chosen_in_model(
     target: Target,
     inputs: Sequence[np.ndarray],
     log: Callable[[Record], None],
+    limit_s: float,
 ) -> tuple[CompiledModel, int]:
     """The model with the schedules that are fastest in it, and the number of those that are not the fastest alone; `new` if it is not
     slower, or if other load disturbed the comparison."""
     ranked = alternatives(new, after, target)
-    picked = fastest_calls(new, lambda records: compiled(selection(records, after)), ranked, inputs)
+    picked = fastest_calls(new, lambda records: compiled(selection(records, after)), ranked, inputs, limit_s)
     if not picked:
         return new, 0
     made = {digest: [marked(ranked[digest][n])] for digest, n in picked.items()}

@@ -26,8 +26,8 @@ TOLERATED = 1.2
 """A schedule is tried if its time alone is at most this multiple of the fastest one's."""
 FASTER = 0.97
 """Another schedule than the fastest one alone is chosen if its calls take at most this share of the time."""
-MOST_S = 60.0
-"""Seconds after which no other variant of a model is compiled."""
+SHARE = 0.2
+"""Seconds for compiling and timing the variants of a model, as a share of those of its search."""
 _ROUNDS = 15
 _REPEATS = 5
 
@@ -55,23 +55,25 @@ def alternatives(model: CompiledModel, database: Database, target: Target) -> Ra
 
 
 def fastest_calls(
-    base: CompiledModel, make: Callable[[Ranked], CompiledModel], ranked: Ranked, inputs: Sequence[np.ndarray]
+    base: CompiledModel, make: Callable[[Ranked], CompiledModel], ranked: Ranked, inputs: Sequence[np.ndarray], limit_s: float
 ) -> dict[str, int]:
     """The position in `ranked` of the record whose calls are fastest, for functions where it is not the first.
 
-    The variants are compiled one after the other, because models may be large, and each is timed in turn with `base`.  After `MOST_S` no
-    other one begins.
+    The variants are compiled one after the other, because models may be large, and each is timed in turn with `base`.
 
     Args:
         base: the model with the first record of each function.
         make: compiles the model with the first of these records.
         ranked: the records.
         inputs: inputs of the model.
+        limit_s: seconds for all variants; none begins that would not end in time if it took as long as the last one.
     """
     begun = time.perf_counter()
+    last = 0.0
     best: dict[str, tuple[float, int]] = {}
     for n in range(1, max(map(len, ranked.values()), default=0)):
-        if time.perf_counter() - begun > MOST_S:
+        start = time.perf_counter()
+        if start + last > begun + limit_s:
             break
         variant = make({digest: [r[n] if n < len(r) else r[0]] for digest, r in ranked.items()})
         times: tuple[dict[str, list[float]], dict[str, list[float]]] = ({}, {})
@@ -83,6 +85,7 @@ def fastest_calls(
             if n < len(records) and all(digest in t for t in times):
                 first, other = [statistics.median(t[digest]) for t in times]
                 best[digest] = min(best.get(digest, (FASTER, 0)), (other / first, n))
+        last = time.perf_counter() - start
     return {digest: n for digest, (_, n) in best.items() if n}
 
 
