@@ -195,12 +195,15 @@ class BuilderConformance:
         if not self.isolated:
             pytest.skip("the builder is not isolated")
         requests = example_requests(tiles=(4, 8))
-        with make(timeout=1e-4) as builder:
-            results = builder.build(requests)
-        _one_result_each(requests, results)
-        for result in results:
-            kind = None if result.error is None else result.error.kind
-            assert kind == "timeout", f"a candidate that takes longer than its limit is reported as {kind}, expected timeout"
+        kinds: set[str | None] = set()
+        for _ in range(5):  # on a busy machine an answer may arrive before the builder looks at its clock
+            with make(timeout=1e-4) as builder:
+                results = builder.build(requests)
+            _one_result_each(requests, results)
+            kinds = {None if result.error is None else result.error.kind for result in results}
+            if kinds == {"timeout"}:
+                break
+        assert kinds == {"timeout"}, f"candidates that take longer than their limit are reported as {kinds}, expected timeout"
 
     def test_death_of_a_worker_costs_its_candidate_at_most(self, make: Make, workers: Callable[[Builder], Sequence[int]]) -> None:
         """A killed process is replaced: its candidate is a `crash` or is built again, all others are built."""
