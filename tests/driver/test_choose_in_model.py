@@ -163,7 +163,6 @@ def test_a_choice_that_makes_the_model_faster_is_kept(tmp_path: Path, monkeypatc
     assert len(chosen) == found.chosen
     for digest, record in chosen.items():
         assert database.best(digest, record.target) == record
-        assert any(r.seconds < record.seconds for r in database.top(digest, record.target, 4))
         task = next(t for t in report.tasks if t.digest == digest)
         assert task.best is not None and task.best.identity == record.identity
     used = {c.record for c in tunesmith.compile(model(), records=log).coverage if c.status == "used"}

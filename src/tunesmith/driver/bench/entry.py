@@ -80,9 +80,9 @@ class Entry:
             return replace(setting, code=module.artifact.code(), note="replayed record")
         program = compile(self.model, target, database)
         assert isinstance(program, CompiledModel)
-        library = program.export_library(Path(setting.inputs).with_suffix(".so"))
+        file = program.export_library(Path(setting.inputs).with_suffix(".so"))
         used = sum(c.status == "used" for c in program.coverage)
-        return replace(setting, library=str(library), note=f"records of {used} of {len(program.coverage)} functions")
+        return replace(setting, exported=str(file), note=f"records of {used} of {len(program.coverage)} functions")
 
     def _function_data(self, seed: int) -> Data:
         """Inputs and expected outputs of a function."""

@@ -28,7 +28,7 @@ class Setting:
         operator: canonical text of an operator; empty for other workloads.
         onnx: file of an ONNX model; empty for other workloads.
         code: the compiled function, for tunesmith only.
-        library: the compiled model, for tunesmith only.
+        exported: file of the compiled model, for tunesmith only.
         note: what was compiled, for the table.
     """
 
@@ -40,7 +40,7 @@ class Setting:
     operator: str = ""
     onnx: str = ""
     code: Code | None = None
-    library: str = ""
+    exported: str = ""
     note: str = ""
 
     @property

@@ -169,7 +169,7 @@ class CompiledSystem(System):
 
     def ready(self, setting: Setting, data: Data) -> Ready | None:
         """See `System.ready`."""
-        if setting.library:
+        if setting.exported:
             return self._model(setting, data)
         self._table = ArgumentTable(setting.params, data.inputs)
         assert setting.code is not None
@@ -180,7 +180,7 @@ class CompiledSystem(System):
 
     def _model(self, setting: Setting, data: Data) -> Ready:
         """The call of a model with bound inputs."""
-        model = cast(LoadedModel, load_module(setting.library))
+        model = cast(LoadedModel, load_module(setting.exported))
         for i, x in enumerate(data.inputs):
             model.set_input(i, x)
         return Ready(setting.note, model.run, arrays(model(*data.inputs)))
@@ -196,7 +196,7 @@ class CompiledDeviceSystem(CompiledSystem):
     def ready(self, setting: Setting, data: Data) -> Ready | None:
         """See `System.ready`."""
         self._finish = partial(self._device.api.synchronise, self._device.index)
-        if setting.library:
+        if setting.exported:
             return self._model(setting, data)
         assert setting.code is not None
         module = DeviceModule(DeviceProgram.from_bytes(setting.code.data))
@@ -208,7 +208,7 @@ class CompiledDeviceSystem(CompiledSystem):
 
     def _model(self, setting: Setting, data: Data) -> Ready:
         """The call of a model with bound inputs, which are in device memory."""
-        model = cast(LoadedModel, load_module(setting.library))
+        model = cast(LoadedModel, load_module(setting.exported))
         found = Ready(setting.note, model.run, arrays(model(*data.inputs)))
         for i, x in enumerate(data.inputs):
             model.set_input(i, DeviceArray.from_numpy(self._device, x))
