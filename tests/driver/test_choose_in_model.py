@@ -116,6 +116,12 @@ def test_a_function_that_one_of_the_models_does_not_call_keeps_its_record(make_r
     assert fastest_calls(fake({"a": 10.0}, {"a": "a"}), variants([fake({"whole": 1.0}, {"whole": "w"})]), records, [], 60.0) == {}
 
 
+def test_a_function_that_these_inputs_do_not_call_keeps_its_record(make_record: Make) -> None:
+    """As in the body of a loop that ends before its first run: the profile has a row of 0 microseconds."""
+    records = {"a": [timed(make_record, n, 1.0) for n in range(2)]}
+    assert fastest_calls(fake({"a": 0.0}, {"a": "a"}), variants([fake({"a": 0.0}, {"a": "a"})]), records, [], 60.0) == {}
+
+
 def test_a_selection_has_the_first_record_of_each_function(make_record: Make) -> None:
     records = [timed(make_record, n, 1.0 + n) for n in range(2)]
     assert [r.row[0] for r in selection({"w0": records}, Database()).records()] == [0]

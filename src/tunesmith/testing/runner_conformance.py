@@ -43,8 +43,8 @@ Make = Callable[..., Runner]
 
 SIZE = 60
 PARAMS = tuple([ParamSpec(name, "float32", (SIZE,), name == "C") for name in "ABC"])
-RACE = RacePolicy(min_repeat_ms=0.01, repeats=2, quiet_fraction=1e9)
-"""Two short samples; a busy machine does not disturb them."""
+RACE = RacePolicy(min_repeat_ms=0.0, repeats=2, quiet_fraction=1e9)
+"""Two samples, of one call each; a busy machine neither disturbs them nor makes fewer of them long enough."""
 COMPARISON = TimingPolicy(number=3, repeats=3, window_s=0.0, quiet_fraction=math.inf)
 UNIT = 20.0
 """Factor by which a time may differ from a wall clock's: units differ by 1,000, a busy or another machine by far less."""
