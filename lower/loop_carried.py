@@ -44,9 +44,12 @@ def carries_values(
         different elements; True otherwise.
     """
     found = guarded_accesses(loop.body, buffer, threads)
-    reads = [(n, a) for n, a in enumerate(found) if not a.is_write]
+    reads: dict[Any, int] = {}  # of equal reads the first, which the fewest writes precede
+    for n, a in enumerate(found):
+        if not a.is_write:
+            reads.setdefault((a.indices, a.guards, tuple(a.ranges.items())), n)
     inside = {loop.var: loop.extent - 1}
-    if all(any(_covers(w, r, found, inside, threads, sizes, s) for w in found[:n] if w.is_write) for n, r in reads):
+    if all(any(_covers(w, found[n], found, inside, threads, sizes, s) for w in found[:n] if w.is_write) for n in reads.values()):
         return False
     each = [LoopAccess(buffer, a.indices, a.is_write, {**inside, **a.ranges}, (loop.var, *a.ranges), a.guards, None) for a in found]
     writes = [a for a in each if a.is_write]

@@ -247,7 +247,8 @@ def _allocate(name: str, n: Stmt, b: Buffer, s: Simplifier, target: Target, shar
 
 def _footprint(b: Buffer, accesses: list[GuardedAccess], s: Simplifier, inner: dict[Var, tuple[int, int]]) -> tuple[list[Poly], list[Poly]]:
     """Lowest index and extent of the joint footprint of the accesses, per dimension."""
-    footprints = [[nested_interval(i, a.ranges) for i in a.indices] for a in accesses]
+    distinct = {(a.indices, tuple(a.ranges.items())): a for a in accesses}
+    footprints = [[nested_interval(i, a.ranges) for i in a.indices] for a in distinct.values()]
     lows: list[Poly] = []
     shape: list[Poly] = []
     for d, dim in enumerate(b.shape):
