@@ -2,9 +2,10 @@
 
     python experiments/search_cost/unseen_shapes.py FOLDER [--operator matmul] [--few 8] [--many 64] [--shapes 20]
 
-A log has searches of some shapes of an operator.  For each unseen shape, a search of few trials continues a copy of this log, and one of
-many trials starts with an empty one, as does one of few.  The best candidates of the three are then timed together, interleaved.  Results
-are kept in FOLDER/results.jsonl, one line a shape, and a run continues after the last.
+A log has searches of some shapes of an operator.  For each unseen shape, a search of few trials continues a copy of this log, another one
+does so with a cost model that was trained on the log, one of few trials starts from nothing, and so does one of many.  The best candidates
+of the four are then timed together, interleaved.  Results are kept in FOLDER/results.jsonl, one line a shape, and a run continues after the
+last.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from itertools import product
 from pathlib import Path
 
 import tunesmith
+from tunesmith.driver.train import train
 from tunesmith.driver.tune import builder_and_runner
 from tunesmith.driver.tune_options import target_here
 from tunesmith.driver.workloads import find_subject
@@ -26,6 +28,7 @@ from tunesmith.ir.target.target import Target
 from tunesmith.measure.measurer import Measurer
 from tunesmith.runtime.timing import TimingPolicy
 from tunesmith.search.known_records import known_records
+from tunesmith.support.seeds import stream
 
 TIMING = TimingPolicy(limit_s=2.0)
 
@@ -45,9 +48,9 @@ class Operator:
     sizes: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
     def unseen(self, count: int) -> list[str]:
-        """Every n-th of the shapes that can be made of `sizes`."""
+        """A random choice of the shapes that can be made of `sizes`, always the same."""
         every = [self.text.format(*shape) for shape in product(*self.sizes) if shape not in self.seen]
-        return every[:: max(len(every) // count, 1)][:count]
+        return [every[i] for i in stream(0, "unseen shapes").permutation(len(every))[:count]]
 
 
 OPERATORS = {
@@ -71,6 +74,7 @@ class Outcome:
     Attributes:
         workload: the shape.
         few: of few trials with the records of other shapes.
+        trained: of few trials with these and a cost model that was trained on them.
         cold: of few trials from nothing.
         many: of many trials from nothing.
         clean: no other load disturbed the samples.
@@ -78,6 +82,7 @@ class Outcome:
 
     workload: str
     few: float
+    trained: float
     cold: float
     many: float
     clean: bool
@@ -112,22 +117,27 @@ def main() -> None:
     target, seen, path = target_here(None), given.folder / "seen.jsonl", given.folder / "results.jsonl"
     operator = OPERATORS[given.operator]
     tunesmith.tune([operator.text.format(*shape) for shape in operator.seen], target, seen, budget=given.many)
+    model = given.folder / "model.json"
+    if not model.exists():
+        train(seen, model)
     outcomes = [Outcome(**json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
     done = {o.workload for o in outcomes}
     for text in [text for text in operator.unseen(given.shapes) if text not in done]:
-        logs = [given.folder / f"{kind}.jsonl" for kind in ("few", "cold", "many")]
-        for log in logs:
+        logs = {kind: given.folder / f"{kind}.jsonl" for kind in ("few", "trained", "cold", "many")}
+        for kind, log in logs.items():
             log.unlink(missing_ok=True)
-        shutil.copy(seen, logs[0])
-        for log, trials in zip(logs, (given.few, given.few, given.many), strict=True):
-            tunesmith.tune(text, target, log, budget=trials, progress=False)
-        (few, cold, many), clean = compare(text, logs, target)
-        outcomes.append(Outcome(text, few, cold, many, clean))
+            if kind in ("few", "trained"):
+                shutil.copy(seen, log)
+            search = tunesmith.Search(model=str(model)) if kind == "trained" else tunesmith.Search()
+            tunesmith.tune(text, target, log, budget=given.many if kind == "many" else given.few, search=search, progress=False)
+        (few, trained, cold, many), clean = compare(text, list(logs.values()), target)
+        outcomes.append(Outcome(text, few, trained, cold, many, clean))
         with path.open("a") as file:
             file.write(json.dumps(asdict(outcomes[-1])) + "\n")
         o = outcomes[-1]
-        print(f"{text}: {given.few} trials {o.few * 1e6:.1f} us, cold {o.cold * 1e6:.1f}, {given.many} {o.many * 1e6:.1f}", flush=True)
-    for name in ("few", "cold"):
+        times = ", ".join(f"{kind} {getattr(o, kind) * 1e6:.1f}" for kind in logs)
+        print(f"{text}: {times} us", flush=True)
+    for name in ("few", "trained", "cold"):
         ratios = sorted(o.many / getattr(o, name) for o in outcomes)
         low, high = ratios[len(ratios) // 10], ratios[-1 - len(ratios) // 10]
         print(f"{given.many} trials / {name} {given.few}: median {statistics.median(ratios):.3f}, 80 % of shapes {low:.3f} to {high:.3f}")
