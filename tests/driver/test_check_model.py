@@ -136,6 +136,7 @@ def test_a_slower_model_without_slower_calls_withdraws_nothing(tmp_path: Path, m
     ("error", "note"),
     [
         (BuildError("no code"), "the model could not be compared as a whole: no code"),
+        (ZeroDivisionError("division by zero"), "ZeroDivisionError: division by zero"),
         (KeyboardInterrupt(), "interrupted while the model was compared as a whole"),
     ],
 )

@@ -184,7 +184,7 @@ class SearchRun:
         except TunesmithError as error:
             self._failures[name] = str(error)
         except (Exception, SystemExit) as error:  # a bug in a rule or a sampler, built-in or plug-in, fails one task only
-            self._failures[name] = _unexpected(error)
+            self._failures[name] = unexpected(error)
         return False
 
     def _notes(self) -> tuple[str, ...]:
@@ -215,7 +215,7 @@ def _seconds(progress: Progress) -> float:
     return 0.0 if progress.best is None else progress.task.weight * progress.best.seconds
 
 
-def _unexpected(error: BaseException) -> str:
+def unexpected(error: BaseException) -> str:
     """Message of an unexpected exception, with the line that raised it."""
     text, is_users = described(error)
     return text if is_users or isinstance(error, (OSError, MemoryError, SystemExit)) else str(InternalError(text))

@@ -25,7 +25,7 @@ from tunesmith.display.tables import plural
 from tunesmith.display.tensorboard import TensorBoardScalars
 from tunesmith.driver.compile import as_target
 from tunesmith.driver.model_check.check_model import can_check, check_model
-from tunesmith.driver.search_run import Limits, SearchRun
+from tunesmith.driver.search_run import Limits, SearchRun, unexpected
 from tunesmith.driver.size_buckets import Sizes, parse_sizes
 from tunesmith.driver.tune_options import (
     EARLIER,
@@ -264,6 +264,8 @@ def _checks(
         return tuple(found), ["interrupted while the model was compared as a whole; the search is complete"]
     except TunesmithError as error:
         return tuple(found), [f"the model could not be compared as a whole: {error}"]
+    except Exception as error:  # a bug must not lose the report of the search
+        return tuple(found), [f"the model could not be compared as a whole: {unexpected(error)}"]
     return tuple(found), []
 
 
