@@ -73,9 +73,13 @@ class _Task:
                 else:
                     self.statuses[key] = status
             self.changed.clear()
-            position = {identity: n for n, identity in enumerate(self.records)}
-            self.ordered = sorted(self.statuses.values(), key=lambda s: position[s.record.identity])
-            self.leader = leader_of(self.ordered)
+            positions = {identity: n for n, identity in enumerate(self.records)}
+
+            def position(record: Record) -> int:
+                return positions[record.identity]
+
+            self.ordered = sorted(self.statuses.values(), key=lambda s: position(s.record))
+            self.leader = leader_of(self.ordered, position)
         return self.ordered
 
 
@@ -218,9 +222,10 @@ class Database:
         return [s.record for s in self._top(workload, target, k, unverified)]
 
     def evidence(self, workload: str, target: Mapping[str, object], k: int) -> list[Record]:
-        """The records that determine `top`: a database of these records alone gives the same statuses for the k candidates."""
-        chosen = {id(r): r for s in self._top(workload, target, k, False) for r in (s.first, s.again) if r is not None}
-        return list(chosen.values())
+        """The records that determine `top`, in order: a database of these records alone gives the same statuses for the k candidates."""
+        with self._lock:
+            kept = {id(r) for s in self._top(workload, target, k, False) for r in (s.first, s.again, s.chosen) if r is not None}
+            return [r for r in self.records(workload, target) if id(r) in kept]
 
     def _top(self, workload: str, target: Mapping[str, object], k: int, unverified: bool) -> list[Status]:
         with self._lock:
@@ -231,7 +236,9 @@ class Database:
             if unverified:
                 return sorted(statuses, key=lambda s: s.seconds)[:k]
             verified = [s for s in statuses if s.record.verified]
-            return sorted(verified, key=lambda s: (s is not task.leader, s.seconds))[:k]  # the leader is not always the fastest
+            # The leader is not always the fastest.  Of equal times the candidate that was measured first comes first, as in `leader_of`.
+            place = {identity: n for n, identity in enumerate(task.records)}
+            return sorted(verified, key=lambda s: (s is not task.leader, s.seconds, place[s.first.identity]))[:k]
 
     def _least(self, task: _Task, workload: str, target: Mapping[str, object], program: PrimFunc | None) -> float:
         """Lower bound of the workload's seconds; computed once from the program in the log, and once from a given one."""

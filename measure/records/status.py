@@ -7,7 +7,7 @@ depends only on the records in log order.  Timestamps are ignored, because a wro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from tunesmith.measure.records.record import Record
@@ -25,11 +25,13 @@ class Status:
         record: the measurement that counts.
         first: the first valid measurement, by which a search selected the candidate.
         again: the later measurement that replaced it; None if the first counts.
+        chosen: the last valid record that says that the candidate was chosen in a model, see `IN_MODEL`.
     """
 
     record: Record
     first: Record
     again: Record | None
+    chosen: Record | None
 
     @property
     def seconds(self) -> float:
@@ -59,24 +61,28 @@ def status_of(records: Iterable[Record], least: float = 0.0) -> Status | None:
         return None
     shown = [r for r in valid if r.verified] or valid
     record = ([r for r in shown if r.clean] or shown)[-1]
-    return Status(record, valid[0], None if record is valid[0] else record)
+    chosen = [r for r in valid if r.extra.get(IN_MODEL) is True]
+    return Status(record, valid[0], None if record is valid[0] else record, chosen[-1] if chosen else None)
 
 
-def leader_of(statuses: Iterable[Status]) -> Status | None:
+def leader_of(statuses: Iterable[Status], position: Callable[[Record], int]) -> Status | None:
     """The best verified candidate.
 
-    This is the last one that was chosen in a model, unless a candidate measured later is faster than all before; without such a choice it
-    is the fastest.
+    This is the last one that was chosen in a model, unless a candidate that was measured for the first time since then is faster than all
+    that were measured before; without such a choice it is the fastest.  Further measurements of the candidates that were known then change
+    nothing: they are of candidates alone, too.
 
     Args:
         statuses: the candidates in the order of the records that count.
+        position: the number of a record in the log.
     """
     verified = [s for s in statuses if s.record.verified]
-    at = max([i for i, s in enumerate(verified) if s.record.extra.get(IN_MODEL) is True], default=None)
-    if at is None:
+    choice = max([(position(s.chosen), i) for i, s in enumerate(verified) if s.chosen is not None], default=None)
+    if choice is None:
         return _fastest(verified)
-    least = min(s.seconds for s in verified[: at + 1])
-    return _fastest([s for s in verified[at + 1 :] if s.seconds < least]) or verified[at]
+    when, at = choice
+    least = min(s.seconds for s in verified if position(s.first) < when or s is verified[at])
+    return _fastest([s for s in verified if position(s.first) > when and s.seconds < least]) or verified[at]
 
 
 def _fastest(verified: Sequence[Status]) -> Status | None:

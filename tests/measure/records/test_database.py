@@ -115,6 +115,21 @@ def test_a_candidate_chosen_in_a_model_leads_until_a_later_one_is_faster_than_al
     assert _best_row(pickle.loads(pickle.dumps(database))) == 6
 
 
+def test_a_choice_in_a_model_outlives_further_measurements_of_the_candidates(make_record: Make) -> None:
+    """As those of the leaders of a later search; only a new candidate is faster than all before."""
+    database = Database([_timed(make_record, 1, 1.0), _timed(make_record, 2, 1.1), _timed(make_record, 3, 1.2)])
+    database.add(_timed(make_record, 2, 1.1, extra={IN_MODEL: True}, timestamp=5.0))
+    for n, row in enumerate((1, 2, 3, 1)):
+        database.add(_timed(make_record, row, 0.99 + 0.1 * row, timestamp=6.0 + n))
+        assert _best_row(database) == 2
+    database.add(_timed(make_record, 1, 0.5, timestamp=20.0))
+    assert _best_row(database) == 2
+    database.add(_timed(make_record, 4, 0.6, timestamp=21.0))
+    assert _best_row(database) == 2
+    database.add(_timed(make_record, 5, 0.4, timestamp=22.0))
+    assert _best_row(database) == 5
+
+
 @pytest.mark.parametrize("mark", [False, 1, "true", None])
 def test_only_the_mark_itself_prefers_a_candidate(make_record: Make, mark: object) -> None:
     records = [_timed(make_record, 1, 1.0), _timed(make_record, 2, 1.1, extra={IN_MODEL: mark})]
