@@ -221,7 +221,7 @@ class TaskScheduler:
         early_stop: a task stops when its best time has not improved by `IMPROVED` over this number of trials; without a success after
             `NO_SUCCESS_PATIENCE` times as many.  None stops no task.
         min_gain: a task stops when doubling its trials is expected to save less than this share of its time (`search.power_law`); not
-            before it has `LEAST` trials, nor before it has a success.  None stops no task.
+            before it has `LEAST` trials, and `NO_SUCCESS_PATIENCE` times as many without a success.  None stops no task.
     """
 
     def __init__(
@@ -292,6 +292,8 @@ class TaskScheduler:
     def has_settled(self, state: TaskState, mean: float) -> bool:
         """Whether early stopping ends the task; `mean` is the mean slope of all tasks, for `min_gain`."""
         trials, best = state.trials, state.best
+        if self.min_gain is not None and best is None and trials >= NO_SUCCESS_PATIENCE * LEAST:
+            return True
         if self.min_gain is not None and best is not None and trials >= LEAST:
             # A long flat curve must outweigh the others: with a constant weight it would be expected to gain 1 % for ever.
             weight = WEIGHT * math.sqrt(LEAST / trials)

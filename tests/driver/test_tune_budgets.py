@@ -6,8 +6,10 @@ import json
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from click.testing import CliRunner
 import tunesmith
 from tunesmith.cli.main import main
 from tunesmith.display.progress import ProgressView
+from tunesmith.driver import search_run
 from tunesmith.driver.logs.log_tools import verify
 from tunesmith.driver.tune_options import grouped
 from tunesmith.driver.workloads import find_subject
@@ -87,11 +90,22 @@ def test_a_note_lists_workloads_that_got_no_trial(monkeypatch: pytest.MonkeyPatc
     report = tunesmith.tune([*tiny, "matmul(m=128,n=128,k=128)"], **grouped(target=TARGET, log=None, total_trials=4, batch=4, **QUICK))
     assert [t.trials for t in report.tasks] == [0, 0, 0, 0, 4] and report.ok and generated == ["matmul"]
     expected = (
-        "4 workloads got no trial, because others gain more from the budget: relu(shape=32), relu(shape=48), relu(shape=64) and 1 more"
+        "4 workloads got no trial before the budget was spent, because others were expected to gain more: relu(shape=32), relu(shape=48), "
+        "relu(shape=64) and 1 more"
     )
     assert expected in report.notes
     even = tunesmith.tune(tiny[:2], **grouped(target=TARGET, log=None, total_trials=4, batch=2, allocation="round-robin", **QUICK))
     assert not any("got no trial" in note for note in even.notes)
+
+
+def test_without_an_allocator_that_leaves_workloads_out_one_without_a_trial_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time ends after the first turn; the default allocator would have left the others out, with a note."""
+    clock = iter([0.0, 0.0, *[100.0] * 50])
+    monkeypatch.setattr(search_run, "time", SimpleNamespace(monotonic=lambda: next(clock), perf_counter=time.perf_counter))
+    given = grouped(target=TARGET, log=None, seconds=5.0, batch=2, allocation="round-robin", **QUICK)
+    report = tunesmith.tune([RELU, MATMUL], **given)
+    assert [(bool(t.trials), t.failure) for t in report.tasks] == [(True, ""), (False, "the budget ended before its first trial")]
+    assert not report.ok and not any("got no trial" in note for note in report.notes)
 
 
 class Broken(RandomSampler):

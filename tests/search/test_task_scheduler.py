@@ -179,7 +179,7 @@ def test_a_task_stops_when_twice_its_trials_would_save_little() -> None:
     late: Curve = [1.0] * 100 + [0.5] * 500  # a gain after 100 trials
     states = [TaskState(n, (), limit=300) for n in "abc"]
     _, end = run(TaskScheduler(RoundRobin(), 8, min_gain=0.05), [power, flat, NEVER], states)
-    assert [s.trials for s in end] == [300, 32, 300]  # not before 32 trials, and a task without a success goes on
+    assert [s.trials for s in end] == [300, 32, 128]  # not before 32 trials, and 128 without a success
     _, end = run(TaskScheduler(RoundRobin(), 8, min_gain=0.15), [power, flat, late], states)
     assert end[0].trials == 300 and end[1].trials == 32 and end[2].trials == 32
     _, end = run(TaskScheduler(RoundRobin(), 8, min_gain=0.01), [late], [TaskState("c", (), limit=600)])

@@ -109,7 +109,8 @@ class SearchRun:
             self._rank(start)
         except KeyboardInterrupt:
             interrupted = True
-        missed = "interrupted before it started" if interrupted else "" if self._measured() else "the budget ended before its first trial"
+        left_out = self._scheduler.allocator.begins and self._measured()  # by choice of the allocator, which is no failure
+        missed = "interrupted before it started" if interrupted else "" if left_out else "the budget ended before its first trial"
         return Report(tuple([self._report(task, missed) for task in self._tasks]), interrupted, self._notes())
 
     def _rank(self, start: float) -> None:

@@ -380,12 +380,13 @@ def _distinct(tasks: Sequence[Task]) -> tuple[list[Task], list[str]]:
 
 
 def _unmeasured(report: Report) -> list[str]:
-    """A note about workloads that got no trial, because other workloads gain more from the budget."""
+    """A note about workloads that got no trial, because others were expected to gain more."""
     names = [t.workload for t in report.tasks if not t.trials and not t.failure]
     if not names:
         return []
     which = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    return [f"{plural(len(names), 'workload')} got no trial, because others gain more from the budget: {which}"]
+    missed = f"{plural(len(names), 'workload')} got no trial before the budget was spent"
+    return [f"{missed}, because others were expected to gain more: {which}"]
 
 
 def _space_notes(tasks: Sequence[Task]) -> list[str]:
