@@ -113,7 +113,7 @@ def isolated(request: pytest.FixtureRequest) -> Iterator[Runner]:
 
 @pytest.fixture(scope="module")
 def local() -> Iterator[LocalRunner]:
-    with LocalRunner(2, timeout=1.0, memory_limit=4 << 30) as made:
+    with LocalRunner(2, timeout=4.0, memory_limit=4 << 30) as made:
         yield made
 
 
