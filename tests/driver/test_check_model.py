@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 
 import tunesmith
+from tunesmith.display.model_check import Withdrawn
 from tunesmith.driver.compile_model import CompiledModel
-from tunesmith.driver.model_check import check_model
+from tunesmith.driver.model_check import check_model, check_models, choose_in_model
 from tunesmith.driver.tune_options import Search
 from tunesmith.graph.ir.builder import GraphBuilder
 from tunesmith.ir.function import IRModule
 from tunesmith.ir.poly import Var
+from tunesmith.measure.policies import MeasurePolicy
 from tunesmith.measure.records.database import Database
 from tunesmith.support.errors import BuildError
 from tunesmith.support.seeds import stream
@@ -33,13 +35,46 @@ def test_a_model_is_compared_as_a_whole(tmp_path: Path) -> None:
     report = tunesmith.tune(model(), log=tmp_path / "log.jsonl", **FEW)
     (found,) = report.models
     assert found.before > 0 and found.after > 0 and found.changed == 1
-    assert "-> " in str(found) and "1 functions changed" in str(found) and "The model as a whole" in str(report)
+    assert ("-> " in str(found)) == found.clean and "1 functions changed" in str(found) and "The model as a whole" in str(report)
     assert report.to_json()["models"] == [found.to_json()]
 
 
 def test_the_comparison_is_announced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tunesmith.tune(model(), log=tmp_path / "log.jsonl", **{**FEW, "progress": True})
-    assert "compiling and timing 1 model as a whole, with the records before and after the search" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert "compiling the model as a whole, with the records before and after the search" in shown
+    assert "timing the model before and after the search" in shown
+
+
+MODEL = """
+import numpy as np
+from tunesmith.graph.ir.builder import GraphBuilder
+from tunesmith.ir.function import IRModule
+
+def make():
+    with open("{runs}", "a") as file:
+        file.write("run\\n")
+    b = GraphBuilder("main")
+    weights = b.constant(np.random.rand(16, 32).astype("float32"), "w")
+    return IRModule({{"main": b.finish(b.relu(b.matmul(b.input("x", (8, 16)), weights)))}})
+"""
+
+
+def test_a_model_that_a_text_names_is_compared_as_a_whole(tmp_path: Path) -> None:
+    """Its file runs once: another run would make a model with other weights."""
+    (tmp_path / "net.py").write_text(MODEL.format(runs=tmp_path / "runs.txt"))
+    report = tunesmith.tune(f"{tmp_path / 'net.py'}:make", log=tmp_path / "log.jsonl", **FEW)
+    assert [m.changed for m in report.models] == [1] and [t.workload for t in report.tasks] == ["make/fused_matmul_relu"]
+    assert (tmp_path / "runs.txt").read_text() == "run\n"
+
+
+def test_a_model_of_an_onnx_file_is_compared_as_a_whole(tmp_path: Path) -> None:
+    from onnx import TensorProto, helper, save
+
+    x, y = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [8, 16]) for name in "xy"]
+    save(helper.make_model(helper.make_graph([helper.make_node("Softmax", ["x"], ["y"])], "g", [x], [y])), tmp_path / "net.onnx")
+    report = tunesmith.tune(str(tmp_path / "net.onnx"), log=None, **FEW)
+    assert len(report.models) == 1 and [t.workload.partition("/")[0] for t in report.tasks] == ["net"]
 
 
 def test_the_log_may_have_records_of_other_models(tmp_path: Path) -> None:
@@ -116,13 +151,32 @@ def test_a_disturbed_comparison_withdraws_nothing(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(check_model, "_race", lambda old, new, inputs: (1.0, 4.0, True, False))
     monkeypatch.setattr(check_model, "seconds_by_function", lambda m, inputs, repeats: pytest.fail("the calls are compared"))
     (found,) = tunesmith.tune(model(), log=tmp_path / "log.jsonl", **FEW).models
-    assert not found.withdrawn and "1000 -> 4000 ms, 1 functions changed; not comparable, because other load disturbed" in str(found)
+    assert not found.withdrawn and "not compared, because other load disturbed the samples, 1 functions changed" in str(found)
 
 
 def test_a_search_without_new_trials_compares_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tunesmith.tune(model(), log=tmp_path / "log.jsonl", **FEW)
     monkeypatch.setattr(check_model, "compile_model", lambda *given, **options: pytest.fail("the model is compiled"))
     assert tunesmith.tune(model(), log=tmp_path / "log.jsonl", **FEW).models == ()
+
+
+def test_choices_that_are_withdrawn_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check_model, "SHARE", 1e9)
+    monkeypatch.setattr(check_model, "_race", lambda old, new, inputs: (1.0, 2.0, True, True))
+    monkeypatch.setattr(check_model, "_is_faster", lambda other, new, inputs: True)
+    monkeypatch.setattr(check_model, "fastest_calls", lambda new, make, ranked, inputs, limit_s: dict.fromkeys(ranked, 1))
+    slower = [Withdrawn("fused_matmul_relu", "", 1e-6, 2e-6)]
+    monkeypatch.setattr(
+        check_model, "_slower_calls", lambda old, new, inputs, changed: [dataclasses.replace(w, record=changed[w.function]) for w in slower]
+    )
+    few = {**FEW, "budget": 3, "policy": MeasurePolicy(verify="always")}
+    monkeypatch.setattr(choose_in_model, "TOLERATED", 1e9)
+    monkeypatch.setattr(check_model, "alternatives", choose_in_model.alternatives)
+    (found,) = tunesmith.tune(model(), log=tmp_path / "log.jsonl", **few).models
+    assert len(found.withdrawn) == 1 and found.chosen == 0
+    slower.clear()
+    (found,) = tunesmith.tune(model(), log=tmp_path / "other.jsonl", **few).models
+    assert not found.withdrawn and found.chosen == 1 and "1 of them for their speed in the model" in str(found)
 
 
 def test_a_slower_model_without_slower_calls_withdraws_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +198,7 @@ def test_a_comparison_that_fails_keeps_the_report(tmp_path: Path, monkeypatch: p
     def fail(*given: object) -> None:
         raise error
 
-    monkeypatch.setattr(sys.modules["tunesmith.driver.tune"], "check_model", fail)
+    monkeypatch.setattr(check_models, "check_model", fail)
     report = tunesmith.tune(model(), log=tmp_path / "log.jsonl", **FEW)
     assert report.ok and report.models == () and report.tasks[0].trials == 2
     assert any(note in n for n in report.notes)

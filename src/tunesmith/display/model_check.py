@@ -44,11 +44,9 @@ class ModelCheck:
     chosen: int = 0
 
     def __str__(self) -> str:
-        """One line, such as `12.1 -> 10.4 ms (1.16 x), 18 functions changed`; without a ratio if other load disturbed the samples."""
-        times = f"{self.before * 1e3:.4g} -> {self.after * 1e3:.4g} ms"
-        ratio = f" ({self.before / self.after:.3g} x)" if self.clean else ""
-        noise = "" if self.clean else "; not comparable, because other load disturbed the samples"
-        text = f"{times}{ratio}, {self.changed} functions changed{noise}"
+        """One line, such as `12.1 -> 10.4 ms (1.16 x), 18 functions changed`; without times if other load disturbed the samples."""
+        times = f"{self.before * 1e3:.4g} -> {self.after * 1e3:.4g} ms ({self.before / self.after:.3g} x)"
+        text = f"{times if self.clean else 'not compared, because other load disturbed the samples'}, {self.changed} functions changed"
         text += f", {self.chosen} of them for their speed in the model" if self.chosen else ""
         for w in self.withdrawn:
             took = f"{w.before * 1e6:.4g} -> {w.after * 1e6:.4g} us"

@@ -11,9 +11,10 @@ import copy
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from os import PathLike
+from typing import Any
 
 from tunesmith.codegen.build import pass_changes
 from tunesmith.costmodel.models.model import CostModel
@@ -24,8 +25,8 @@ from tunesmith.display.report import Report, TaskReport, noise_notes
 from tunesmith.display.tables import plural
 from tunesmith.display.tensorboard import TensorBoardScalars
 from tunesmith.driver.compile import as_target
-from tunesmith.driver.model_check.check_model import can_check, check_model
-from tunesmith.driver.search_run import Limits, SearchRun, unexpected
+from tunesmith.driver.model_check.check_models import check_models, whole_models
+from tunesmith.driver.search_run import Limits, SearchRun
 from tunesmith.driver.size_buckets import Sizes, parse_sizes
 from tunesmith.driver.tune_options import (
     EARLIER,
@@ -38,10 +39,8 @@ from tunesmith.driver.tune_options import (
     target_here,
     target_remote,
 )
-from tunesmith.driver.workloads import Subject, WorkloadLike, find_subjects
+from tunesmith.driver.workloads import Loaded, Subject, WorkloadLike, find_subjects, module_of, with_files_loaded
 from tunesmith.graph.passes.to_mixed_precision import Precision, with_precision
-from tunesmith.ir import structural
-from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.ir.remarks import checked
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.builder import Builder, InProcessBuilder
@@ -51,10 +50,8 @@ from tunesmith.measure.measurer import Measurer
 from tunesmith.measure.policies import MeasurePolicy, RacePolicy
 from tunesmith.measure.records.database import Database
 from tunesmith.measure.records.log import RecordLog
-from tunesmith.measure.records.record import Record
 from tunesmith.measure.records.run_manifest import manifest_path, recorded_run
 from tunesmith.measure.runner import Runner
-from tunesmith.search.analytic_schedule import schedule_by_cost, untuned_choice
 from tunesmith.search.samplers.drafting_sampler import DraftingSampler
 from tunesmith.search.samplers.proposals import asked_once
 from tunesmith.search.samplers.registry import find_sampler, make_sampler
@@ -121,8 +118,8 @@ def tune(
     _check(workers, policy, s.weights, tensorboard)
     allocator = make_allocator(("gain" if b.is_shared else "round-robin") if s.allocation is None else s.allocation)
     batch = None if s.batch is None else as_count("batch", s.batch)
-    given = _in_precision(workloads, precision)
-    models = _checkable(given, s)
+    given = _in_precision(with_files_loaded(workloads), precision)
+    models = whole_models(given) if s.check_models and s.rules is None else []  # those of other rules have no schedules to compare with
     found = find_subjects(given, None if sizes is None else parse_sizes(sizes), as_target(target))
     if policy is None and any(x.in_model for x in found):
         policy = MeasurePolicy(race=RacePolicy(constant_bytes=COLD_BYTES))
@@ -164,9 +161,10 @@ def tune(
         notes += [*noise_notes(report.tasks, None if log is None else str(log), leaders > 0), *_unmeasured(report), *_space_notes(tasks)]
         measured = any(t.trials > t.resumed for t in report.tasks)
         if models and measured and target.is_cpu and not isinstance(workers, str) and not report.interrupted:
-            if progress:
-                view.say(f"compiling and timing {plural(len(models), 'model')} as a whole, with the records before and after the search")
-            checks, failed = _checks(models, target, before, database, tasks, growth, journal, time.perf_counter() - begun)
+            search_s = time.perf_counter() - begun
+            checks, failed = check_models(
+                models, target, before, database, tasks, growth, journal, search_s, spaces, view.say if progress else lambda text: None
+            )
             report, notes = _checked(report, checks, database, target), notes + failed
         if not any(t.trials for t in report.tasks):
             notes = [note for note in notes if note not in once]  # the progress has it, and no sampler was asked
@@ -216,57 +214,6 @@ def _settings(
         "sizes": None if sizes is None else str(sizes),
         **({} if precision is None else {"precision": str(precision)}),
     }
-
-
-def _checkable(given: object, search: Search) -> list[IRModule]:
-    """The models among the workloads that are compared as a whole; those of other rules have no schedules to compare with."""
-    if not search.check_models or search.rules is not None:
-        return []
-    return [w for w in (given if isinstance(given, (list, tuple)) else [given]) if isinstance(w, IRModule) and can_check(w)]
-
-
-def _checks(
-    models: Sequence[IRModule],
-    target: Target,
-    before: Database,
-    after: Database,
-    tasks: Sequence[Task],
-    growth: float,
-    journal: RecordLog | None,
-    search_s: float,
-) -> tuple[tuple[ModelCheck, ...], list[str]]:
-    """Compare the models before and after the search; functions without a record are scheduled in the spaces of the search.
-
-    Returns the comparisons, and a note if one of them failed or Ctrl-C ended them: the search is complete, and its report is not lost.
-    """
-    known = {task.digest: task for task in tasks}
-
-    chosen: dict[str, PrimFunc] = {}
-
-    def untuned(func: PrimFunc, target: Target) -> PrimFunc:
-        digest = structural.digest(func)
-        if digest not in chosen:
-            task = known.get(digest)
-            has_space = task is not None and task.has_space
-            chosen[digest] = schedule_by_cost(task) if has_space and task is not None else untuned_choice(func, target, growth).func
-        return chosen[digest].with_(name=func.name)
-
-    def log(record: Record) -> None:
-        if journal is not None:
-            journal.append(record)
-
-    found: list[ModelCheck] = []
-    try:
-        for m in models:
-            check = check_model(m, target, before, after, untuned, growth, log, search_s)
-            found += [] if check is None else [check]
-    except KeyboardInterrupt:
-        return tuple(found), ["interrupted while the model was compared as a whole; the search is complete"]
-    except TunesmithError as error:
-        return tuple(found), [f"the model could not be compared as a whole: {error}"]
-    except Exception as error:  # a bug must not lose the report of the search
-        return tuple(found), [f"the model could not be compared as a whole: {unexpected(error)}"]
-    return tuple(found), []
 
 
 def _failure(report: Report) -> str | None:
@@ -339,18 +286,21 @@ def _callbacks(given: object) -> list[Callback]:
     return found
 
 
-def _in_precision(workloads: WorkloadLike | Iterable[WorkloadLike], precision: Precision | None) -> WorkloadLike | Iterable[WorkloadLike]:
-    """The workloads, with models in a precision; None keeps that of each.  Several are a list, because they are read twice."""
-    if precision is None and isinstance(workloads, Iterator):
-        return [*workloads]
+def _in_precision(workloads: list[Any], precision: Precision | None) -> list[Any]:
+    """The workloads, with models in a precision; None keeps that of each."""
     if precision is None:
         return workloads
-    if isinstance(workloads, IRModule):
-        return with_precision(workloads, precision)
-    if isinstance(workloads, (str, PrimFunc)) or not isinstance(workloads, Iterable):
-        raise UserError(f"precision={precision!r} is for models, and {workloads!r:.100} is none")
-    given: list[WorkloadLike] = [*workloads]
-    return [with_precision(w, precision) if isinstance(w, IRModule) else w for w in given]
+    if not any(module_of(w) is not None for w in workloads):
+        raise UserError(f"precision={precision!r} is for models, and {workloads!r:.100} has none")
+    return [_with_precision(w, precision) for w in workloads]
+
+
+def _with_precision(workload: Any, precision: Precision) -> Any:
+    module = module_of(workload)
+    if module is None:
+        return workload
+    made = with_precision(module, precision)
+    return dataclasses.replace(workload, found=made) if isinstance(workload, Loaded) else made
 
 
 def _weighted(tasks: Sequence[Task], weights: Mapping[str, float]) -> list[Task]:

@@ -126,6 +126,38 @@ class Subject:
         )
 
 
+@dataclass(frozen=True)
+class Loaded:
+    """The object that the text of a file names: a file runs once, because a function in it may return another model each time.
+
+    Attributes:
+        text: `path.py:function` or `path.onnx`.
+        found: the object, a module for an ONNX file.
+    """
+
+    text: str
+    found: object
+
+
+def with_files_loaded(given: WorkloadLike | Iterable[WorkloadLike]) -> list[Any]:
+    """One or several workloads as a list, with a `Loaded` in place of each text that names a whole file or an object in one.
+
+    Raises:
+        UserError: a file cannot be loaded.
+    """
+    return [_file_loaded(one) if isinstance(one, str) and _names_a_module(one) else one for one in listed(given)]
+
+
+def module_of(given: object) -> IRModule | None:
+    """The module that a workload is, or that a loaded file named; None for others."""
+    found = given.found if isinstance(given, Loaded) else given
+    return found if isinstance(found, IRModule) else None
+
+
+def _file_loaded(text: str) -> Loaded:
+    return Loaded(text, from_onnx(text) if text.endswith(ONNX) else _loaded(text))
+
+
 def find_subjects(
     given: WorkloadLike | Iterable[WorkloadLike], buckets: Buckets | None = None, target: Target | None = None
 ) -> list[Subject]:
@@ -222,20 +254,24 @@ def find_module(given: WorkloadLike | Sequence[str]) -> IRModule:
 
 
 def _of_text(text: str, buckets: Buckets | None = None, target: Target | None = None) -> list[Subject]:
-    if text.endswith(ONNX):
-        return _of_module(from_onnx(text), f"{Path(text).stem}/", buckets, target)
+    if _names_a_module(text):
+        return _of_loaded(_file_loaded(text), buckets, target)
     if not names_a_file(text):
         op = workload(text)
         return [Subject(op.text, op.func, op)]
     file, _, name = text.rpartition(":")
-    module, is_one, _ = name.partition("/")
+    module = name.partition("/")[0]
     found = _of_found(f"{file}:{module}", _loaded(f"{file}:{module}"), buckets, target)
-    if not is_one:
-        return found
     chosen = [s for s in found if s.unsized_name == name]
     if not chosen:
         raise UserError(f"{file}:{module} has no function {name!r}. Its functions: {', '.join(s.name for s in found)}")
     return chosen
+
+
+def _of_loaded(file: Loaded, buckets: Buckets | None, target: Target | None) -> list[Subject]:
+    if file.text.endswith(ONNX) and isinstance(file.found, IRModule):
+        return _of_module(file.found, f"{Path(file.text).stem}/", buckets, target)
+    return _of_found(file.text, file.found, buckets, target)
 
 
 def _loaded(text: str) -> object:
@@ -344,6 +380,8 @@ def _check_known(found: Sequence[Subject], buckets: Buckets) -> None:
 def _subjects_of(given: object, buckets: Buckets | None = None, target: Target | None = None) -> list[Subject]:
     if isinstance(given, str):
         return [s for text in expand(given) for s in _of_text(text, buckets, target)]
+    if isinstance(given, Loaded):
+        return _of_loaded(given, buckets, target)
     if isinstance(given, Workload):
         return [Subject(given.text, given.func, given)]
     if isinstance(given, PrimFunc):

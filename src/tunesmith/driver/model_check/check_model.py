@@ -37,8 +37,8 @@ GAINED = 1.01
 """Schedules are chosen by their speed in the model if it gains this factor, in most pairs of samples."""
 CALL_SLOWER = 1.05
 """A function is slower in a model if the sum of its calls exceeds that from before by this factor."""
-_POLICY = TimingPolicy(repeats=9, min_repeat_ms=5.0, limit_s=10.0)
-_LONG = TimingPolicy(repeats=25, min_repeat_ms=10.0, limit_s=20.0)
+_POLICY = TimingPolicy(repeats=9, min_repeat_ms=5.0, limit_s=5.0)
+_LONG = TimingPolicy(repeats=25, min_repeat_ms=10.0, limit_s=10.0)
 """For a choice among schedules of nearly the same speed."""
 _RUNS = 7
 
@@ -58,6 +58,7 @@ def check_model(
     error_growth: float,
     log: Callable[[Record], None],
     search_s: float,
+    say: Callable[[str], None],
 ) -> ModelCheck | None:
     """Compare a model compiled with two databases; None if they give the same schedules.
 
@@ -70,27 +71,29 @@ def check_model(
         error_growth: limit of rounding errors.
         log: stores a record, which prefers a schedule in the model or invalidates the earlier records of its candidate.
         search_s: seconds that the search took, of which a share may be spent on the choice in the model.
+        say: shows what happens next.
     Raises:
         BuildError: the model cannot be compiled.
         RunError: it cannot be run.
     """
     compiled = partial(_compiled, mod, target, untuned=untuned, error_growth=error_growth)
+    say("compiling the model as a whole, with the records before and after the search")
     old = compiled(before)
     begun = time.perf_counter()
     new = compiled(after)
     took = time.perf_counter() - begun
-    changed = _changed(old, new)
-    if not changed:
+    if not _changed(old, new):
         return None
     inputs = example_inputs(old.executor.inputs)
-    chosen = 0
+    marks: set[str] = set()
     if took < SHARE * search_s:
-        new, chosen = _chosen_in_model(new, after, compiled, target, inputs, log, SHARE * search_s)
-    changed = _changed(old, new)
+        say(f"choosing schedules in the model, for at most {SHARE * search_s:.2g} s")
+        new, marks = _chosen_in_model(new, after, compiled, target, inputs, log, SHARE * search_s)
+    say("timing the model before and after the search")
     old_s, new_s, slower, clean = _race(old, new, inputs)
-    if not slower or not clean:  # on a busy machine a model may look several times slower than it is
-        return ModelCheck(old_s, new_s, clean, len(changed), chosen=chosen)
-    found = _slower_calls(old, new, inputs, changed)
+    found: list[Withdrawn] = []
+    if slower and clean:  # on a busy machine a model may look several times slower than it is
+        found = _slower_calls(old, new, inputs, _changed(old, new))
     for w in found:
         record = next(r for r in after.records() if r.identity == w.record)
         line = _withdrawal(record, w)
@@ -99,7 +102,8 @@ def check_model(
     if found:
         new = compiled(after)
         old_s, new_s, _, clean = _race(old, new, inputs)
-    return ModelCheck(old_s, new_s, clean, len(changed), tuple(found), chosen)
+    changed = _changed(old, new)
+    return ModelCheck(old_s, new_s, clean, len(changed), tuple(found), len(marks & set(changed.values())))
 
 
 def _chosen_in_model(
@@ -110,21 +114,21 @@ def _chosen_in_model(
     inputs: Sequence[np.ndarray],
     log: Callable[[Record], None],
     limit_s: float,
-) -> tuple[CompiledModel, int]:
-    """The model with the schedules that are fastest in it, and the number of those that are not the fastest alone; `new` if it is not
-    slower, or if other load disturbed the comparison."""
+) -> tuple[CompiledModel, set[str]]:
+    """The model with the schedules that are fastest in it, and the identities of the records that mark those that are not the fastest
+    alone; `new` if it is not slower, or if other load disturbed the comparison."""
     ranked = alternatives(new, after, target)
     picked = fastest_calls(new, lambda records: compiled(selection(records, after)), ranked, inputs, limit_s)
     if not picked:
-        return new, 0
+        return new, set()
     made = {digest: [marked(ranked[digest][n])] for digest, n in picked.items()}
     other = compiled(selection({**ranked, **made}, after))
     if not _is_faster(other, new, inputs):
-        return new, 0
+        return new, set()
     for (record,) in made.values():
         log(record)
         after.add(record)
-    return other, len(picked)
+    return other, {record.identity for (record,) in made.values()}
 
 
 def _compiled(mod: IRModule, target: Target, database: Database, untuned: Untuned, error_growth: float) -> CompiledModel:
