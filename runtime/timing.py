@@ -199,7 +199,7 @@ def interleaved(
     best: _Window | None = None
     while sum(len(window.rounds) for window in quiet) < required:
         window = _window(calls, numbers, policy, required, deadline)
-        if window.foreign < policy.quiet_fraction:
+        if window.foreign < policy.quiet_fraction and window.is_whole:
             quiet.append(window)
         elif best is None or window.foreign < best.foreign:
             best = window
@@ -230,6 +230,8 @@ def _limit(policy: TimingPolicy) -> float:
 class _Window:
     rounds: list[dict[str, float]]
     foreign: float
+    is_whole: bool
+    """False for one that the time limit cut short: it is too short to know whether it was quiet."""
 
 
 def _samples(windows: list[_Window], numbers: Mapping[str, int], clean: bool) -> dict[str, Samples]:
@@ -279,7 +281,7 @@ def _window(
         rounds.append(times)
         if time.perf_counter() > deadline:
             break
-    return _Window(rounds, before.foreign(CpuClock.now()) if before else 0.0)
+    return _Window(rounds, before.foreign(CpuClock.now()) if before else 0.0, time.perf_counter() - start >= length)
 
 
 def _sample(call: Callable[[], object], number: int) -> float:

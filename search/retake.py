@@ -16,7 +16,7 @@ LEADING = 8
 class Retaking:
     """The times and the run time of the candidates of one task, of which a share may be spent on second measurements.
 
-    Choices depend on records alone, so that a resumed search takes the same measurements again as one without interruption.
+    Choices depend on records alone.  Only measurements of the last batch are taken again: after an interruption, those before it are not.
     """
 
     def __init__(self) -> None:

@@ -1,13 +1,15 @@
 """Choose the task to measure next and its number of candidates; an `Allocator` ranks the tasks.
 
-Every decision follows from the tasks' curves, which follow from the log: an interrupted search resumes as it would have continued, and
-equal measurements give equal orders; only a budget of time also depends on the pace of the search.  An `Allocator` chooses among tasks that
-have had their warm-up, unless it also decides which tasks begin, and tasks without a valid schedule precede its choice.
+Every decision follows from the tasks' curves, which follow from the log: equal measurements give equal orders, and a search that was
+interrupted between two turns resumes as it would have continued; only a budget of time also depends on the pace of the search.  An
+`Allocator` chooses among tasks that have had their warm-up, unless it also decides which tasks begin, and tasks without a valid schedule
+precede its choice.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -201,8 +203,8 @@ def as_share(min_gain: object) -> float:
 
 def check_weight(name: str, weight: float) -> None:
     """Raise UserError if the weight of a task is not a positive number."""
-    if isinstance(weight, bool) or not isinstance(weight, Real) or not 0 < weight < math.inf:
-        raise UserError(f"the weight of {name} is {weight}; a weight is a positive number")
+    if isinstance(weight, bool) or not isinstance(weight, Real) or not 0 < weight <= sys.float_info.max:
+        raise UserError(f"the weight of {name} is {weight!s:.40}; a weight is a positive number")
 
 
 class TaskScheduler:

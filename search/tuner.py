@@ -223,6 +223,15 @@ class Tuning:
         most = int(_shared(trials + count)) - int(_shared(trials))
         return [] if self._transfer is None or not most else self._transfer.candidates(self.task, most, self._seen)
 
+    @property
+    def is_ranked(self) -> bool:
+        """Whether the best candidate was measured again, without other load."""
+        best = self.progress.best
+        if best is None:
+            return not self._in_space(self._database.top(self.task.digest, self._target, 1, unverified=True))
+        first = next(r for r in self._database.records(self.task.digest, self._target) if r.schedule == best.schedule)
+        return best.clean and first.identity != best.identity
+
     def rank(self, leaders: int = 4) -> None:
         """Verify the leaders and time them interleaved until the fastest candidate is among those just timed.
 

@@ -17,6 +17,15 @@ IN_MODEL = "in_model"
 (`driver.model_check.choose_in_model`)."""
 
 
+WITHDRAWN = "slower_in_model"
+"""Kind of the error that withdraws a candidate which made a model slower (`driver.model_check.check_model`)."""
+
+
+def is_measurement(record: Record) -> bool:
+    """Whether a record is of a run of its candidate: it is neither the copy that marks a choice in a model nor a withdrawal."""
+    return record.extra.get(IN_MODEL) is not True and (record.error is None or record.error.kind != WITHDRAWN)
+
+
 @dataclass(frozen=True, slots=True)
 class Status:
     """Status of one candidate.

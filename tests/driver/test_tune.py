@@ -7,9 +7,10 @@ import io
 import math
 import os
 import re
+import time
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ import tunesmith
 from tunesmith import te
 from tunesmith.display.progress import ProgressView, clock, line, seconds_left
 from tunesmith.display.report import Report, TaskReport, noise_notes
+from tunesmith.driver import search_run
 from tunesmith.driver.tune_options import Search, default_batch, grouped
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.target.target import Target
@@ -216,12 +218,34 @@ def test_a_clean_best_among_noisy_measurements_is_noted(hand: ModuleType) -> Non
     best = hand.record_of(hand.matmul())
     noisy = hand.record_of(hand.matmul(), clean=False)
     one = TaskReport.of(Progress(task, 3), best, records=[best, noisy, noisy])
+    assert noise_notes([one], "log.jsonl", True) == noise_notes([one], None, True)
     assert noise_notes([one], None, True) == [
-        "1 of 3 measurements are clean (33%): the others were disturbed by other processes. Search again on a quiet machine"
+        "1 of 3 measurements are clean (33%): the others were disturbed by other processes. The best times are clean, and faster "
+        "candidates may have been missed: search with more trials on a quiet machine"
     ]
     assert noise_notes([TaskReport.of(Progress(task, 2), best, records=[best, noisy])], None, True) == []
     other = TaskReport.of(Progress(task, 1), noisy, records=[noisy])
     assert "; 1 of 2 best times are from such measurements. Search again" in noise_notes([one, other], None, True)[0]
+
+
+def test_a_best_that_was_measured_once_is_timed_again(tmp_path: Path) -> None:
+    """Even if no trial is left."""
+    log = tmp_path / "log.jsonl"
+    given = {**QUICK, "target": TARGET, "log": log, "trials": 3, "batch": 2}
+    tunesmith.tune("relu(shape=512)", **grouped(**{**given, "leaders": 0}))
+    assert len(RecordLog(log).load().records) == 3
+    report = tunesmith.tune("relu(shape=512)", **grouped(**{**given, "leaders": 2}))
+    assert [t.trials for t in report.tasks] == [3]
+    assert len(RecordLog(log).load().records) >= 5
+
+
+def test_leaders_are_timed_again_after_a_last_turn_that_ended_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 0.0, 0.0, *[7.0 + 0.01 * n for n in range(50)]])  # the turn takes 7 s of a budget of 5
+    monkeypatch.setattr(search_run, "time", SimpleNamespace(monotonic=lambda: next(clock), perf_counter=time.perf_counter))
+    ranked: list[str] = []
+    monkeypatch.setattr(Tuning, "rank", lambda tuning, leaders: ranked.append(tuning.task.name))
+    tunesmith.tune("relu(shape=512)", **grouped(**{**QUICK, "target": TARGET, "log": None, "seconds": 5.0, "batch": 2, "leaders": 2}))
+    assert ranked == ["relu(shape=512)"]
 
 
 def test_the_last_line_of_progress_reports_leaders_timed_again(hand: ModuleType) -> None:

@@ -14,6 +14,7 @@ from tunesmith.display.noise import LEAST_CLEAN, clean_share, noise_remark
 from tunesmith.display.rendered import Rendered
 from tunesmith.display.tables import NOISY, counted, microseconds, plain_table, printable, rate, sparkline
 from tunesmith.measure.records.record import Record
+from tunesmith.measure.records.status import is_measurement
 from tunesmith.search.retake import is_retake
 from tunesmith.search.tuner import PHASES, Progress
 from tunesmith.support.errors import UserError
@@ -62,7 +63,7 @@ class TaskReport:
     def of(cls, progress: Progress, best: Record | None, failure: str = "", records: Sequence[Record] = ()) -> TaskReport:
         """Build the report of a tuning from its progress and the task's records."""
         p, task = progress, progress.task
-        timed = [r.clean for r in records if r.error is None]
+        timed = [r.clean for r in records if r.error is None and is_measurement(r)]
         seconds = {name: p.seconds[name] for name in ("total", *PHASES)}
         return cls(
             task.name,
@@ -214,8 +215,11 @@ def noise_notes(tasks: Sequence[TaskReport], log: str | None, ranked: bool) -> l
     doubtful = sum(not b.clean for b in best)
     if not doubtful and noisy <= (1 - LEAST_CLEAN) * measured:
         return []
+    if not doubtful:
+        missed = "The best times are clean, and faster candidates may have been missed: search with more trials on a quiet machine"
+        return [noise_remark(measured - noisy, measured, missed)]
     which = "the best time is" if len(best) == 1 else f"{doubtful} of {len(best)} best times are"
-    found = f"{which} from such measurements" if doubtful else ""
+    found = f"{which} from such measurements"
     again = "Run the same command again on a quiet machine" if log is not None else "Search again on a quiet machine"
     advice = [again] if ranked or log is None else []
     advice += [] if log is None else [f"compare with `tunesmith replay {log} --time`"]

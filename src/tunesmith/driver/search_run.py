@@ -115,11 +115,13 @@ class SearchRun:
 
     def _rank(self, start: float) -> None:
         """Time the leaders again, those of the tasks with the largest times first, because time may run out."""
-        limit = self._scheduler.seconds
+        seconds = self._scheduler.seconds
+        # The last turn may have ended late: the leaders have their time all the same.
+        limit = None if seconds is None else max(seconds, time.monotonic() - start + self._reserve())
         for name, tuning in sorted(self._tunings.items(), key=lambda item: -_seconds(item[1].progress)):
             p = tuning.progress
-            # A noisy best is timed again even if no trial is left: the machine may be quiet now.
-            is_open = p.trials > p.resumed or (p.best is not None and not p.best.clean)
+            # A best time that was measured once, or beside other load, is measured again even if no trial is left.
+            is_open = p.trials > p.resumed or not tuning.is_ranked
             is_late = limit is not None and time.monotonic() - start > limit
             if self._leaders and name not in self._failures and is_open and not is_late:
                 self._guarded(name, partial(tuning.rank, self._leaders))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -35,6 +36,7 @@ from tunesmith.ir.target.target import Target
 from tunesmith.measure.candidate import parse_function
 from tunesmith.measure.records.database import Database
 from tunesmith.measure.records.record import Record
+from tunesmith.measure.records.status import WITHDRAWN, is_measurement
 from tunesmith.schedule.trace import Trace
 from tunesmith.search.space.sketch import Sketch
 from tunesmith.search.task import Task
@@ -89,6 +91,10 @@ def show_log(log: Records, *, script: bool = False, trace: bool = False) -> Show
         parts.append(plain_table(target + (NOISY if is_noisy else ""), columns, rows, left=["sketch", "errors", "curve"]))
     for e in data:
         parts += render_example_data(e["workload"], e["examples"])
+        if e["withdrawn"]:
+            parts.append(
+                printable(f"! {e['workload']}: {plural(e['withdrawn'], 'schedule')} withdrawn, because slower in a model", "yellow")
+            )
     if not data:
         parts.append(printable("the log holds no record"))
     if database.report.bad_count:
@@ -201,21 +207,21 @@ def _log_entry(database: Database, digest: str, target: Mapping[str, object], sc
     records = database.records(digest, target)
     best = database.best(digest, target)
     flops = _flops(name, None if line is None else line.script)
-    errors: dict[str, int] = {}
-    for r in records:
-        if r.error is not None:
-            errors[r.error.kind] = errors.get(r.error.kind, 0) + 1
+    measured = [r for r in records if is_measurement(r)]
+    failed = {(r.candidate, r.error.kind): None for r in measured if r.error is not None}  # a candidate may fail several times
+    errors = Counter(kind for _, kind in failed)
     entry: dict[str, Any] = {
         "workload": name,
         "digest": digest,
         "target": _target_text(target) + (f", with changed passes {database.changes}" if database.changes else ""),
-        "records": len(records),
+        "records": len(measured),
         "trials": len({r.candidate for r in records}),
-        "errors": errors,
+        "errors": dict(errors),
+        "withdrawn": sum(r.error is not None and r.error.kind == WITHDRAWN for r in records),
         "examples": [e.to_json() for e in examples_of(records)],
         "best_us": None if best is None else best.seconds * 1e6,
         "best_clean": best is None or best.clean,
-        "noisy": sum(not r.clean for r in records),
+        "noisy": sum(not r.clean for r in measured),
         "gflops": flops / best.seconds / 1e9 if best is not None and flops else None,
         "sketch": None if best is None else best.sketch,
         "row": None if best is None else list(best.row),

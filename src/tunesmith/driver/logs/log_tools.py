@@ -22,6 +22,7 @@ from tunesmith.measure.records.record import Record, WorkloadLine
 from tunesmith.measure.records.record_decoder import RecordDecoder
 from tunesmith.measure.records.rewrite import PruneReport, merge, prune
 from tunesmith.measure.records.run_manifest import manifest_path, read_manifest
+from tunesmith.measure.records.status import is_measurement
 from tunesmith.schedule.primitive import PRIMITIVES
 from tunesmith.schedule.trace import Trace
 from tunesmith.support import json_lines
@@ -295,7 +296,7 @@ def _task_stats(database: Database, line: WorkloadLine | None, digest: str, targ
         **({"passes": json.loads(database.changes)} if database.changes else {}),
         "trials": len(curve),
         "records": len(records),
-        "noisy": sum(not r.clean for r in records),
+        "noisy": sum(not r.clean for r in records if is_measurement(r)),
         "verified": sum(r.verified for r in records),
         "errors": dict(sorted(errors.items())),
         "examples": [e.to_json() for e in examples_of(records)],

@@ -29,6 +29,7 @@ from tunesmith.ir.target.target import Target
 from tunesmith.measure.evaluator.example_inputs import example_inputs
 from tunesmith.measure.records.database import Database
 from tunesmith.measure.records.record import ErrorInfo, Record
+from tunesmith.measure.records.status import WITHDRAWN
 from tunesmith.runtime.timing import TimingPolicy, interleaved
 
 SLOWER = 1.02
@@ -190,5 +191,5 @@ def _withdrawal(record: Record, w: Withdrawn) -> Record:
     """The line that invalidates a record."""
     message = f"in a model the calls of {w.function} take {w.after * 1e6:.4g} us, and took {w.before * 1e6:.4g} us before"
     return dataclasses.replace(
-        record, samples=(), clean=True, error=ErrorInfo("slower_in_model", message), verified=False, timestamp=time.time()
+        record, samples=(), clean=True, error=ErrorInfo(WITHDRAWN, message), verified=False, timestamp=time.time(), extra={}
     )

@@ -107,7 +107,7 @@ def selection(ranked: Ranked, database: Database) -> Database:
 
 def marked(record: Record) -> Record:
     """A copy of a measurement that says that the schedule is the fastest in a model; see `measure.records.status`."""
-    return dataclasses.replace(record, extra={**record.extra, IN_MODEL: True}, timestamp=time.time())
+    return dataclasses.replace(record, extra={IN_MODEL: True}, timestamp=time.time())
 
 
 def seconds_by_function(model: CompiledModel, inputs: Sequence[np.ndarray], repeats: int) -> dict[str, float]:
