@@ -98,6 +98,19 @@ def test_a_note_lists_workloads_that_got_no_trial(monkeypatch: pytest.MonkeyPatc
     assert not any("got no trial" in note for note in even.notes)
 
 
+def test_a_note_says_why_a_resumed_search_measured_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "log.jsonl"
+    given = {"target": TARGET, "log": log, **QUICK, "batch": 2}
+    first = tunesmith.tune(RELU, **grouped(trials=3, **given))
+    again = tunesmith.tune(RELU, **grouped(trials=3, **given))
+    note = "no new candidate was measured: the log has 3 trials, which the budget counts. Raise it to search on"
+    assert note in again.notes and not any("no new candidate" in n for n in first.notes)
+    clock = iter([0.0, *[100.0] * 50])
+    monkeypatch.setattr(search_run, "time", SimpleNamespace(monotonic=lambda: next(clock), perf_counter=time.perf_counter))
+    late = tunesmith.tune(RELU, **grouped(seconds=5.0, **given))
+    assert any("the budget of 5 s ended before a new candidate was measured" in n for n in late.notes)
+
+
 def test_without_an_allocator_that_leaves_workloads_out_one_without_a_trial_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The time ends after the first turn; the default allocator would have left the others out, with a note."""
     clock = iter([0.0, 0.0, *[100.0] * 50])

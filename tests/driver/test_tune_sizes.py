@@ -284,3 +284,19 @@ def test_a_scan_along_a_dynamic_axis(tmp_path: Path, axis: int) -> None:
         y = np.full_like(a, np.nan)
         call(a, y, size)
         np.testing.assert_allclose(y, np.cumsum(a, axis), rtol=1e-5)
+
+
+def test_a_function_whose_size_precedes_its_buffers_is_refused_before_it_is_measured() -> None:
+    """No compiler takes it, while its candidates have constant sizes."""
+    func = parse(
+        """
+@T.prim_func
+def f(n: T.int64, X: T.Buffer((n,), "float32"), Y: T.Buffer((n,), "float32")):
+    for i in T.serial(n):
+        with T.block("y"):
+            vi = T.axis.remap("S", [i])
+            Y[vi] = X[vi] * 2.0
+"""
+    )
+    with pytest.raises(UserError, match="f: the size n precedes the buffer X. Sizes follow the buffers"):
+        tunesmith.tune(func, "llvm", None, sizes="n=1..8", budget=2, workers=0, progress=False)

@@ -158,7 +158,7 @@ def tune(
         run = SearchRun(tasks, groups, samplers, measurer, database, scheduler, spaces, limits, shown, transfer=s.transfer)
         begun = time.perf_counter()
         report = run.run()
-        notes += [*noise_notes(report.tasks, None if log is None else str(log), leaders > 0), *_unmeasured(report), *_space_notes(tasks)]
+        notes += [*noise_notes(report.tasks, None if log is None else str(log), leaders > 0), *_unmeasured(report), *_unsearched(report, b), *_space_notes(tasks)]
         measured = any(t.trials > t.resumed for t in report.tasks)
         if models and measured and target.is_cpu and not isinstance(workers, str) and not report.interrupted:
             search_s = time.perf_counter() - begun
@@ -337,6 +337,16 @@ def _unmeasured(report: Report) -> list[str]:
     which = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
     missed = f"{plural(len(names), 'workload')} got no trial before the budget was spent"
     return [f"{missed}, because others were expected to gain more: {which}"]
+
+
+def _unsearched(report: Report, b: Budget) -> list[str]:
+    """A note if nothing was measured that the log did not have."""
+    trials = sum(t.trials for t in report.tasks)
+    if report.interrupted or not trials or any(t.trials > t.resumed or t.failure for t in report.tasks):
+        return []
+    if b.seconds is not None:
+        return [f"the budget of {b.seconds:g} s ended before a new candidate was measured: starting the search took it. Give more seconds"]
+    return [f"no new candidate was measured: the log has {plural(trials, 'trial')}, which the budget counts. Raise it to search on"]
 
 
 def _space_notes(tasks: Sequence[Task]) -> list[str]:

@@ -25,6 +25,7 @@ from tunesmith.ir.analysis.lookup_ranges import lookup_ranges
 from tunesmith.ir.analysis.operation_count import operation_count
 from tunesmith.ir.analysis.out_of_bounds import check_out_of_bounds
 from tunesmith.ir.function import IRModule, PrimFunc
+from tunesmith.ir.poly import Var
 from tunesmith.ir.specialize import sizes_of
 from tunesmith.ir.target.target import Target
 from tunesmith.lower.size_ranges import SizeRanges
@@ -356,11 +357,21 @@ def _of_model(mod: IRModule, main: GraphFunc, prefix: str, buckets: Buckets | No
 
 def _sized(subject: Subject, buckets: Buckets) -> list[Subject]:
     """A subject for each range of the sizes of a function with dynamic shapes."""
+    _check_sizes_follow(subject)
     names = [v.name for v in sizes_of(subject.func)]
     missing = [name for name in names if name not in buckets]
     if missing:
         raise UserError(f"{subject.name} has the dynamic size {missing[0]}, and sizes= has nothing for it. Add {missing[0]}=1..128")
     return [_for_box(subject, box) for box in boxes_of({name: buckets[name] for name in names})]
+
+
+def _check_sizes_follow(subject: Subject) -> None:
+    """Refuse a function that no compiler takes, before its candidates are measured with constant sizes."""
+    params = subject.func.params
+    first = next(i for i, p in enumerate(params) if isinstance(p, Var))
+    late = next((p for p in params[first:] if not isinstance(p, Var)), None)
+    if late is not None:
+        raise UserError(f"{subject.name}: the size {params[first]} precedes the buffer {late.name}. Sizes follow the buffers: move it behind them")
 
 
 def _for_box(subject: Subject, box: SizeRanges) -> Subject:
