@@ -1,4 +1,4 @@
-"""Fold constant factors of output channels into the weights of the preceding contraction.
+"""Fold constant factors of output channels into the weights of the preceding contraction, and its constant terms into one.
 
 Source: TVM's FoldScaleAxis.  Its forward folding is not needed, because batch normalisation follows its convolution.
 """
@@ -23,6 +23,7 @@ def fold_scale_axis(mod: IRModule) -> IRModule:
 
         conv2d(x, w) * s          ->  conv2d(x, w * s)           also conv2d_transpose, and matmul with a matrix w
         (y + b) * s               ->  y * s + b * s              for such a contraction y and a constant b
+        (y + b) + c               ->  y + (b + c)                for such a contraction y and constants b and c along its channels
 
     Products of constants are computed immediately, so that further factors can be folded.
     """
@@ -47,7 +48,12 @@ def _region(region: Region) -> Region:
         old, b = b, with_branches(b, _region)
         op, changed = b.operation, changed or b is not old
         found = _match(b, made, uses) if isinstance(op, Call) and op.operator == "multiply" else None
-        if found is not None and found[0] not in removed:
+        terms = _terms(b, made, uses) if isinstance(op, Call) and op.operator == "add" else None
+        if terms is not None and terms[0] not in removed:
+            removed.add(terms[0])
+            out.append(Binding(b.results, Call("add", (terms[1], terms[2]))))
+            changed = True
+        elif found is not None and found[0] not in removed:
             source, scale = found
             removed.add(source)
             out += _moved(source, scale, b)
@@ -73,6 +79,26 @@ def _match(b: Binding, made: dict[Value, Binding], uses: Counter[Operand]) -> tu
             inner = [made[a].operation for a in call.args if isinstance(a, Value) and a in made and uses[a] == 1]
             if any(isinstance(i, Call) and (c := _channel(i)) is not None and _along(scale, c, len(value.type.shape)) for i in inner):
                 return source, scale
+    return None
+
+
+def _terms(b: Binding, made: dict[Value, Binding], uses: Counter[Operand]) -> tuple[Binding, Value, Constant] | None:
+    """The first of two additions of constants to a contraction, the contraction, and the sum of the constants."""
+    for value, second in (b.operation.args, b.operation.args[::-1]):
+        if not isinstance(value, Value) or not isinstance(second, Constant) or uses[value] != 1 or value.type != b.results[0].type:
+            continue
+        source = made.get(value)
+        call = None if source is None else source.operation
+        if source is None or not isinstance(call, Call) or call.operator != "add":
+            continue
+        for y, first in (call.args, call.args[::-1]):
+            if not isinstance(y, Value) or not isinstance(first, Constant) or y not in made or y.type != value.type:
+                continue
+            inner, rank = made[y].operation, len(value.type.shape)
+            axis = _channel(inner) if isinstance(inner, Call) else None
+            if axis is not None and _along(first, axis, rank) and _along(second, axis, rank):
+                with np.errstate(all="ignore"):
+                    return source, y, Constant(first.name, np.asarray(first.data + second.data))
     return None
 
 

@@ -223,6 +223,14 @@ def test_wrong_options_of_models_are_refused_before_compiling(
     assert result.exit_code == 2 and message in " ".join(result.stderr.split()), result.output
 
 
+def test_a_library_that_hides_a_python_file_is_refused(tmp_path: Path) -> None:
+    """Python looks for extensions first, and would import the library in place of the file."""
+    (tmp_path / "net.py").write_text("")
+    refused = run("compile", "relu(shape=8)", "-o", tmp_path / "net.so")
+    assert refused.exit_code == 2 and "write libnet.so" in " ".join(refused.output.split()) and not (tmp_path / "net.so").exists()
+    assert run("compile", "relu(shape=8)", "-o", tmp_path / "libnet.so").exit_code == 0
+
+
 def test_compile_with_checked_indices(tmp_path: Path) -> None:
     code = tmp_path / "pick.py"
     code.write_text(

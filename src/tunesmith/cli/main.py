@@ -245,6 +245,9 @@ def compile_(
 
     if header is not None and executor != "aot":
         raise click.UsageError("--header requires a model and --executor aot")
+    if library.suffix == ".so" and library.with_suffix(".py").exists():
+        module = library.stem  # Python looks for extensions first
+        raise click.UsageError(f"`import {module}` would load {library} in place of {module}.py beside it: write lib{module}.so")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", DamagedLogWarning)
         made = run(

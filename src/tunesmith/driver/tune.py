@@ -158,7 +158,12 @@ def tune(
         run = SearchRun(tasks, groups, samplers, measurer, database, scheduler, spaces, limits, shown, transfer=s.transfer)
         begun = time.perf_counter()
         report = run.run()
-        notes += [*noise_notes(report.tasks, None if log is None else str(log), leaders > 0), *_unmeasured(report), *_unsearched(report, b), *_space_notes(tasks)]
+        notes += [
+            *noise_notes(report.tasks, None if log is None else str(log), leaders > 0),
+            *_unmeasured(report),
+            *_unsearched(report, b),
+            *_space_notes(tasks),
+        ]
         measured = any(t.trials > t.resumed for t in report.tasks)
         if models and measured and target.is_cpu and not isinstance(workers, str) and not report.interrupted:
             search_s = time.perf_counter() - begun

@@ -371,7 +371,9 @@ def _check_sizes_follow(subject: Subject) -> None:
     first = next(i for i, p in enumerate(params) if isinstance(p, Var))
     late = next((p for p in params[first:] if not isinstance(p, Var)), None)
     if late is not None:
-        raise UserError(f"{subject.name}: the size {params[first]} precedes the buffer {late.name}. Sizes follow the buffers: move it behind them")
+        raise UserError(
+            f"{subject.name}: the size {params[first]} precedes the buffer {late.name}. Sizes follow the buffers: move it behind them"
+        )
 
 
 def _for_box(subject: Subject, box: SizeRanges) -> Subject:

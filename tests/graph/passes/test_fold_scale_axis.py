@@ -152,3 +152,39 @@ def test_depthwise_filters_of_three_dimensions_are_kept() -> None:
     y = b.multiply(b.conv2d(b.input("x", (1, 4, 6, 6)), b.constant(w)), b.constant(np.arange(1, 5, dtype=np.float32).reshape(4, 1, 1)))
     mod = IRModule({"main": b.finish(y)})
     assert fold_scale_axis(mod)["main"] is mod["main"]
+
+
+def additions(build: GraphBuilder, name: str, terms: list[np.ndarray], flipped: bool = False) -> Any:
+    shape, weight, _, attrs = CONTRACTIONS[name]
+    make = stream(3, "additions").standard_normal
+    x = build.input("x", shape)
+    out = getattr(build, name.split()[0])(x, build.constant(make(weight).astype(np.float32), "w"), **attrs)
+    for n, term in enumerate(terms):
+        c = build.constant(term, f"b{n}")
+        out = build.add(c, out) if flipped else build.add(out, c)
+    return build.finish(out)
+
+
+@pytest.mark.parametrize("flipped", [False, True])
+@pytest.mark.parametrize("name", ["conv2d", "conv2d NHWC", "matmul"])
+def test_constant_terms_of_channels_become_one(name: str, flipped: bool) -> None:
+    terms = [stream(n, "terms").standard_normal(CONTRACTIONS[name][2]).astype(np.float32) for n in range(3)]
+    func = additions(GraphBuilder("main"), name, terms, flipped)
+    made: Any = dead_code(fold_scale_axis(IRModule({"main": func})))["main"]
+    calls = [b.operation for b in made.body.bindings if isinstance(b.operation, Call)]
+    assert [c.operator for c in calls] == [name.split()[0], "add"]
+    (total,) = [a.data for a in calls[1].args if hasattr(a, "data")]
+    np.testing.assert_array_equal(total, (terms[0] + terms[1]) + terms[2])
+
+
+def test_other_terms_are_kept() -> None:
+    """A constant that varies along other axes, and a sum that is used twice."""
+    whole = np.ones((4, 6), np.float32)
+    func = additions(GraphBuilder("main"), "matmul rows", [np.ones(6, np.float32)])
+    b = GraphBuilder("main")
+    y = b.matmul(b.input("x", (4, 4)), b.constant(np.ones((4, 6), np.float32), "w"))
+    one = b.add(y, b.constant(np.ones(6, np.float32), "b"))
+    kept = b.finish(b.add(one, b.constant(whole, "c")), b.add(one, b.constant(np.ones(6, np.float32), "d")))
+    for f in (func, kept):
+        mod = IRModule({"main": f})
+        assert fold_scale_axis(mod)["main"] is f
