@@ -135,6 +135,8 @@ def workload(text: str) -> Workload:
     """
     match = re.fullmatch(r"\s*([A-Za-z_]\w*)\s*\((.*)\)\s*", text, re.DOTALL)
     if match is None:
+        if text.strip() in OPERATORS:
+            raise UserError(f"{text!r} is not a workload. Spell it NAME(key=value,...). Usage: {OPERATORS.get(text.strip()).usage()}")
         hint = f"; a function of that file is {text.strip()}:NAME" if text.strip().endswith(".py") else ""
         raise UserError(f"{text!r} is not a workload. Spell it NAME(key=value,...), for example matmul(m=512,n=512,k=512){hint}")
     name, inside = match.groups()
@@ -144,6 +146,8 @@ def workload(text: str) -> Workload:
         key, equals, value = [x.strip() for x in part.partition("=")]
         if not equals or not key:
             raise UserError(f"{text!r}: {part.strip()!r} is not of the form key=value. Usage: {operator.usage()}")
+        if "=" in value:
+            raise UserError(f"{text!r}: {part.strip()!r} is more than one parameter. Separate parameters by commas: {operator.usage()}")
         if key in given:
             raise UserError(f"{text!r}: the parameter {key} is given twice")
         given[key] = value

@@ -13,6 +13,7 @@ from rich.console import Group
 from tunesmith import te
 from tunesmith.display.tables import as_text, code, microseconds, plain_table, printable, rate, sparkline
 from tunesmith.driver.logs.log_tools import stats
+from tunesmith.driver.replay import replay
 from tunesmith.driver.show import show_log, show_workload
 from tunesmith.driver.workloads import find_subject
 from tunesmith.measure.records.log import RecordLog
@@ -59,6 +60,18 @@ def test_a_damaged_log(hand: ModuleType, tmp_path: Path) -> None:
     assert "holds no record" in str(show_log(tmp_path / "empty.jsonl"))
     with pytest.raises(RecordError):
         show_log(tmp_path / "none.jsonl")
+
+
+@pytest.mark.parametrize("name", ["net.onnx", "net.onnx/op_relu", "mine.py:f"])
+def test_names_in_a_log_are_not_paths(hand: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    for file in ("net.onnx", "mine.py"):
+        Path(file).write_text("raise SystemExit", encoding="utf-8")
+    monkeypatch.setattr("tunesmith.driver.workloads.from_onnx", lambda path: pytest.fail(f"{path} was read"))
+    log = hand.write_log(tmp_path / "log.jsonl", hand.record_of(hand.matmul()), name=name)
+    (entry,) = show_log(log).data
+    assert entry["workload"] == name and entry["gflops"] is not None
+    assert [row.ok for row in replay(log).rows] == [True]
 
 
 def test_a_workload(hand: ModuleType) -> None:

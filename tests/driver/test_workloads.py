@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import tunesmith
 from tunesmith import te
-from tunesmith.driver.workloads import POSITIVE, find_module, find_subject, find_subjects, subject_of_text
+from tunesmith.driver.workloads import POSITIVE, find_module, find_subject, find_subjects, is_workload_text, subject_of_text
 from tunesmith.ir import structural
 from tunesmith.ir.function import IRModule
 from tunesmith.ir.target.target import Target
@@ -83,6 +84,7 @@ def test_several_at_once() -> None:
         (np.zeros(3), "a workload is a text"),
         ("rulu(shape=4)", "Did you mean 'relu'"),
         ("relu", "is not a workload. Spell it NAME"),
+        ("net.pt2", r"(?s)net.pt2 is a program of torch.export, .*from_torch\(torch.export.load\('net.pt2'\)\)\n.*pass net.py:model"),
         ("absent.py:f", "there is no file absent.py"),
         ([workload("relu(shape=4)").func, workload("relu(shape=5)").func], "two different programs are named 'relu'"),
     ],
@@ -228,8 +230,28 @@ def test_onnx_files_are_models(tmp_path: Path) -> None:
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
     assert find_module(str(path))["main"].result_names == ("y",)
     assert [s.name for s in find_subjects(str(path))] == ["net/op_relu"]
+    assert [s.name for s in find_subjects(f"{path}/op_relu")] == ["net/op_relu"]
+    assert find_module(f"{path}/op_relu")["op_relu"].name == "op_relu"
+    with pytest.raises(UserError, match=r"net.onnx has no function 'net/x'. Its functions: net/op_relu"):
+        find_subjects(f"{path}/x")
+    nodes = [helper.make_node("Relu", ["x"], ["h"]), helper.make_node("Softmax", ["h"], ["y"])]
+    onnx.save(helper.make_model(helper.make_graph(nodes, "two", values[:1], values[1:]), opset_imports=[helper.make_opsetid("", 17)]), path)
+    with pytest.raises(UserError, match=r"has net/.*Name one, as in .*net.onnx/op_relu"):
+        find_subject(str(path))
     with pytest.raises(UserError, match="absent.onnx"):
         find_module(str(tmp_path / "absent.onnx"))
+
+
+@pytest.mark.parametrize("text", ["relu(shape=4)", "relu", "suite:resnet18", "a.py:f", "a.onnx", "a.onnx/f", "a.pt2"])
+def test_texts_that_name_no_log(text: str) -> None:
+    assert is_workload_text(text)
+    assert not is_workload_text("log.jsonl") and not is_workload_text("onnx/log")
+
+
+def test_a_log_may_have_the_name_of_an_operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("relu").touch()
+    assert not is_workload_text("relu")
 
 
 def test_torch_modules_are_imported_first(tmp_path: Path) -> None:
@@ -238,3 +260,9 @@ def test_torch_modules_are_imported_first(tmp_path: Path) -> None:
     path.write_text("import torch\ndef make():\n    return torch.nn.ReLU()\n")
     with pytest.raises(UserError, match=r"net.py:make.* is .*ReLU.*\. Import a torch model first: tunesmith.from_torch"):
         find_subjects(f"{path}:make")
+
+
+def test_from_torch_takes_no_path() -> None:
+    pytest.importorskip("torch")
+    with pytest.raises(UserError, match=r"load the file first, from_torch\(torch.export.load\('net.pt2'\)\)"):
+        tunesmith.from_torch("net.pt2")

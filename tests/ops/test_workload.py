@@ -70,6 +70,8 @@ def test_values_may_be_given_as_values() -> None:
         ),
         ("matmul(m=4,n=5,k=6,)", "'' is not of the form key=value"),
         ("matmul(=4)", "'=4' is not of the form key=value"),
+        ("matmul(m=4 n=5 k=6)", r"'m=4 n=5 k=6' is more than one parameter. Separate parameters by commas: matmul\(m, n, k"),
+        ("matmul", r"'matmul' is not a workload. Spell it NAME\(key=value,...\). Usage: matmul\(m, n, k"),
         ("matmul(m=4,m=5)", "the parameter m is given twice"),
         ("matmul(m=4,n=5)", "matmul: parameter k is missing"),
         ("matmul()", "parameter m is missing; parameter n is missing; parameter k is missing"),

@@ -14,6 +14,7 @@ import itertools
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -102,6 +103,8 @@ def from_torch(
 
 
 def _export(torch: Any, model: Any, example_inputs: Any, dynamic_shapes: Any) -> Any:
+    if isinstance(model, (str, PathLike)):
+        raise ModelImportError(f"from_torch takes no path: load the file first, from_torch(torch.export.load({str(model)!r}))")
     if not isinstance(model, torch.nn.Module):
         raise ModelImportError(
             f"a model must be an nn.Module or a torch.export.ExportedProgram, got {type(model).__name__}. Wrap a function in a Module"

@@ -29,8 +29,8 @@ def main() -> None:
     """Search for fast programs for tensor operators.
 
     A WORKLOAD is an operator, NAME(key=value,...) such as 'matmul(m=512,n=512,k=512)', or suite:NAME, or path.py:function,
-    or path.py:model/FUNCTION, one function of a model, or path.onnx.
-    The file is run, except for script text, such as TVM prints, which is parsed.
+    or path.py:model/FUNCTION, one function of a model, or path.onnx, or path.onnx/FUNCTION.
+    The Python file is run, except for script text, such as TVM prints, which is parsed.
     """
 
 
@@ -183,10 +183,11 @@ def replay(log: Path, verify: bool, timed: bool, out: str | None) -> None:
 def show(what: str, space: bool, script: bool, trace: bool, sizes: tuple[str, ...], target: str | None, out: str | None) -> None:
     """Show the contents of a log, or the search space of a workload."""
     from tunesmith.driver.show import show_log, show_workload
+    from tunesmith.driver.workloads import is_workload_text
     from tunesmith.search.space.rules_table import SketchWarning
 
     warnings.simplefilter("ignore", SketchWarning)  # the lines of a space have these
-    if "(" in what or ".py:" in what or what.startswith("suite:"):
+    if is_workload_text(what):
         shown = show_workload(what, target=target, space=space or not script, script=script, trace=trace, sizes=list(sizes) or None)
     else:
         if sizes:

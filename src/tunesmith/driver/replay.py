@@ -18,7 +18,7 @@ from tunesmith.codegen.params import param_specs
 from tunesmith.display.rendered import Rendered
 from tunesmith.display.tables import NOISY, microseconds, plain_table, printable
 from tunesmith.driver.compile import Records, open_records
-from tunesmith.driver.workloads import Subject, subject_of_text
+from tunesmith.driver.workloads import Subject
 from tunesmith.graph.tuning.apply_records import apply_record
 from tunesmith.ir import structural
 from tunesmith.ir.function import PrimFunc
@@ -33,6 +33,7 @@ from tunesmith.measure.policies import RacePolicy
 from tunesmith.measure.records.database import Database
 from tunesmith.measure.records.log import LogReport
 from tunesmith.measure.runner import RunRequest, RunSetup
+from tunesmith.ops.workload import workload
 from tunesmith.runtime.timing import TimingPolicy
 from tunesmith.support.errors import RecordError, UserError
 from tunesmith.support.temporary_folder import temporary_folder
@@ -182,14 +183,11 @@ def _applied(database: Database, digest: str, data: Mapping[str, object]) -> tup
 
 def _subject(name: str, func: PrimFunc, digest: str) -> Subject:
     """The operator's workload of that name if the program matches; names in a log are never used as paths."""
-    if ".py:" not in name:
-        try:
-            found = subject_of_text(name)
-        except UserError:
-            return Subject(name, func)
-        if structural.digest(found.func) == digest:
-            return found
-    return Subject(name, func)
+    try:
+        found = workload(name)
+    except UserError:
+        return Subject(name, func)
+    return Subject(found.text, found.func, found) if structural.digest(found.func) == digest else Subject(name, func)
 
 
 def _run(target: Target, rows: Sequence[ReplayRow], work: Sequence[tuple[int, Subject, PrimFunc]], time: bool) -> list[ReplayRow]:

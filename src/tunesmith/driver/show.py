@@ -26,7 +26,7 @@ from tunesmith.display.tables import (
 )
 from tunesmith.driver.compile import Records, as_target, open_records
 from tunesmith.driver.size_buckets import Sizes, parse_sizes
-from tunesmith.driver.workloads import WorkloadLike, find_subject, find_subjects, subject_of_text
+from tunesmith.driver.workloads import WorkloadLike, find_subject, find_subjects
 from tunesmith.graph.tuning.apply_records import apply_record
 from tunesmith.ir.analysis.operation_count import operation_count
 from tunesmith.ir.remarks import remarks
@@ -37,6 +37,7 @@ from tunesmith.measure.candidate import parse_function
 from tunesmith.measure.records.database import Database
 from tunesmith.measure.records.record import Record
 from tunesmith.measure.records.status import WITHDRAWN, is_measurement
+from tunesmith.ops.workload import workload as operator_workload
 from tunesmith.schedule.trace import Trace
 from tunesmith.search.space.sketch import Sketch
 from tunesmith.search.task import Task
@@ -268,10 +269,9 @@ def _curve(records: Sequence[Record]) -> list[float | None]:
 def _flops(name: str, text: str | None) -> int:
     """Operations of an operator's workload, or of the program in the log; 0 without either.  Names in a log are never used as paths."""
     try:
-        if ".py:" not in name:
-            return subject_of_text(name).flops
+        return operator_workload(name).flops
     except UserError:
-        pass
+        pass  # another workload
     try:
         return 0 if text is None else operation_count(parse_function(text)) or 0
     except UserError:

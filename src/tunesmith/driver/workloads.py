@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tunesmith.datasets.suites import expand
+from tunesmith.datasets.suites import PREFIX, expand
 from tunesmith.driver.script_file import load_script
 from tunesmith.driver.size_buckets import Buckets, boxes_of, function_boxes, model_boxes, model_sizes
 from tunesmith.graph.importers.onnx.importer import from_onnx
@@ -31,6 +31,7 @@ from tunesmith.ir.target.target import Target
 from tunesmith.lower.size_ranges import SizeRanges
 from tunesmith.lower.tuned_sizes import measured_function
 from tunesmith.measure.evaluator.argument_data import Range
+from tunesmith.ops.operator import OPERATORS
 from tunesmith.ops.tensor_expression import Tensor, create_prim_func
 from tunesmith.ops.workload import Workload, workload
 from tunesmith.schedule.state import ERROR_GROWTH
@@ -42,15 +43,18 @@ from tunesmith.support.errors import UserError
 from tunesmith.support.load_from_file import load_from_file, names_a_file
 
 _FROM_TORCH = "Import a torch model first: tunesmith.from_torch(model, example_inputs)"
+_FORMS = "matmul(m=512,n=512,k=512), suite:NAME, path.py:function or path.onnx"
 
 POSITIVE: Range = (0.5, 1.5)
 """Value range of inputs that must be positive."""
 
-ONNX = ".onnx"
+ONNX, EXPORTED = ".onnx", ".pt2"
+"""Endings of files of models: of ONNX, and of torch.export, which a Python file of the user's loads."""
 
 WorkloadLike = str | PrimFunc | IRModule | Workload | Sequence[Tensor]
-"""`"matmul(m=512,n=512,k=512)"`, `"suite:NAME"`, `"path.py:function"`, `"path.py:model/FUNCTION"`, `"path.onnx"`, a program, a model
-(a module with the graph function `main`), an operator's workload, or tensors in the form that `create_prim_func` takes."""
+"""`"matmul(m=512,n=512,k=512)"`, `"suite:NAME"`, `"path.py:function"`, `"path.py:model/FUNCTION"`, `"path.onnx"`,
+`"path.onnx/FUNCTION"`, a program, a model (a module with the graph function `main`), an operator's workload, or tensors in the form that
+`create_prim_func` takes.  A function of a file takes parameters as an operator does: `"path.py:function(m=64)"`."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +160,7 @@ def module_of(given: object) -> IRModule | None:
 
 
 def _file_loaded(text: str) -> Loaded:
-    return Loaded(text, from_onnx(text) if text.endswith(ONNX) else _loaded(text))
+    return Loaded(text, _of_model_file(text) if text.endswith((ONNX, EXPORTED)) else _loaded(text))
 
 
 def find_subjects(
@@ -209,16 +213,23 @@ def find_model(given: object) -> IRModule | None:
     return found if isinstance(found.get("main"), GraphFunc) else None
 
 
+def is_workload_text(text: str) -> bool:
+    """Whether a text has the form of a workload, or is an operator's name; any other text can only be the path of a log."""
+    has_form = "(" in text or names_a_file(text) or text.startswith(PREFIX) or text.endswith((ONNX, EXPORTED)) or f"{ONNX}/" in text
+    return has_form or (text in OPERATORS and not Path(text).exists())
+
+
 def _names_a_module(text: str) -> bool:
-    return text.endswith(ONNX) or (names_a_file(text) and "/" not in text.rpartition(":")[2])
+    return text.endswith((ONNX, EXPORTED)) or (names_a_file(text) and "/" not in text.rpartition(":")[2])
 
 
 def find_subject(given: WorkloadLike) -> Subject:
     """The subject of a single workload.  Raises UserError if there is none, or the module has several functions."""
     found = find_subjects(given)
     if len(found) != 1:
-        what = given if isinstance(given, str) else "the module"
-        one = f". Name one, as in {given.rpartition(':')[0]}:{found[0].name}" if isinstance(given, str) and names_a_file(given) else ""
+        what, one = (given, "") if isinstance(given, str) else ("the module", "")
+        if isinstance(given, str) and (names_a_file(given) or given.endswith(ONNX)):
+            one = f". Name one, as in {given}/{found[0].name.partition('/')[2]}"
         raise UserError(f"expected one function, but {what} has {', '.join(s.name for s in found)}{one}")
     return found[0]
 
@@ -246,8 +257,8 @@ def find_module(given: WorkloadLike | Sequence[str]) -> IRModule:
     only = given[0] if isinstance(given, (list, tuple)) and len(given) == 1 else given
     if isinstance(only, IRModule):
         return only
-    if isinstance(only, str) and only.endswith(ONNX):
-        return from_onnx(only)
+    if isinstance(only, str) and only.endswith((ONNX, EXPORTED)):
+        return _of_model_file(only)
     if isinstance(only, str) and _names_a_module(only):
         found = _loaded(only)
         return found if isinstance(found, IRModule) else IRModule([s.func for s in _of_found(only, found)])
@@ -255,6 +266,10 @@ def find_module(given: WorkloadLike | Sequence[str]) -> IRModule:
 
 
 def _of_text(text: str, buckets: Buckets | None = None, target: Target | None = None) -> list[Subject]:
+    path, is_one, name = text.rpartition(f"{ONNX}/")
+    if is_one:
+        prefix = f"{Path(path).stem}/"
+        return _chosen(path + ONNX, _of_module(from_onnx(path + ONNX), prefix, buckets, target), prefix + name)
     if _names_a_module(text):
         return _of_loaded(_file_loaded(text), buckets, target)
     if not names_a_file(text):
@@ -263,9 +278,14 @@ def _of_text(text: str, buckets: Buckets | None = None, target: Target | None = 
     file, _, name = text.rpartition(":")
     module = name.partition("/")[0]
     found = _of_found(f"{file}:{module}", _loaded(f"{file}:{module}"), buckets, target)
+    return _chosen(f"{file}:{module}", found, name)
+
+
+def _chosen(model: str, found: Sequence[Subject], name: str) -> list[Subject]:
+    """The subjects of one function of a model: one, or one for each part of its dynamic sizes."""
     chosen = [s for s in found if s.unsized_name == name]
     if not chosen:
-        raise UserError(f"{file}:{module} has no function {name!r}. Its functions: {', '.join(s.name for s in found)}")
+        raise UserError(f"{model} has no function {name!r}. Its functions: {', '.join(s.name for s in found)}")
     return chosen
 
 
@@ -273,6 +293,18 @@ def _of_loaded(file: Loaded, buckets: Buckets | None, target: Target | None) -> 
     if file.text.endswith(ONNX) and isinstance(file.found, IRModule):
         return _of_module(file.found, f"{Path(file.text).stem}/", buckets, target)
     return _of_found(file.text, file.found, buckets, target)
+
+
+def _of_model_file(path: str) -> IRModule:
+    """The model of an ONNX file.  UserError for a program of torch.export, with the way to load it."""
+    if path.endswith(EXPORTED):
+        name = Path(path).stem
+        raise UserError(
+            f"{path} is a program of torch.export, which a file of Python imports: write\n"
+            f"    import torch, tunesmith\n    def model(): return tunesmith.from_torch(torch.export.load({path!r}))\n"
+            f"to a file such as {name}.py, and pass {name}.py:model"
+        )
+    return from_onnx(path)
 
 
 def _loaded(text: str) -> object:
@@ -404,8 +436,8 @@ def _subjects_of(given: object, buckets: Buckets | None = None, target: Target |
     if _are_tensors(given):
         return [Subject("main", create_prim_func(list(given)))]  # type: ignore[call-overload]
     raise UserError(
-        "a workload is a text like matmul(m=512,n=512,k=512), suite:NAME or path.py:function, a PrimFunc, an IRModule, or a list of "
-        f"tensors; got {type(given).__name__}: {given!r:.200}. {_FROM_TORCH}"
+        f"a workload is a text like {_FORMS}, a PrimFunc, an IRModule, or a list of tensors; got "
+        f"{type(given).__name__}: {given!r:.200}. {_FROM_TORCH}"
     )
 
 
