@@ -25,6 +25,9 @@ from tunesmith.measure.records.status import Status, leader_of, status_of
 from tunesmith.measure.time_floor import SHORTEST, min_seconds
 from tunesmith.support.errors import RecordError, UserError
 
+TargetLike = Target | Mapping[str, object]
+"""A target, or its plain JSON (`Target.to_json`), as records have it."""
+
 
 @dataclass(slots=True)
 class _Task:
@@ -193,43 +196,64 @@ class Database:
         with self._lock:
             self._workloads.setdefault(line.digest, line)
 
-    def best(self, workload: str, target: Mapping[str, object], program: PrimFunc | None = None) -> Record | None:
+    def best(self, workload: str, target: TargetLike, program: PrimFunc | None = None) -> Record | None:
         """The counting measurement of the best candidate (see `status.leader_of`); constant time if no record was added since.
 
         Of equal times the first counts.  Times that the target cannot reach are ignored (see `time_floor`).
 
         Args:
             workload: digest of the workload.
-            target: plain JSON of the target.
+            target: the target, or its plain JSON.
             program: the workload's function if available; by default the program in the log, if any.
+        Raises:
+            UserError: the workload has the form of a name, or `target` is neither a target nor the JSON of one.
         """
         with self._lock:
-            task = self._tasks.get((workload, target_key(target)))
+            task = self._task(workload, target)
             if task is None:
                 return None
             task.updated(self._least(task, workload, target, program))
             return None if task.leader is None else task.leader.record
 
-    def top(self, workload: str, target: Mapping[str, object], k: int, *, unverified: bool = False) -> list[Record]:
+    def top(self, workload: str, target: TargetLike, k: int, *, unverified: bool = False) -> list[Record]:
         """The counting measurements of the best candidate and of the k - 1 next fastest.
 
         Args:
             workload: digest of the workload.
-            target: plain JSON of the target.
+            target: the target, or its plain JSON.
             k: maximum number of candidates.
             unverified: return the k fastest, including unverified candidates, from which a search chooses.
+        Raises:
+            UserError: as `best`.
         """
         return [s.record for s in self._top(workload, target, k, unverified)]
 
-    def evidence(self, workload: str, target: Mapping[str, object], k: int) -> list[Record]:
+    def evidence(self, workload: str, target: TargetLike, k: int) -> list[Record]:
         """The records that determine `top`, in order: a database of these records alone gives the same statuses for the k candidates."""
         with self._lock:
             kept = {id(r) for s in self._top(workload, target, k, False) for r in (s.first, s.again, s.chosen) if r is not None}
             return [r for r in self.records(workload, target) if id(r) in kept]
 
-    def _top(self, workload: str, target: Mapping[str, object], k: int, unverified: bool) -> list[Status]:
+    def _task(self, workload: str, target: TargetLike) -> _Task | None:
+        """The records of a workload on a target; None without any."""
+        found = self._tasks.get((workload, _target_key(target)))
+        if found is None:
+            self._check_digest(workload)
+        return found
+
+    def _check_digest(self, workload: object) -> None:
+        """Refuse a workload without records that has the form of a name, or is a program, and hence cannot be a digest."""
+        if isinstance(workload, str) and not any(c in workload for c in "(:/."):
+            return
+        digest = next((repr(d) for d, line in self._workloads.items() if line.name == workload), None)
+        known = f"that of this workload is {digest}" if digest is not None else "such as report.tasks[0].digest"
+        raise UserError(
+            f"workload={workload!r:.200}: expected the digest of a program, {known}; Database.workloads() has the names of all digests"
+        )
+
+    def _top(self, workload: str, target: TargetLike, k: int, unverified: bool) -> list[Status]:
         with self._lock:
-            task = self._tasks.get((workload, target_key(target)))
+            task = self._task(workload, target)
             if task is None:
                 return []
             statuses = task.updated(self._least(task, workload, target, None))
@@ -240,7 +264,7 @@ class Database:
             place = {identity: n for n, identity in enumerate(task.records)}
             return sorted(verified, key=lambda s: (s is not task.leader, s.seconds, place[s.first.identity]))[:k]
 
-    def _least(self, task: _Task, workload: str, target: Mapping[str, object], program: PrimFunc | None) -> float:
+    def _least(self, task: _Task, workload: str, target: TargetLike, program: PrimFunc | None) -> float:
         """Lower bound of the workload's seconds; computed once from the program in the log, and once from a given one."""
         line = self._workloads.get(workload)
         if task.bounded_by == "program" or (program is None and (line is None or task.bounded_by == "line")):
@@ -248,34 +272,39 @@ class Database:
         task.bounded_by = "line" if program is None else "program"
         try:
             func = _program_of(line) if program is None and line is not None else program
-            return SHORTEST if func is None else min_seconds(func, Target(target))
+            return SHORTEST if func is None else min_seconds(func, target if isinstance(target, Target) else Target(target))
         except (UserError, RecursionError):  # the program or the target is invalid
             return SHORTEST
 
-    def tuned_sizes(self, function: str, target: Mapping[str, object]) -> list[tuple[SizeRanges, str]]:
+    def tuned_sizes(self, function: str, target: TargetLike) -> list[tuple[SizeRanges, str]]:
         """The sizes for which a function with dynamic shapes was tuned, each with the digest of the workload of its records.
 
         Of boxes that overlap, the one of the latest record comes first: a function may be tuned again for other ranges.
 
         Args:
             function: digest of the function.
-            target: plain JSON of the target.
+            target: the target, or its plain JSON.
         """
-        key = target_key(target)
+        key = _target_key(target)
         with self._lock:
             found = [(box, workload) for (f, k, box, workload) in self._sizes if (f, k) == (function, key)]
         return found[::-1]
 
-    def measured(self, workload: str, target: Mapping[str, object]) -> set[CandidateKey]:
-        """All measured candidates, including failed ones; a resumed search skips them."""
+    def measured(self, workload: str, target: TargetLike) -> set[CandidateKey]:
+        """All measured candidates, including failed ones; a resumed search skips them.  Arguments and errors as in `best`."""
         with self._lock:
-            task = self._tasks.get((workload, target_key(target)))
+            task = self._task(workload, target)
             return {r.candidate for r in task.records.values()} if task is not None else set()
 
-    def records(self, workload: str | None = None, target: Mapping[str, object] | None = None) -> list[Record]:
-        """All records, or those of one workload, one target or both, in order of arrival within each task."""
-        wanted = None if target is None else target_key(target)
+    def records(self, workload: str | None = None, target: TargetLike | None = None) -> list[Record]:
+        """All records, or those of one workload, one target or both, in order of arrival within each task.
+
+        Arguments and errors as in `best`.
+        """
+        wanted = None if target is None else _target_key(target)
         with self._lock:
+            if workload is not None and all(workload != digest for digest, _ in self._tasks):
+                self._check_digest(workload)
             return [
                 record
                 for (digest, key), task in self._tasks.items()
@@ -292,6 +321,15 @@ class Database:
         """Workload digest and target of all tasks with records, in order of arrival."""
         with self._lock:
             return [(digest, next(iter(task.records.values())).target) for (digest, _), task in self._tasks.items()]
+
+
+def _target_key(target: object) -> str:
+    """The key of a target or of its plain JSON.  UserError for anything else, such as its text."""
+    if isinstance(target, Target):
+        return target_key(target.to_json())
+    if not isinstance(target, Mapping):
+        raise UserError(f"target={target!r:.200}: expected a Target, such as Target({str(target)!r:.100}), or its JSON")
+    return target_key(target)
 
 
 def _restored(records: list[Record], workloads: list[WorkloadLine], passes: str, report: LogReport) -> Database:

@@ -18,7 +18,7 @@ from tunesmith.measure.records.log import RecordLog
 from tunesmith.measure.records.record import ERROR_KINDS, ErrorInfo, Record, WorkloadLine
 from tunesmith.measure.records.status import IN_MODEL
 from tunesmith.ops.workload import workload
-from tunesmith.support.errors import RecordError
+from tunesmith.support.errors import RecordError, UserError
 from tunesmith.support.seeds import stream
 
 Make = Callable[..., Record]
@@ -68,6 +68,36 @@ def test_records_are_not_shared_between_targets(make_record: Make) -> None:
     assert database.tasks() == [("w0", CPU), ("w0", GPU)]
     with pytest.raises(RecordError, match="`target`"):
         database.best("w0", {"kind": object()})
+
+
+def test_a_target_is_given_as_itself_or_as_its_json(make_record: Make) -> None:
+    target = Target("llvm -num-cores=2")
+    database = Database([make_record(target=target.to_json())])
+    for given in (target, target.to_json()):
+        assert database.best("w0", given) == make_record(target=target.to_json())
+        assert [len(database.top("w0", given, 3)), len(database.evidence("w0", given, 3)), len(database.measured("w0", given))] == [1, 1, 1]
+        assert len(database.records("w0", given)) == 1 and database.tuned_sizes("w0", given) == []
+    for ask in (database.best, database.measured, database.records, lambda w, t: database.top(w, t, 1)):
+        with pytest.raises(UserError, match=r"target='llvm': expected a Target, such as Target\('llvm'\), or its JSON"):
+            ask("w0", "llvm")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["mine.py:logsum", "relu(shape=4)", "net/op_relu", "net.onnx"])
+def test_a_name_is_no_digest(make_record: Make, name: str) -> None:
+    database = Database([make_record()])
+    for ask in (database.best, database.measured, database.records, lambda w, t: database.top(w, t, 1)):
+        with pytest.raises(UserError, match=r"workload='.*': expected the digest of a program, such as report.tasks\[0\].digest; Database"):
+            ask(name, CPU)
+    database.add_workload(WorkloadLine("w0", name, ""))
+    with pytest.raises(UserError, match=r"that of this workload is 'w0'"):
+        database.best(name, CPU)
+    with pytest.raises(UserError, match="workload=None: expected the digest"):
+        database.best(None, CPU)  # type: ignore[arg-type]
+
+
+def test_a_workload_with_records_may_have_any_digest(make_record: Make) -> None:
+    database = Database([make_record(workload="a/b")])
+    assert database.best("a/b", CPU) is not None and len(database.records("a/b")) == 1
 
 
 def test_copies_count_once_and_the_highest_status_rank_counts(make_record: Make) -> None:
