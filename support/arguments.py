@@ -1,7 +1,8 @@
-"""Validate arguments on entry: NaN, fractions, bools and earlier names of keywords are rejected before their first use."""
+"""Validate arguments on entry: NaN, fractions, bools and unknown keywords are rejected before their first use."""
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from functools import wraps
@@ -10,6 +11,7 @@ from operator import index
 from typing import ParamSpec, TypeVar
 
 from tunesmith.support.errors import UserError
+from tunesmith.support.nearest_name import did_you_mean
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -69,22 +71,35 @@ def as_tolerance(name: str, value: object, what: str = "") -> float:
 
 
 def refuse_keywords(**present: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorate a function whose keywords were renamed: an earlier name is refused with the present spelling.
+    """Decorate a function that refuses unknown keywords with a UserError: an earlier or a similar name with the present spelling.
 
     Args:
-        present: earlier name -> how the argument is passed now.
+        present: earlier name, or that of a similar function -> how the argument is passed.
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        known = [name for name in inspect.signature(function).parameters if name != "self"]
+        label = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
+
         @wraps(function)
         def checked(*args: P.args, **kwargs: P.kwargs) -> T:
-            for name in present.keys() & kwargs.keys():
-                raise UserError(f"{function.__name__} has no argument {name!r}: pass {present[name]}")
+            for name in kwargs:
+                if name in present:
+                    raise UserError(f"{label} has no argument {name!r}: pass {present[name]}")
+                if name not in known:
+                    hint = did_you_mean(name, known) or f" It has {', '.join(known)}"
+                    raise UserError(f"{label} has no argument {name!r}.{hint}")
             return function(*args, **kwargs)
 
         return checked
 
     return decorate
+
+
+def refuse_fields(kind: type[T]) -> type[T]:
+    """Decorate a dataclass that refuses unknown fields with a UserError, as `refuse_keywords`."""
+    setattr(kind, "__init__", refuse_keywords()(kind.__init__))  # noqa: B010  (an assignment is an error of types)
+    return kind
 
 
 def _index(value: object) -> int | None:

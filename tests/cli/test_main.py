@@ -267,6 +267,9 @@ def test_doctor(tmp_path: Path) -> None:
         (["show", "none.onnx"], 2, "none.onnx"),
         (["show", "net.pt2"], 2, "from_torch(torch.export.load('net.pt2'))"),
         (["compile", "relu(shape=3)", "-o", "nowhere/lib.so"], 1, "nowhere does not exist"),
+        (["compile", "relu(shape=3)", "-o", "lib.so", "--log", "log.jsonl"], 2, "No such option --log. Did you mean --records?"),
+        (["tune", "relu(shape=3)", "--records", "log.jsonl"], 2, "No such option --records. Did you mean --log?"),
+        (["show", "log.jsonl", "--log", "log.jsonl"], 2, "No such option"),
         (["fly"], 2, "No such command"),
     ],
 )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
-from tunesmith.support.arguments import as_count, as_positive, refuse_keywords
+from tunesmith.support.arguments import as_count, as_positive, refuse_fields, refuse_keywords
 from tunesmith.support.errors import UserError
 
 
@@ -37,5 +39,19 @@ def test_earlier_keywords_are_refused_and_the_signature_is_kept() -> None:
     assert make(shape=3) == 3 and list(inspect.signature(make).parameters) == ["shape"]
     with pytest.raises(UserError, match=r"make has no argument 'size': pass shape=\(N,\)"):
         make(size=3)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="unexpected keyword"):
-        make(sise=3)  # type: ignore[call-arg]
+    with pytest.raises(UserError, match=r"make has no argument 'shap'. Did you mean 'shape'\?"):
+        make(shap=3)  # type: ignore[call-arg]
+    with pytest.raises(UserError, match=r"make has no argument 'xyz'. It has shape"):
+        make(xyz=3)  # type: ignore[call-arg]
+
+
+def test_unknown_fields_are_refused() -> None:
+    @refuse_fields
+    @dataclass(frozen=True, slots=True)
+    class Limits:
+        seconds: int = 1
+
+    assert Limits(3) == Limits(seconds=3) == dataclasses.replace(Limits(), seconds=3)
+    assert list(inspect.signature(Limits).parameters) == ["seconds"]
+    with pytest.raises(UserError, match=r"^Limits has no argument 'second'. Did you mean 'seconds'\?"):
+        Limits(second=3)  # type: ignore[call-arg]

@@ -26,8 +26,28 @@ LOG = click.Path(dir_okay=False, path_type=Path)
 """Argument type for the path of a log."""
 
 
+LOG_OPTIONS = {"--log": "--records", "--records": "--log"}
+"""The option of the log in one command -> that in another one: commands that write it too have `--log`."""
+
+
+class Command(click.Command):
+    """A command that proposes its own option of the log if that of another command is given."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            other = LOG_OPTIONS.get(error.option_name)
+            if other is None or not any(other in p.opts for p in self.params):
+                raise
+            raise click.UsageError(f"No such option {error.option_name}. Did you mean {other}?", ctx) from error
+
+
 class Commands(click.Group):
     """The root command group; reports user errors as one message without a traceback."""
+
+    command_class = Command
 
     def main(self, *arguments: Any, **settings: Any) -> Any:
         """Run the command line.

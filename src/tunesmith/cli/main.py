@@ -154,8 +154,9 @@ def bench(
     from tunesmith.driver.bench.bench import DEFAULT_BASELINES, BenchPolicy
     from tunesmith.driver.bench.bench import bench as run
 
-    baselines = DEFAULT_BASELINES if against is None else tuple(name.strip() for name in against.split(",") if name.strip())
-    report = run(list(workloads), log, baselines, target=target, policy=BenchPolicy(starts, rounds), say=say)
+    report = run(
+        list(workloads), log, DEFAULT_BASELINES if against is None else against, target=target, policy=BenchPolicy(starts, rounds), say=say
+    )
     finish(report.render(), report.to_json(), out, report.ok)
 
 

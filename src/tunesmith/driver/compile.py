@@ -35,7 +35,7 @@ from tunesmith.schedule.independence import check_marked_loops
 from tunesmith.schedule.schedule import Schedule
 from tunesmith.schedule.state import ERROR_GROWTH
 from tunesmith.search.analytic_schedule import untuned_choice
-from tunesmith.support.arguments import as_factor
+from tunesmith.support.arguments import as_factor, refuse_keywords
 from tunesmith.support.errors import BuildError, UserError
 
 Records = Database | str | PathLike[str] | Sequence[str | PathLike[str]]
@@ -73,6 +73,7 @@ def compile(
 ) -> CompiledProgram: ...
 
 
+@refuse_keywords(log="records=...")
 def compile(
     mod: WorkloadLike | Schedule,
     target: str | Target | None = None,

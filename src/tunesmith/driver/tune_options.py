@@ -14,13 +14,14 @@ from tunesmith.schedule.state import ERROR_GROWTH
 from tunesmith.search.samplers.sampler import Sampler
 from tunesmith.search.space.rules_table import Rule
 from tunesmith.search.task_scheduler import Allocator
-from tunesmith.support.arguments import as_count
+from tunesmith.support.arguments import as_count, refuse_fields
 from tunesmith.support.errors import UserError
 
 if TYPE_CHECKING:
     from tunesmith.costmodel.models.model import CostModel
 
 
+@refuse_fields
 @dataclass(frozen=True, slots=True)
 class Budget:
     """When a search ends.  Without `total_trials`, `seconds` and `min_gain`, each workload gets `trials`.
@@ -47,6 +48,7 @@ class Budget:
         return self.total_trials is not None or self.seconds is not None
 
 
+@refuse_fields
 @dataclass(frozen=True, slots=True)
 class Search:
     """How candidates are searched for.
@@ -95,11 +97,12 @@ def default_batch(trials: int | None) -> int:
 
 
 EARLIER = {
+    "records": "log=...",
     "trials": "budget=N or budget=Budget(trials=N)",
     **{name: f"budget=Budget({name}=...)" for name in ("total_trials", "seconds", "early_stop")},
     **{f.name: f"search=Search({f.name}=...)" for f in fields(Search)},
 }
-"""Keywords of `tune` in version 0.1 -> how the argument is passed now."""
+"""Keywords of `tune` in version 0.1, and of `compile` -> how the argument is passed."""
 
 
 def as_budget(budget: Budget | int | None) -> Budget:

@@ -29,6 +29,7 @@ from tunesmith.measure.baselines.registry import BASELINES
 from tunesmith.measure.records.database import Database
 from tunesmith.runtime.threads import pin_threads
 from tunesmith.runtime.timing import TimingPolicy
+from tunesmith.support.arguments import refuse_keywords
 from tunesmith.support.errors import BuildError, RecordError, RunError, UserError
 from tunesmith.support.load_from_file import names_a_file
 from tunesmith.support.temporary_folder import temporary_folder
@@ -71,10 +72,11 @@ class BenchPolicy:
             )
 
 
+@refuse_keywords(records="log=...")
 def bench(
     workloads: WorkloadLike | Iterable[WorkloadLike],
     log: Records = "log.jsonl",
-    against: Sequence[str] = DEFAULT_BASELINES,
+    against: str | Sequence[str] = DEFAULT_BASELINES,
     *,
     target: str | Target | None = None,
     policy: BenchPolicy | None = None,
@@ -86,9 +88,9 @@ def bench(
         workloads: operators, own programs or models of constant shapes.  The reference of an operator is computed by numpy, that of other
             workloads by the code that is compiled without records.
         log: the log of records.  A model is compiled with those that it has.
-        against: names of baselines, which compute operators and, some of them, models of ONNX files; one that is not installed or lacks
-            the workload is skipped and listed in the report.  Or `"path.py:name"`, an own function: it gets the inputs as numpy arrays and
-            returns the outputs, or a function without arguments that does; only the latter is timed then.
+        against: names of baselines, a list or a text with commas.  They compute operators and, some of them, models of ONNX files; one
+            that is not installed or lacks the workload is skipped and listed in the report.  Or `"path.py:name"`, an own function: it gets
+            the inputs as numpy arrays and returns the outputs, or a function without arguments that does; only the latter is timed then.
         target: target of compilation; by default the current target, else this machine.  Baselines use as many threads as it has cores.
         policy: starts, rounds and windows of the timing.
         say: called with each line of progress.
@@ -96,6 +98,7 @@ def bench(
         UserError: a workload or a baseline is unknown, or a workload has dynamic shapes.
         RecordError: the log cannot be read.
     """
+    against = baseline_names(against)
     entries = find_entries(workloads)
     for name in against:
         if not names_a_file(name):
@@ -114,6 +117,19 @@ def bench(
                 for entry in entries:
                     run.time(entry, machine, database)
     return BenchReport(tuple([row for entry in entries for row in run.rows(entry)]), run.skipped, tuple(run.absent))
+
+
+def baseline_names(given: str | Sequence[str]) -> tuple[str, ...]:
+    """The names of a list, or of a text in which commas separate them, as on the command line.
+
+    Raises:
+        UserError: something else is given.
+    """
+    if isinstance(given, str):
+        return tuple([name.strip() for name in given.split(",") if name.strip()])
+    if not isinstance(given, Sequence) or not all(isinstance(name, str) for name in given):
+        raise UserError(f"against={given!r:.200}: expected names of baselines, such as ['torch', 'openblas']")
+    return tuple(given)
 
 
 @dataclass(eq=False)
