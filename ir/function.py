@@ -9,15 +9,19 @@ from tunesmith.ir.buffer import Buffer
 from tunesmith.ir.node import node
 from tunesmith.ir.poly import Poly, Var
 from tunesmith.ir.script.printer import script
+from tunesmith.ir.script.shown import ShownAsScript
 from tunesmith.ir.stmt import Annotations, Stmt
 from tunesmith.support.errors import ScriptError
 
 if TYPE_CHECKING:
     from tunesmith.ir.script.printer import Printer
 
+SHOWN_NAMES = 4
+"""Names of functions in the `repr` of a module."""
+
 
 @node
-class PrimFunc:
+class PrimFunc(ShownAsScript):
     """A function with buffer (or index scalar) arguments and a TIR body.
 
     Attributes:
@@ -70,8 +74,11 @@ class PrimFunc:
     def __str__(self) -> str:
         return script(self)
 
+    def __repr__(self) -> str:
+        return f"<PrimFunc {self.name}({', '.join(map(repr, self.params))})>"
 
-class IRModule(Mapping[str, Any]):
+
+class IRModule(ShownAsScript, Mapping[str, Any]):
     """TIR and graph functions by name.  Immutable; `update` returns a new module."""
 
     __slots__ = ("functions",)
@@ -108,6 +115,11 @@ class IRModule(Mapping[str, Any]):
 
     def __str__(self) -> str:
         return script(self)
+
+    def __repr__(self) -> str:
+        names = list(self.functions)
+        more = f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
+        return f"<IRModule of {', '.join(names[:SHOWN_NAMES]) or 'no functions'}{more}>"
 
     def update(self, functions: Mapping[str, Any]) -> IRModule:
         """A module with `functions` added or replaced."""

@@ -119,6 +119,10 @@ class Schedule(ScheduleState):
         """The module with the function as scheduled so far."""
         return self._module.update({self._name: self.func})
 
+    def __repr__(self) -> str:
+        steps = len(self.trace.instructions)
+        return f"<Schedule of {self._name}, {steps} step{'s' * (steps != 1)}>"
+
     def limit(self, factors: Sequence[IntRV | LoopRV], at_most: Index, label: str) -> None:
         """Require that the product of `factors` (the extent, for a loop) is at most `at_most`.
 

@@ -18,6 +18,11 @@ def html_paragraph(text: str) -> str:
     return f'<div style="white-space:pre-wrap">{html_text(text)}</div>'
 
 
+def html_code(text: str) -> str:
+    """The text as code in a frame that scrolls."""
+    return f'<pre style="max-height:40em;overflow:auto">{html_text(text)}</pre>'
+
+
 def html_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], left: Collection[int] = (0,)) -> str:
     """A table of texts as an HTML element.
 

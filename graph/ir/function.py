@@ -17,13 +17,14 @@ from tunesmith.graph.ir.node import PRIMITIVE, RESULT_NAMES, Call, Operand, Regi
 from tunesmith.graph.ir.script_printer import script_of
 from tunesmith.ir.expr import Expr
 from tunesmith.ir.poly import Var
+from tunesmith.ir.script.shown import ShownAsScript
 
 if TYPE_CHECKING:
     from tunesmith.ir.script.printer import Printer
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class GraphFunc:
+class GraphFunc(ShownAsScript):
     """A function over tensors.
 
     Attributes:
@@ -105,3 +106,7 @@ class GraphFunc:
 
     def __str__(self) -> str:
         return self.script()
+
+    def __repr__(self) -> str:
+        params = [f"{p.name}: {p.type.dtype}[{', '.join(map(str, p.type.shape))}]" for p in self.params]
+        return f"<GraphFunc {self.name}({', '.join(params)})>"

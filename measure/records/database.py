@@ -142,6 +142,12 @@ class Database:
         """Number of distinct measurements, including failed ones."""
         return self._count
 
+    def __repr__(self) -> str:
+        with self._lock:
+            digests = {digest for digest, _ in self._tasks} | self._workloads.keys()
+        counts = [f"{n} {name}{'s' * (n != 1)}" for n, name in ((len(self), "record"), (len(digests), "workload"))]
+        return f"<Database of {counts[0]} of {counts[1]}>"
+
     def add(self, record: Record) -> bool:
         """Add a record.  Returns False if the measurement is already present; a copy of higher status rank still replaces it."""
         if self._key(record.passes) != self._passes:

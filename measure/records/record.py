@@ -103,6 +103,10 @@ class Record:
         object.__setattr__(self, "samples", tuple(map(float, self.samples)))
         object.__setattr__(self, "timestamp", float(self.timestamp))
 
+    def __repr__(self) -> str:
+        state = self.error.kind if self.error is not None else f"{self.seconds * 1e6:.6g} us{'' if self.verified else ', not verified'}"
+        return f"<Record of {self.workload:.8}: {state}, {self.sketch or 'schedule'} {list(self.row)}>"
+
     @property
     def seconds(self) -> float:
         """Median of the samples; infinity if there are none."""

@@ -12,7 +12,7 @@ from tunesmith.display.failures import ErrorExample, examples_of, render_example
 from tunesmith.display.model_check import ModelCheck
 from tunesmith.display.noise import LEAST_CLEAN, clean_share, noise_remark
 from tunesmith.display.rendered import Rendered
-from tunesmith.display.tables import NOISY, counted, microseconds, plain_table, printable, rate, sparkline
+from tunesmith.display.tables import NOISY, counted, microseconds, plain_table, plural, printable, rate, sparkline
 from tunesmith.measure.records.record import Record
 from tunesmith.measure.records.status import is_measurement
 from tunesmith.search.retake import is_retake
@@ -84,6 +84,14 @@ class TaskReport:
             sum(map(is_retake, records)),
         )
 
+    def __repr__(self) -> str:
+        return f"<TaskReport of {self._summary}>"
+
+    @property
+    def _summary(self) -> str:
+        """Name and best time."""
+        return f"{self.workload}: {'no result' if self.best_us is None else f'{self.best_us:.6g} us'}, {plural(self.trials, 'trial')}"
+
     @property
     def best_us(self) -> float | None:
         """Microseconds of the best record, or None."""
@@ -129,6 +137,10 @@ class Report(Rendered):
     interrupted: bool = False
     notes: tuple[str, ...] = ()
     models: tuple[ModelCheck, ...] = ()
+
+    def __repr__(self) -> str:
+        shown = "; ".join([t._summary for t in self.tasks[:3]])
+        return f"<Report of {shown}{f'; and {len(self.tasks) - 3} more' if len(self.tasks) > 3 else ''}>"
 
     @property
     def ok(self) -> bool:
