@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar,
 
 import numpy as np
 
+from tunesmith.ir.analysis.access_regions import accesses
 from tunesmith.schedule.handles import BlockRV, Handle, IntRV, LoopRV
 from tunesmith.schedule.integers import as_integer
 from tunesmith.schedule.trace import Instruction
@@ -35,6 +36,15 @@ _PLAIN = frozenset({int, type(None), BlockRV, LoopRV, IntRV})
 
 UNRECORDED = ("s", "decision", "domains")
 """Arguments that a trace does not record: a decision has its own field, and only a search, which has the sketch, needs domains."""
+
+
+def _buffers_of(s: ScheduleState, block: Any) -> str:
+    """The names of the buffers that a block accesses, for the message about an argument that is no name."""
+    try:
+        found = dict.fromkeys([a.buffer.name for a in accesses(s.block(block))])
+    except ScheduleError:  # the block is no argument either
+        return ""
+    return f", the name of a buffer of the block: {', '.join(found)}"
 
 
 class Primitive(Generic[P, R]):
@@ -81,7 +91,8 @@ class Primitive(Generic[P, R]):
                 shown = f"[None, {v!r}]" if "None" in self.kinds[k] and not self.lists[k] else f"[{v!r}]"
                 raise ScheduleError(self.name, "arguments", f"{k} is {v!r}; a list is needed, such as {shown}")
             if not self._takes(k, v):
-                raise ScheduleError(self.name, "arguments", f"{k} is {v!r}; its type is {self.texts[k]}")
+                needed = _buffers_of(s, bound.arguments.get("block")) if k == "buffer" else ""
+                raise ScheduleError(self.name, "arguments", f"{k} is {v!r}; its type is {self.texts[k]}{needed}")
             new = v if type(v) in _PLAIN else self._normal(k, v, k)
             if new is not v:
                 changed[k] = new

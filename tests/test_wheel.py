@@ -49,7 +49,7 @@ def test_only_tunesmith_is_installed_in_site_packages(wheel: Path) -> None:
 def test_the_wheel_contains_the_command_and_the_license(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         info = next(name.split("/")[0] for name in archive.namelist() if ".dist-info/" in name)
-        assert "tunesmith = tunesmith.cli.main:main" in archive.read(f"{info}/entry_points.txt").decode()
+        assert "tunesmith = tunesmith.__main__:run" in archive.read(f"{info}/entry_points.txt").decode()
         assert "Apache License" in archive.read(f"{info}/licenses/LICENSE").decode()
 
 

@@ -274,8 +274,9 @@ def _first_gpu(given: Mapping[str, Value], where: str) -> dict[str, Value]:
     """Attributes of this machine's first GPU, as the driver reports it."""
     gpus = nvidia_gpus()
     if not gpus:
+        tags = [name for name, values in TAGS.items() if values["kind"] == "cuda"]
         raise TargetError(
-            f"{where}: no GPU was named and none was found here. Name one: -arch=sm_90, -model=h200, or a tag ({', '.join(TAGS)})."
+            f"{where}: no GPU was named and none was found here. Name one: -arch=sm_90, -model=h200, or a tag ({', '.join(tags)})."
         )
     card = card_of_driver_name(gpus[0].name)
     if card is not None:

@@ -374,3 +374,23 @@ def test_a_python_file_is_not_a_log(tmp_path: Path) -> None:
     assert file.read_text() == "def f(): ...\n" and not new.exists()
     result = run("tune", file, "--log", new)
     assert result.exit_code == 2 and "ops.py:NAME" in result.stderr
+
+
+def test_an_interrupt_while_the_command_line_is_imported() -> None:
+    code = """
+import sys
+class Interrupting:
+    def find_spec(self, name, *rest):
+        if name == "click":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupting())
+from tunesmith.__main__ import run
+run()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "error: interrupted\n")
+
+
+def test_the_module_is_the_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "tunesmith", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"tunesmith, version {tunesmith.__version__}\n"

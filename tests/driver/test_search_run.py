@@ -222,3 +222,14 @@ def test_a_budget_that_ends_before_the_first_trial_is_a_failure(clock: Clock, al
     """The spaces take longer."""
     report = Run(clock, [SMALL, LARGE], TaskScheduler(allocator, 8, seconds=0.5)).report()
     assert [t.failure for t in report.tasks] == ["the budget ended before its first trial"] * 2 and not report.ok
+
+
+@pytest.mark.parametrize(
+    ("counts", "notes"),
+    [([0, 0], ()), ([1, 0], ("1 measurement of fast candidates, disturbed by other load, was taken again",))]
+    + [([1, 2], ("3 measurements of fast candidates, disturbed by other load, were taken again",))],
+)
+def test_notes_about_measurements_that_were_taken_again(counts: list[int], notes: tuple[str, ...]) -> None:
+    run = SearchRun.__new__(SearchRun)
+    run._tunings = {str(n): SimpleNamespace(progress=SimpleNamespace(retaken=n)) for n in counts}  # type: ignore[misc]
+    assert run._notes() == notes

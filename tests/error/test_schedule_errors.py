@@ -188,6 +188,8 @@ def test_arguments_as_other_systems_take_them(on: On) -> None:
         (lambda: s.reorder(k, i), r"Write reorder\(\[l1, l0\]\)"),
         (lambda: s.fuse(i, k), r"Write fuse\(\[l0, l1\]\)"),
         (lambda: s.cache_write(b, 0, "local"), "scope is 0; its type is str"),
+        (lambda: s.cache_read(b, 0, "local"), "buffer is 0; its type is str, the name of a buffer of the block: C, A"),
+        (lambda: s.cache_read(0, 0, "local"), "buffer is 0; its type is str"),
         (lambda: s.sample_tile(i, 2, domains=0), r"domains is 0; a list is needed, such as \[0\]"),
         (lambda: s.sample_tile(i, 2, domains=[0]), r"domains is \[0\]; its type is Sequence\[Sequence\[int\]\] \| None"),
     ):

@@ -38,7 +38,13 @@ def main() -> None:
 @click.argument("workloads", metavar="WORKLOAD...", nargs=-1, required=True)
 @target_option
 @click.option("--trials", type=int, help="Candidates to measure per workload, including those in the log; by default 128.")
-@click.option("--log", default="log.jsonl", show_default=True, type=LOG, help="Log of records: read first, then appended to.")
+@click.option(
+    "--log",
+    default="log.jsonl",
+    show_default=True,
+    type=LOG,
+    help="Log of records: read first, then appended to. Missing folders are made.",
+)
 @click.option("--seed", default=0, show_default=True)
 @click.option("--sampler", default="evolutionary", show_default=True, metavar="NAME", help="A name, or path.py:Class.")
 @click.option(

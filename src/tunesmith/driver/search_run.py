@@ -193,7 +193,8 @@ class SearchRun:
     def _notes(self) -> tuple[str, ...]:
         """How many measurements were taken again."""
         retaken = sum(tuning.progress.retaken for tuning in self._tunings.values())
-        return (f"{plural(retaken, 'measurement')} of fast candidates, disturbed by other load, were taken again",) if retaken else ()
+        verb = "was" if retaken == 1 else "were"
+        return (f"{plural(retaken, 'measurement')} of fast candidates, disturbed by other load, {verb} taken again",) if retaken else ()
 
     def _report(self, task: Task, missed: str) -> TaskReport:
         """The report of a task; `missed` is the failure of one without trials, empty if others needed them more."""

@@ -90,7 +90,8 @@ def tune(
         workloads: operators' texts, `"path.py:function"`, PrimFuncs, modules, lists of tensors.  Equal programs are measured once.
         target: target of the programs; by default that of the `with target:` around, else this machine.  The rates of this machine are
             measured once and cached, unless a Target object is given.
-        log: file of records, read first and then appended to; `LOG.runs` beside it records the run.  None disables the log.
+        log: file of records, read first and then appended to; missing folders are made.  `LOG.runs` beside it records the run.  None
+            disables the log.
         budget: when the search ends; a number is the trials of each workload, by default 128.
         search: sampler, cost model, seed and the rest of the method; a name or a class is the sampler.
         sizes: dynamic sizes to tune for: `"n=1..128"`, `"n=16,64,128"`, or a mapping from names to numbers, lists or ranges.  A range is

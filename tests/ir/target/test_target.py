@@ -296,7 +296,7 @@ def test_bare_cuda_is_the_gpu_of_this_machine(monkeypatch: pytest.MonkeyPatch) -
         Target("cuda")
     assert Target("cuda -num-cores=114").num_cores == 114
     monkeypatch.setattr(target_defaults, "nvidia_gpus", _gpus())
-    with pytest.raises(TargetError, match="no GPU was named and none was found here.*-arch=sm_90"):
+    with pytest.raises(TargetError, match=r"no GPU was named and none was found here.*-arch=sm_90.*, or a tag \((nvidia/[\w-]+(, )?)+\)\."):
         Target("cuda")
 
 
