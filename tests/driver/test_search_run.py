@@ -226,8 +226,11 @@ def test_a_budget_that_ends_before_the_first_trial_is_a_failure(clock: Clock, al
 
 @pytest.mark.parametrize(
     ("counts", "notes"),
-    [([0, 0], ()), ([1, 0], ("1 measurement of fast candidates, disturbed by other load, was taken again",))]
-    + [([1, 2], ("3 measurements of fast candidates, disturbed by other load, were taken again",))],
+    [
+        ([0, 0], ()),
+        ([1, 0], ("1 measurement of fast candidates, disturbed by other load, was taken again",)),
+        ([1, 2], ("3 measurements of fast candidates, disturbed by other load, were taken again",)),
+    ],
 )
 def test_notes_about_measurements_that_were_taken_again(counts: list[int], notes: tuple[str, ...]) -> None:
     run = SearchRun.__new__(SearchRun)

@@ -29,7 +29,7 @@ def main() -> None:
     """Search for fast programs for tensor operators.
 
     A WORKLOAD is an operator, NAME(key=value,...) such as 'matmul(m=512,n=512,k=512)', or suite:NAME, or path.py:function,
-    or path.py:model/FUNCTION, one function of a model, or path.onnx, or path.onnx/FUNCTION.
+    with parameters as path.py:function(key=value,...), or path.py:model/FUNCTION, one function of a model, or path.onnx, or path.onnx/FUNCTION.
     The Python file is run, except for script text, such as TVM prints, which is parsed.
     """
 

@@ -5,8 +5,7 @@ A `Subject` is a named function with its metadata; a model becomes one subject p
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 from tunesmith.datasets.suites import PREFIX, expand
 from tunesmith.driver.script_file import load_script
 from tunesmith.driver.size_buckets import Buckets, boxes_of, function_boxes, model_boxes, model_sizes
+from tunesmith.driver.workload_call import call_with, split_call, split_function
 from tunesmith.graph.importers.onnx.importer import from_onnx
 from tunesmith.graph.ir.function import GraphFunc
 from tunesmith.graph.passes.pipelines import GRAPH
@@ -220,7 +220,7 @@ def is_workload_text(text: str) -> bool:
 
 
 def _names_a_module(text: str) -> bool:
-    return text.endswith((ONNX, EXPORTED)) or (names_a_file(text) and "/" not in text.rpartition(":")[2])
+    return text.endswith((ONNX, EXPORTED)) or (names_a_file(text) and split_function(text)[1] is None)
 
 
 def find_subject(given: WorkloadLike) -> Subject:
@@ -275,10 +275,9 @@ def _of_text(text: str, buckets: Buckets | None = None, target: Target | None = 
     if not names_a_file(text):
         op = workload(text)
         return [Subject(op.text, op.func, op)]
-    file, _, name = text.rpartition(":")
-    module = name.partition("/")[0]
-    found = _of_found(f"{file}:{module}", _loaded(f"{file}:{module}"), buckets, target)
-    return _chosen(f"{file}:{module}", found, name)
+    model, function = split_function(text)
+    found = _of_found(model, _loaded(model), buckets, target)
+    return found if function is None else _chosen(model, found, f"{model.rpartition('.py:')[2]}/{function}")
 
 
 def _chosen(model: str, found: Sequence[Subject], name: str) -> list[Subject]:
@@ -308,38 +307,25 @@ def _of_model_file(path: str) -> IRModule:
 
 
 def _loaded(text: str) -> object:
-    """The object that `path.py:function` names; a Python function is called and returns it.  A file of script text is not run."""
-    script = load_script(text)
-    if script is not None:
-        return script
-    found = load_from_file(text)
-    if isinstance(found, (PrimFunc, Workload, IRModule)) or not callable(found):
-        return found
-    _check_no_arguments(text, found)
-    with user_code.running(text):
-        return found()
+    """The object that `path.py:function(key=value,...)` names; a Python function is called and returns it.
 
-
-def _check_no_arguments(text: str, found: Callable[..., object]) -> None:
-    """Refuse a function with required arguments, which a text `path.py:function` does not give."""
-    try:
-        parameters = inspect.signature(found).parameters.values()
-    except ValueError:  # functions of C without a signature
-        return
-    required = [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    if required:
-        name = text.rpartition(":")[2]
-        raise UserError(
-            f"{text!r} is called without arguments, but {', '.join(required)} of {name} {'has' if len(required) == 1 else 'have'} no "
-            f"default. Give {'it one' if len(required) == 1 else 'each one'}, or name a function without arguments that calls {name}"
-        )
+    A file of script text is not run.
+    """
+    path, given = split_call(text)
+    script = load_script(path)
+    found = script if script is not None else load_from_file(path)
+    if script is None and callable(found) and not isinstance(found, (PrimFunc, Workload, IRModule)):
+        return call_with(text, found, given)
+    if given:
+        raise UserError(f"{text!r}: {path} is {user_code.shown(found)}, which takes no parameters. Name a function that returns one")
+    return found
 
 
 def _of_found(text: str, found: Any, buckets: Buckets | None = None, target: Target | None = None) -> list[Subject]:
     if isinstance(found, IRModule):
-        return _of_module(found, f"{text.rpartition(':')[2]}/", buckets, target)
+        return _of_module(found, f"{text.rpartition('.py:')[2]}/", buckets, target)
     if _are_tensors(found):
-        found = create_prim_func(list(found), text.rpartition(":")[2])
+        found = create_prim_func(list(found), split_call(text)[0].rpartition(":")[2])
     if isinstance(found, Workload):
         return [Subject(found.text, found.func, found)]
     if not isinstance(found, PrimFunc):
