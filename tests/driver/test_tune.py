@@ -20,8 +20,9 @@ from rich.console import Console
 import tunesmith
 from tunesmith import te
 from tunesmith.display.progress import ProgressView, clock, line, seconds_left
-from tunesmith.display.report import Report, TaskReport, noise_notes
+from tunesmith.display.report import LEGEND, Report, TaskReport, noise_notes
 from tunesmith.driver import search_run
+from tunesmith.driver.show import show_workload
 from tunesmith.driver.tune_options import Search, default_batch, grouped
 from tunesmith.ir.function import PrimFunc
 from tunesmith.ir.target.target import Target
@@ -33,7 +34,8 @@ from tunesmith.ops.workload import workload
 from tunesmith.search.samplers.random_sampler import RandomSampler
 from tunesmith.search.samplers.sampler import Candidate
 from tunesmith.search.space.rules import contraction
-from tunesmith.search.space.rules_table import SketchWarning
+from tunesmith.search.space.rules_table import SketchWarning, generate
+from tunesmith.search.space.sketch import Space
 from tunesmith.search.tuner import Progress, Tuning
 from tunesmith.support.errors import InternalError, RecordError, RunError, UserError
 
@@ -123,7 +125,7 @@ def test_the_report_is_data_and_text(tmp_path: Path) -> None:
     assert list(entry["seconds"]) == ["total", "draft", "verify", "build", "measure", "train"]
     assert entry["best_us"] == pytest.approx(report.best.seconds * 1e6)  # type: ignore[union-attr]
     assert entry["gflops"] == pytest.approx(2 * 64**3 / report.best.seconds / 1e9)  # type: ignore[union-attr]
-    for part in (MATMUL, "best us", "GFLOP/s", "Seconds", "none"):
+    for part in (MATMUL, "best us", "GFLOP/s", "Seconds", "none", *LEGEND):
         assert part in str(report)
     assert report.to_json()["notes"] == list(report.notes) and not beside_noise(report)
 
@@ -173,6 +175,20 @@ def test_missing_sketches_are_in_the_report() -> None:
     dropped, refused = [n for n in report.notes if n.startswith("relu(shape=512): ")]
     assert "dropped, no admissible configuration: empty: " in dropped
     assert "has a schedule for relu that is refused, 'refused': get_block refused" in refused
+
+
+def test_missing_sketches_of_built_in_rules_are_shown_but_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    generated = generate
+
+    def one_is_missing(*arguments: Any) -> Space:
+        return replace(
+            generated(*arguments), refused=("the rule tile has a schedule that is refused",), plain=("block Y keeps plain loops",)
+        )
+
+    monkeypatch.setattr("tunesmith.search.task.generate", one_is_missing)
+    report = tunesmith.tune("relu(shape=512)", **grouped(target=TARGET, log=None, **{**QUICK, "trials": 1}))
+    assert not any("refused" in note for note in report.notes) and "block Y keeps plain loops" in report.notes
+    assert "the rule tile has a schedule that is refused" in str(show_workload("relu(shape=512)", target=TARGET))
 
 
 def test_remarks_are_printed_before_the_first_batch(capsys: pytest.CaptureFixture[str]) -> None:

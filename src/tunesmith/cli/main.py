@@ -29,8 +29,8 @@ def main() -> None:
     """Search for fast programs for tensor operators.
 
     A WORKLOAD is an operator, NAME(key=value,...) such as 'matmul(m=512,n=512,k=512)', or suite:NAME, or path.py:function,
-    with parameters as path.py:function(key=value,...), or path.py:model/FUNCTION, one function of a model, or path.onnx, or path.onnx/FUNCTION.
-    The Python file is run, except for script text, such as TVM prints, which is parsed.
+    with parameters as path.py:function(key=value,...), or path.onnx; path.py:model/FUNCTION and path.onnx/FUNCTION are one
+    function of a model.  The Python file is run, except for script text, such as TVM prints, which is parsed.
     """
 
 

@@ -19,6 +19,12 @@ from tunesmith.search.retake import is_retake
 from tunesmith.search.tuner import PHASES, Progress
 from tunesmith.support.errors import UserError
 
+LEGEND = (
+    "clean: share of the measurements without other load; sketch: structure of the schedule, see `tunesmith show WORKLOAD --trace`",
+    "draft: candidates are drawn and ranked by the analytic model (drafted); verify: the learned model ranks the best of them (scored)",
+)
+"""The words of the tables that their columns do not explain."""
+
 
 @dataclass(frozen=True)
 class TaskReport:
@@ -171,7 +177,7 @@ class Report(Rendered):
 
     def render(self) -> RenderableType:
         """The report as tables for a terminal."""
-        parts: list[RenderableType] = [self._found(), self._time()]
+        parts: list[RenderableType] = [self._found(), self._time(), *[printable(line, style="dim") for line in LEGEND]]
         parts += [line for t in self.tasks for line in render_examples(t.workload, t.examples)]
         parts += [printable(f"The model as a whole: {m}") for m in self.models]
         parts += [printable(f"! {note}", style="yellow") for note in self.notes]

@@ -356,17 +356,17 @@ def _unsearched(report: Report, b: Budget) -> list[str]:
 
 
 def _space_notes(tasks: Sequence[Task]) -> list[str]:
-    """A note for each schedule of given rules that is missing in a space, one for all of built-in rules, and one for each block without a
-    search; spaces that no search needed are not generated for it."""
+    """A note for each schedule of given rules that is missing in a space, and one for each block without a search.
+
+    Built-in rules often have schedules that a workload does not admit; `show` lists them.  Spaces that no search needed are not generated.
+    """
     found: list[str] = []
     for task in tasks:
         if not task.has_space:
             continue
         with contextlib.suppress(TunesmithError):  # a task without a space has failed, and its report has the reason
-            missing = [f"{task.name}: {line}" for line in task.space.missing]
-            if task.rules is None and len(missing) > 1:
-                missing = [f"{task.name}: {len(missing)} schedules are left out of the space, the first: {task.space.missing[0]}"]
-            found += missing + list(task.space.plain)
+            missing = () if task.rules is None else task.space.missing
+            found += [*[f"{task.name}: {line}" for line in missing], *task.space.plain]
     return list(dict.fromkeys(found))
 
 
