@@ -15,7 +15,7 @@ from tunesmith.measure.baselines.operator_call import OperatorCall
 
 
 class OnnxRuntimeBaseline(Baseline):
-    """onnxruntime.  In matrix products B is an input, so packing it is part of the call."""
+    """onnxruntime on the CPU (MLAS).  In matrix products B is an input, so packing it is part of the call."""
 
     name: ClassVar[str] = "onnxruntime"
     package: ClassVar[str] = "onnxruntime"
@@ -50,7 +50,7 @@ class OnnxRuntimeBaseline(Baseline):
 
 
 class OnnxRuntimePrepackedBaseline(OnnxRuntimeBaseline):
-    """Matrix products with constant B, packed outside the call; other operators are excluded, because they are always packed."""
+    """Matrix products of onnxruntime with constant B, packed outside the call.  Other operators are excluded: they are always packed."""
 
     name: ClassVar[str] = "onnxruntime_prepacked"
 

@@ -139,7 +139,10 @@ def tune(
 @click.argument("workloads", metavar="WORKLOAD...", nargs=-1, required=True)
 @click.option("--log", default="log.jsonl", show_default=True, type=LOG, help="Log with the best schedules.")
 @click.option(
-    "--against", metavar="BASELINE,...", help="By default torch,openblas,onnxruntime,openvino,jax; see `tunesmith bench --baselines`."
+    "--against",
+    metavar="SYSTEM,...",
+    help="Baselines, by default torch,openblas,onnxruntime,openvino,jax, or path.py:f, an own function: f(*inputs) gets the inputs of the "
+    "workload as numpy arrays, and returns the outputs or a function without arguments that computes them; then only that is timed.",
 )
 @click.option(
     "--baselines",
@@ -147,7 +150,7 @@ def tune(
     is_eager=True,
     expose_value=False,
     callback=lambda c, p, v: _list_baselines(c, v),
-    help="List them.",
+    help="List the baselines and their versions.",
 )
 @click.option("--starts", default=5, show_default=True, help="How often all processes are started; 3 or more give intervals.")
 @click.option("--rounds", default=2, show_default=True, help="Windows of each start in which each system is timed, in turn.")
@@ -319,10 +322,12 @@ def _weights(texts: tuple[str, ...]) -> dict[str, float]:
 
 
 def _list_baselines(ctx: click.Context, requested: bool) -> None:
-    from tunesmith.measure.baselines.registry import BASELINES
+    from tunesmith.measure.baselines.registry import described_baselines
 
     if requested:
-        click.echo("\n".join(BASELINES.names()))
+        lines = described_baselines()
+        widths = [max(len(line[i]) for line in lines) for i in (0, 1)]
+        click.echo("\n".join(f"{name:{widths[0]}}  {state:{widths[1]}}  {what}".rstrip() for name, state, what in lines))
         ctx.exit(0)
 
 
