@@ -12,7 +12,8 @@ import pytest
 import tunesmith
 from tunesmith.driver.bench.bench import BenchPolicy
 from tunesmith.driver.bench.entry import find_entries
-from tunesmith.driver.bench.worker import BaselineSystem, CompiledSystem, FunctionSystem
+from tunesmith.driver.bench.user_function import FunctionSystem
+from tunesmith.driver.bench.worker import BaselineSystem, CompiledSystem
 from tunesmith.graph.ir.builder import GraphBuilder
 from tunesmith.ir.function import IRModule, PrimFunc
 from tunesmith.measure.baselines.baseline import Baseline
@@ -61,6 +62,10 @@ def two(a, b):
     return a, b
 
 
+def no_inputs():
+    return lambda: 0
+
+
 def failing(a, b):
     raise KeyError("no such thing")
 
@@ -79,13 +84,14 @@ def mine(tmp_path: Path) -> Path:
 def test_an_own_program_is_timed_against_own_functions(mine: Path, tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     tunesmith.tune(f"{mine}:scaled", log=log, budget=tunesmith.Budget(trials=4), progress=False)
-    against = [f"{mine}:in_numpy", f"{mine}:prepared", f"{mine}:wrong", "openblas"]
+    against = [f"{mine}:in_numpy", f"{mine}:prepared", f"{mine}:wrong", f"{mine}:no_inputs", "openblas"]
     report = tunesmith.bench(f"{mine}:scaled", log, against, policy=SHORT)
     rows = {r.system.rpartition(":")[2]: r for r in report.rows}
     assert rows["tunesmith"].note == "replayed record" and rows["tunesmith"].gflops
     assert rows["in_numpy"].ok and rows["in_numpy"].ratio is not None and rows["in_numpy"].precision == "f32"
     assert rows["prepared"].ok and rows["prepared"].median and rows["prepared"].error == 0
     assert not rows["wrong"].ok and "elements are wrong" in rows["wrong"].note
+    assert rows["no_inputs"].note.startswith(f"{mine}:no_inputs is called with (input0, input1), which it does not take")
     assert report.absent == (f"openblas has no {mine}:scaled (compare it with an own function: path.py:name)",)
 
 

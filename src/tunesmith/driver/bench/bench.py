@@ -89,8 +89,9 @@ def bench(
             workloads by the code that is compiled without records.
         log: the log of records.  A model is compiled with those that it has.
         against: names of baselines, a list or a text with commas.  They compute operators and, some of them, models of ONNX files; one
-            that is not installed or lacks the workload is skipped and listed in the report.  Or `"path.py:name"`, an own function: it gets
-            the inputs as numpy arrays and returns the outputs, or a function without arguments that does; only the latter is timed then.
+            that is not installed or lacks the workload is skipped and listed in the report.  Or `"path.py:f"`, an own function:
+            `f(*inputs)` gets the inputs as numpy arrays and returns the outputs, or a function without arguments that computes them; then
+            only that function is timed.
         target: target of compilation; by default the current target, else this machine.  Baselines use as many threads as it has cores.
         policy: starts, rounds and windows of the timing.
         say: called with each line of progress.
@@ -144,7 +145,8 @@ class _SystemProcess:
         """Run a job in the process.  Raises RunError if the job or the process fails."""
         (result,) = self.pool.run([(method, arguments)], timeout=timeout)
         if result.error is not None:
-            raise RunError(f"{result.message}" if result.error != "crash" else f"it crashed: {result.message}")
+            said = result.message.removeprefix("UserError: ").removeprefix("RunError: ")  # they name what failed
+            raise RunError(said if result.error != "crash" else f"it crashed: {said}")
         return result.value
 
 
@@ -156,16 +158,18 @@ def _start_systems(stack: ExitStack, against: Sequence[str], target: Target) -> 
     plain = {"OMP_NUM_THREADS": str(threads), **({"OMP_PROC_BIND": "false"} if "OMP_PROC_BIND" in os.environ else {})}
     names = dict.fromkeys(against)
     baselines: list[tuple[str, str, tuple[object, ...], Mapping[str, str]]] = [
-        (n, "user_function", (n,), plain) if names_a_file(n) else (n, "baseline", (backend.baselines.get(n, n), threads), plain)
+        (n, "user_function:user_function", (n,), plain)
+        if names_a_file(n)
+        else (n, "worker:baseline", (backend.baselines.get(n, n), threads), plain)
         for n in names
     ]
     kind = target.base if backend.device else ""
-    jobs = [(OURS, "ours", (kind,), pin_threads(threads)), *baselines]
+    jobs = [(OURS, "worker:ours", (kind,), pin_threads(threads)), *baselines]
     found = []
     for name, factory, arguments, env in jobs:
-        pool = stack.enter_context(closing(WorkerPool(f"tunesmith.driver.bench.worker:{factory}", 1, arguments, env=env)))
+        pool = stack.enter_context(closing(WorkerPool(f"tunesmith.driver.bench.{factory}", 1, arguments, env=env)))
         found.append(_SystemProcess(name, pool))
-    for system in found:
+    for system in sorted(found, key=lambda x: not names_a_file(x.name)):  # an own function that cannot be loaded ends the benchmark
         try:
             system.missing = str(system.request("available"))
         except RunError as error:

@@ -1,6 +1,6 @@
 """Time one system of a benchmark in its own process: prepare each workload, check the output, then time windows on request.
 
-A system is tunesmith, a vendor library, or a function of the user.
+A system is tunesmith, a vendor library, or a function of the user (`user_function`).
 
 Systems must not share a process: when OpenMP has pinned threads, threads created later inherit one core, and a spinning thread pool
 takes cores from the next system.
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
-from typing import Any, cast
+from typing import cast
 
 from tunesmith.driver.bench.setting import Data, Setting
 from tunesmith.measure.baselines.baseline import Baseline
@@ -33,9 +33,6 @@ from tunesmith.runtime.device.program import DeviceProgram
 from tunesmith.runtime.model import LoadedModel
 from tunesmith.runtime.module import load_module
 from tunesmith.runtime.timing import CpuClock
-from tunesmith.support import user_code
-from tunesmith.support.errors import RunError, UserError
-from tunesmith.support.load_from_file import load_from_file
 
 _SAMPLE_S = 0.002
 _WAKE_S = 0.02
@@ -238,49 +235,6 @@ class BaselineSystem(System):
         return None if made is None else Ready(made.variant, made.run, [made()], made.precision)
 
 
-class FunctionSystem(System):
-    """A function of the user, `path.py:name`: called with the inputs, it returns the outputs, or a function of nothing that does.
-
-    Work before the second function is returned is not timed.
-    """
-
-    def __init__(self, spec: str) -> None:
-        super().__init__()
-        self._spec = spec
-        self._function: Callable[..., object] | None = None
-
-    def available(self) -> str:
-        """See `System.available`."""
-        try:
-            found = load_from_file(self._spec)
-        except UserError as error:
-            return str(error)
-        if not callable(found):
-            return f"{self._spec!r} is {user_code.shown(found)}, not a function of the inputs"
-        self._function = found
-        return ""
-
-    def ready(self, setting: Setting, data: Data) -> Ready | None:
-        """See `System.ready`."""
-        assert self._function is not None
-        if setting.updates:
-            raise RunError("the program updates its outputs, and functions for comparison get the inputs only")
-        call = partial(self._function, *data.inputs)
-        with user_code.running(self._spec):
-            made = call()
-            if callable(made):
-                call = cast(Any, made)
-                made = call()
-            return Ready("function", call, self._checked(arrays(made), data.reference))
-
-    def _checked(self, outputs: Sequence[Array], reference: Sequence[Array]) -> Sequence[Array]:
-        """The outputs, with the element kinds of the reference.  Raises RunError if number, shapes or kinds differ."""
-        got, want = [[f"{a.dtype}{list(a.shape)}" for a in x] for x in (outputs, reference)]
-        if [(a.shape, a.dtype.kind) for a in outputs] != [(a.shape, a.dtype.kind) for a in reference]:
-            raise RunError(f"{self._spec} returned {', '.join(got) or 'nothing'}; the workload has {', '.join(want)}")
-        return [a.astype(e.dtype, copy=False) for a, e in zip(outputs, reference, strict=True)]
-
-
 def ours(device: str = "") -> System:
     """The system that runs compiled code, on this processor or a device of this kind."""
     return CompiledDeviceSystem(device) if device else CompiledSystem()
@@ -289,11 +243,6 @@ def ours(device: str = "") -> System:
 def baseline(name: str, threads: int) -> System:
     """The system that runs a baseline."""
     return BaselineSystem(create_baseline(name, threads))
-
-
-def user_function(spec: str) -> System:
-    """The system that runs a function of the user."""
-    return FunctionSystem(spec)
 
 
 def _wrong(outputs: Sequence[Array], reference: Sequence[Array], tolerance: float) -> str:
