@@ -28,6 +28,13 @@ def test_verdicts() -> None:
     assert ratio([[1.0]] * 3).verdict == "not decided"
 
 
+def test_a_refused_verdict_comes_with_advice() -> None:
+    assert ratio([[1.2], [1.21], [1.19]]).advice == "" and ratio([[0.8], [0.81], [0.79]]).advice == ""
+    assert "--starts 5" in ratio([[1.2], [1.2]]).advice
+    assert "again on a quiet machine" in ratio([[1.2]] * 4, 0.3).advice
+    assert "more --starts" in ratio([[1.2], [0.9], [1.0]]).advice
+
+
 def test_intervals_contain_the_truth_as_often_as_they_say() -> None:
     """Starts differ by 3 %, rounds by 1 %."""
     rng = np.random.default_rng(0)

@@ -19,6 +19,8 @@ from tunesmith.display.noise import LEAST_CLEAN
 CONFIDENCE = 0.95
 LEAST_STARTS = 3
 """Starts below which there is no interval: the spread of two numbers says nothing."""
+MORE_STARTS = 5
+"""Starts to advise: as many as by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,15 @@ class Ratio:
         if self.low is None or self.high is None:
             return f"not decided: fewer than {LEAST_STARTS} starts"
         return "faster" if self.low > 1 else "slower" if self.high < 1 else "not decided"
+
+    @property
+    def advice(self) -> str:
+        """What to do for a verdict, as a sentence; empty if there is one."""
+        if self.clean < LEAST_CLEAN:
+            return "other processes disturbed the windows: run the same command again on a quiet machine"
+        if self.low is None or self.high is None:
+            return f"an interval requires {LEAST_STARTS} starts with windows in which no system lost a core: give --starts {MORE_STARTS}"
+        return "" if self.verdict != "not decided" else "the interval contains 1: more --starts make it narrower"
 
     def __str__(self) -> str:
         """`1.22 [1.10, 1.35]`."""

@@ -18,6 +18,10 @@ from tunesmith.driver.bench.ratio import Ratio
 from tunesmith.measure.precision import EPS
 
 OURS = "tunesmith"
+LEGEND = (
+    "min and p90 are those of samples: means of calls that take 2 ms together. error: the largest difference from numpy's float64 result, "
+    "or for own programs and models from our code without records, relative to the largest element"
+)
 _SAID = {"faster": "tunesmith is faster", "slower": "tunesmith is slower"}
 
 
@@ -87,7 +91,7 @@ class BenchReport(Rendered):
     Attributes:
         rows: rows by workload, in the order of the arguments.
         skipped: skipped baselines, with the reason.
-        absent: a line per system and workload without the operator.
+        absent: a line per system and workload without the operator, and per workload that is not timed.
     """
 
     rows: tuple[BenchRow, ...]
@@ -96,18 +100,23 @@ class BenchReport(Rendered):
 
     @property
     def ok(self) -> bool:
-        """Whether every available system could be timed."""
-        return all(row.ok for row in self.rows)
+        """Whether something was timed, and no system failed."""
+        return bool(self.rows) and all(row.ok for row in self.rows)
 
     def ratio(self, workload: str) -> Ratio | None:
         """Time of the fastest baseline over ours: above 1 if ours is faster; None if one of the two is missing.
 
         Baselines that compute in a narrower precision than ours are left out: they solve an easier problem.
         """
+        narrower = self.narrower(workload)
+        others = [r.ratio for r in self.rows if r.workload == workload and r.ok and r.ratio is not None and r not in narrower]
+        return min(others, key=lambda x: x.value, default=None)
+
+    def narrower(self, workload: str) -> list[BenchRow]:
+        """The baselines that compute in a narrower precision than ours, which `ratio` leaves out."""
         rows = [r for r in self.rows if r.workload == workload and r.ok]
         eps = next((EPS.get(r.precision, math.inf) for r in rows if r.system == OURS), 0.0)
-        others = [r.ratio for r in rows if r.ratio is not None and EPS.get(r.precision, 0.0) <= eps]
-        return min(others, key=lambda x: x.value, default=None)
+        return [r for r in rows if r.ratio is not None and EPS.get(r.precision, 0.0) > eps]
 
     def to_json(self) -> list[dict[str, object]]:
         """The data written by `tunesmith bench --json`."""
@@ -115,7 +124,11 @@ class BenchReport(Rendered):
 
     def render(self) -> RenderableType:
         """A table per workload for a terminal, fastest system first."""
-        parts: list[RenderableType] = [self._table(w) for w in dict.fromkeys(r.workload for r in self.rows)]
+        workloads = dict.fromkeys(r.workload for r in self.rows if r.ok)
+        parts: list[RenderableType] = [self._table(w) for w in workloads]
+        parts += [printable(LEGEND, style="dim")] if workloads else []
+        ratios = [ratio for ratio in map(self.ratio, workloads) if ratio is not None]
+        parts += [printable(f"not decided: {text}") for text in dict.fromkeys(r.advice for r in ratios if r.advice)]
         parts += [printable(f"! {r.workload}: {r.system}: {r.note}", style="red") for r in self.rows if not r.ok]
         parts += [printable(f"skipped: {name}: {why}", style="dim") for name, why in self.skipped.items()]
         parts += [printable(f"skipped: {text}", style="dim") for text in self.absent]
@@ -137,9 +150,22 @@ class BenchReport(Rendered):
             ]
             for r in rows
         ]
-        best = self.ratio(workload)
-        title = workload + ("" if best is None else f": best baseline / ours = {best}, {_SAID.get(best.verdict, best.verdict)}")
+        title = workload + self._headline(workload)
         if any(not r.clean for r in rows):
             title += NOISY
         columns = ["system", "median us", "min us", "p90 us", "GFLOP/s", "/ ours", "precision", "error", "how"]
         return plain_table(title, columns, cells, left=["precision", "how"])
+
+    def _headline(self, workload: str) -> str:
+        """The ratio of the best baseline to ours with its verdict, and which baselines it leaves out."""
+        best = self.ratio(workload)
+        narrower = self.narrower(workload)
+        left_out = []
+        for precision in dict.fromkeys(r.precision for r in narrower):
+            names = [r.system for r in narrower if r.precision == precision]
+            left_out.append(f"{' and '.join(names)} {'computes' if len(names) == 1 else 'compute'} in {precision}")
+        own = next((r.precision for r in self.rows if r.workload == workload and r.system == OURS and r.ok), "")
+        text = "" if best is None else f": best baseline / ours = {best}, {_SAID.get(best.verdict, best.verdict)}"
+        if left_out:
+            text += f" ({f'of {own} baselines' if best is not None else f'no baseline computes in {own}'}; {', '.join(left_out)})"
+        return text
