@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -21,7 +22,9 @@ from tunesmith.driver.bench.setting import Data, Setting
 from tunesmith.driver.bench.worker import BaselineSystem, CompiledSystem, Prepared, Ready, System, Window
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.baselines.registry import create_baseline
+from tunesmith.measure.records.database import Database
 from tunesmith.support.errors import RecordError, RunError, UserError
+from tunesmith.support.load_from_file import names_a_file
 from tunesmith.support.worker_pool import JobResult
 
 SHORT = BenchPolicy(starts=1, rounds=2, window_s=0.01, patience_s=0.0)
@@ -32,15 +35,22 @@ def test_tunesmith_and_baselines_are_timed_on_the_same_inputs(hand: ModuleType, 
     monkeypatch.syspath_prepend(tmp_path)  # of the systems' processes too, so that TVM is unavailable on every machine
     log = hand.write_log(tmp_path / "log.jsonl", hand.record_of(hand.matmul()))
     said: list[str] = []
-    report = tunesmith.bench([hand.MATMUL, "softmax(m=3,n=5)"], log, ["openblas", "tvm"], policy=SHORT, say=said.append)
+    report = tunesmith.bench([hand.MATMUL, "softmax(m=3,n=5)", "abs(shape=4)"], log, ["openblas", "tvm"], policy=SHORT, say=said.append)
     rows = {(r.workload, r.system): r for r in report.rows}
     for system in ("tunesmith", "openblas"):
         row = rows[hand.MATMUL, system]
         assert row.ok and row.minimum and row.median and row.p90 and 0 < row.minimum <= row.median <= row.p90 and row.runs >= 6
         assert row.gflops == pytest.approx(2 * 24 * 32 * 16 / row.median / 1e9)
-    softmax = rows["softmax(m=3,n=5)", "tunesmith"]
-    assert not softmax.ok and "no record of this workload" in softmax.note and not report.ok
-    assert report.absent == ("openblas has no softmax(m=3,n=5)",)
+    assert rows[hand.MATMUL, "tunesmith"].note == "replayed record" and report.ok and len(rows) == 2
+    lines = [
+        line
+        for w in ("softmax(m=3,n=5)", "abs(shape=4)")
+        for line in (
+            f"openblas has no {w}",
+            f"{w} is not timed: no other system computes it, and there is nothing to compare. Name other systems in --against",
+        )
+    ]
+    assert list(report.absent) == lines and [text for text in said if text in lines] == lines
     assert list(report.skipped) == ["tvm"] and "a broken installation" in report.skipped["tvm"]
     assert any("tvm is skipped" in text for text in said)
     found = report.ratio(hand.MATMUL)
@@ -63,7 +73,7 @@ def test_tunesmith_and_baselines_are_timed_on_the_same_inputs(hand: ModuleType, 
         "ratio",
     ]
     assert entry["precision"] == "f32" and isinstance(entry["error"], float) and 0 <= entry["error"] < 1e-6
-    for part in ("best baseline / ours", "openblas", "replayed record", "softmax(m=3,n=5): tunesmith"):
+    for part in ("best baseline / ours", "openblas", "replayed record", "skipped: softmax(m=3,n=5) is not timed", found.advice):
         assert part in str(report)
 
 
@@ -82,6 +92,19 @@ def test_refusals(hand: ModuleType, tmp_path: Path) -> None:
 def setting(w: str, folder: Path, **changes: Any) -> Setting:
     (entry,) = find_entries(w)
     return replace(entry.save(folder, "w", 0), **changes)
+
+
+def test_own_functions_are_loaded_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def request(self: _SystemProcess, method: str) -> str:
+        asked.append(self.name)
+        return ""
+
+    monkeypatch.setattr(_SystemProcess, "request", request)
+    with ExitStack() as stack:
+        systems = _start_systems(stack, ["openblas", "mine.py:f"], Target.detect())
+    assert asked == ["mine.py:f", "tunesmith", "openblas"] and [s.name for s in systems] == ["tunesmith", "openblas", "mine.py:f"]
 
 
 @pytest.mark.parametrize("kind", ["opencl", "cuda -arch=sm_80"])
@@ -178,10 +201,11 @@ class ScriptedSystem(_SystemProcess):
 TURNS: list[str] = []
 
 
-def play(systems: Sequence[_SystemProcess], tmp_path: Path, **policy: Any) -> list[_Timing]:
+def play(systems: Sequence[_SystemProcess], tmp_path: Path, said: list[str] | None = None, **policy: Any) -> list[_Timing]:
     TURNS.clear()
+    say = (lambda text: None) if said is None else said.append
     timings = [_Timing(s.name, [[]], [Prepared(True, "x")]) for s in systems]
-    _InterleavedRun(BenchPolicy(window_s=0.001, **policy), tmp_path, lambda text: None)._time(list(zip(systems, timings, strict=True)))
+    _InterleavedRun(BenchPolicy(window_s=0.001, **policy), tmp_path, say)._time(list(zip(systems, timings, strict=True)))
     return timings
 
 
@@ -212,8 +236,9 @@ def test_starved_windows_are_ignored_if_there_are_others(tmp_path: Path) -> None
 
 
 def test_a_crashed_system_is_a_row_and_the_others_continue(tmp_path: Path) -> None:
-    dying, well = play([ScriptedSystem("a", [0.0]), ScriptedSystem("b", [0.0] * 3)], tmp_path, rounds=3)
-    assert dying.fault == "it died" and len(well.windows) == 3
+    said: list[str] = []
+    dying, well = play([ScriptedSystem("a", [0.0]), ScriptedSystem("b", [0.0] * 3)], tmp_path, said, rounds=3)
+    assert dying.fault == "it died" and len(well.windows) == 3 and said == ["! a failed while it was timed: it died"]
     assert TURNS.count("a") == 2
 
 
@@ -257,12 +282,14 @@ class ScriptedProcess(_SystemProcess):
             return Window((1e-3 * self.start * (2 if self.name == "torch" else 1),), 5, 0.0)
         if self.name == "jax" and self.start == 2:
             raise RunError("out of memory")
-        return Prepared(self.name != "openblas", f"variant {self.start}", "", "f32", 1e-7)
+        wrong = "1 of 4 elements" if names_a_file(self.name) else ""
+        return Prepared(self.name != "openblas", f"variant {self.start}", wrong, "f32", 1e-7)
 
 
 def test_processes_are_started_several_times(hand: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = hand.write_log(tmp_path / "log.jsonl", hand.record_of(hand.matmul()))
-    processes, said = Processes(), []
+    processes = Processes()
+    said: list[str] = []
     monkeypatch.setattr("tunesmith.driver.bench.bench._start_systems", processes.start)
     policy = BenchPolicy(starts=4, rounds=1, window_s=0.01)
     report = tunesmith.bench(hand.MATMUL, log, ["torch", "openblas", "tvm", "jax"], policy=policy, say=said.append)
@@ -270,9 +297,48 @@ def test_processes_are_started_several_times(hand: ModuleType, tmp_path: Path, m
     rows = {r.system: r for r in report.rows}
     assert list(rows) == ["jax", "tunesmith", "torch"] and report.absent == (f"openblas has no {hand.MATMUL}",)
     assert not rows["jax"].ok and rows["jax"].note == "out of memory"
+    assert f"! {hand.MATMUL}: jax is left out: out of memory" in said
+    assert said[0] == "start 1 of 4" and any(re.fullmatch(r"start 3 of 4: \d+ s elapsed, about \d+ s left", text) for text in said)
     found = rows["torch"].ratio
     assert found is not None and found.value == pytest.approx(2) and found.verdict == "faster"
     assert rows["torch"].note == "variant 1 | variant 2 | variant 3 | variant 4" and rows["torch"].runs == 20
+
+
+def test_an_operator_without_a_record_is_timed_untuned(tmp_path: Path) -> None:
+    (tmp_path / "log.jsonl").touch()
+    report = tunesmith.bench("softmax(m=3,n=5)", tmp_path / "log.jsonl", [], policy=SHORT)
+    (row,) = report.rows
+    assert row.ok and row.median and row.note == "untuned: no record of this workload. Tune it" and report.ok
+
+
+def test_a_refused_record_is_reported(hand: ModuleType, tmp_path: Path) -> None:
+    (entry,) = find_entries(hand.MATMUL)
+    log = hand.write_log(tmp_path / "log.jsonl", hand.record_of(hand.matmul(), trace=[["melt", {}, []]]))
+    made = entry.with_code(entry.save(tmp_path, "w", 0), hand.TARGET, Database.from_log(log))
+    assert made.code is not None and re.match("untuned: its record does not apply: .*'melt'", made.note)
+
+
+def test_what_is_left_out_is_said_before_the_first_window(hand: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = hand.write_log(tmp_path / "log.jsonl", hand.record_of(hand.matmul()))
+    processes = Processes()
+    said: list[str] = []
+    monkeypatch.setattr("tunesmith.driver.bench.bench._start_systems", processes.start)
+    policy = BenchPolicy(starts=4, rounds=1, window_s=0.01)
+    mine = "mine.py:wrong"
+    report = tunesmith.bench(hand.MATMUL, log, [mine, "openblas"], policy=policy, say=said.append)
+    hint = 'A function that computes in a narrower format says so by an attribute: f.precision = "bf16"'
+    why = f"wrong result (variant 1): 1 of 4 elements. {hint}"
+    only = f"{hand.MATMUL} is not timed: no other system computes it, and there is nothing to compare. Name other systems in --against"
+    assert said == [
+        "start 1 of 4",
+        f"! {hand.MATMUL}: {mine} is left out: {why}",
+        f"openblas has no {hand.MATMUL}",
+        only,
+    ]
+    assert processes.count == 1 and not report.ok and [r.note for r in report.rows] == [why] and report.absent[-1] == only
+    processes.count = 0
+    report = tunesmith.bench(hand.MATMUL, log, ["tvm"], policy=policy)
+    assert processes.count == 1 and not report.ok and report.rows == () and "no other system computes it" in report.absent[0]
 
 
 def test_the_table_reports_noise_and_failures() -> None:
@@ -286,7 +352,8 @@ def test_the_table_reports_noise_and_failures() -> None:
     text = str(report)
     assert not report.ok and report.ratio("w") == Ratio(2.0, 1.9, 2.1)
     for part in (
-        "best baseline / ours = 2.00 [1.90, 2.10], tunesmith is faster",
+        "best baseline / ours = 2.00 [1.90, 2.10], tunesmith is faster (of f32 baselines; openvino_default computes in bf16)",
+        "min and p90 are those of samples: means of calls that take 2 ms together. error:",
         "~ other processes used the machine",
         "20~",
         "bf16",
@@ -297,7 +364,11 @@ def test_the_table_reports_noise_and_failures() -> None:
     ):
         assert part in text
     assert text.index("tunesmith") < text.index("torch")
-    assert BenchReport(rows[:1] + rows[2:], {}).ratio("w") is None  # the only baseline has a narrower precision
+    narrow = BenchReport(rows[:1] + rows[2:], {})
+    assert narrow.ratio("w") is None and "(no baseline computes in f32; openvino_default computes in bf16)" in str(narrow)
+    both = BenchReport((*rows[:3], replace(rows[2], system="mine.py:f")), {})
+    assert "(of f32 baselines; openvino_default and mine.py:f compute in bf16)" in " ".join(str(both).split())
+    assert "computes in" not in str(BenchReport(rows[:2], {})) and "samples" not in str(BenchReport(rows[3:], {}))
     assert report.to_json()[3] == {
         "workload": "w", "system": "jax", "ok": False, "median_us": None, "min_us": None, "p90_us": None, "runs": 0, "gflops": None,
         "precision": "", "error": None, "clean": True, "ratio": None,

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import cast
 
 from tunesmith.codegen.backends.backend import backend_of
+from tunesmith.display.progress import clock
 from tunesmith.driver.bench.entry import Entry, find_entries
 from tunesmith.driver.bench.ratio import Ratio, ratio
 from tunesmith.driver.bench.report import OURS, BenchReport, BenchRow
@@ -26,6 +27,7 @@ from tunesmith.driver.compile import Records, as_target, open_records
 from tunesmith.driver.workloads import WorkloadLike
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.baselines.registry import BASELINES
+from tunesmith.measure.precision import EPS
 from tunesmith.measure.records.database import Database
 from tunesmith.runtime.threads import pin_threads
 from tunesmith.runtime.timing import TimingPolicy
@@ -43,6 +45,7 @@ _SETTLE_S = 0.03
 """Pause between turns: thread pools spin for up to 20 ms after their last work."""
 _ATTEMPTS = 3
 _OWN = " (compare it with an own function: path.py:name)"
+_NARROW = '. A function that computes in a narrower format says so by an attribute: f.precision = "bf16"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,8 @@ def bench(
 ) -> BenchReport:
     """Time the replayed best record of each workload, and each baseline.
 
+    Operators and own programs without a record have the schedule that `compile` chooses, and are marked as untuned.
+
     Args:
         workloads: operators, own programs or models of constant shapes.  The reference of an operator is computed by numpy, that of other
             workloads by the code that is compiled without records.
@@ -91,7 +96,7 @@ def bench(
         against: names of baselines, a list or a text with commas.  They compute operators and, some of them, models of ONNX files; one
             that is not installed or lacks the workload is skipped and listed in the report.  Or `"path.py:f"`, an own function:
             `f(*inputs)` gets the inputs as numpy arrays and returns the outputs, or a function without arguments that computes them; then
-            only that function is timed.
+            only that function is timed.  Empty to time tunesmith alone; else a workload is not timed if no other system computes it.
         target: target of compilation; by default the current target, else this machine.  Baselines use as many threads as it has cores.
         policy: starts, rounds and windows of the timing.
         say: called with each line of progress.
@@ -110,13 +115,17 @@ def bench(
     policy = policy or BenchPolicy()
     with ExitStack() as stack:
         folder = stack.enter_context(temporary_folder("tunesmith-bench-"))
-        run = _InterleavedRun(policy, folder, say)
+        run = _InterleavedRun(policy, folder, say, least=2 if against else 1)
+        begun, left = time.perf_counter(), entries
         for start in range(policy.starts):
-            say(f"start {start + 1} of {policy.starts}")
+            if not left:
+                break
+            spent = time.perf_counter() - begun
+            expected = f": {clock(spent)} elapsed, about {clock(spent / start * (policy.starts - start))} left" if start else ""
+            say(f"start {start + 1} of {policy.starts}{expected}")
             with ExitStack() as processes:
                 run.use(_start_systems(processes, against, machine))
-                for entry in entries:
-                    run.time(entry, machine, database)
+                left = [entry for entry in left if run.time(entry, machine, database)]
     return BenchReport(tuple([row for entry in entries for row in run.rows(entry)]), run.skipped, tuple(run.absent))
 
 
@@ -193,10 +202,13 @@ class _Timing:
 
 
 class _InterleavedRun:
-    """Times the workloads in order, with the systems in turn; `use` names the systems of the next start."""
+    """Times the workloads in order, with the systems in turn; `use` names the systems of the next start.
 
-    def __init__(self, policy: BenchPolicy, folder: Path, say: Callable[[str], None]) -> None:
-        self._policy, self._folder, self._say = policy, folder, say
+    A workload that fewer than `least` systems compute is not timed.
+    """
+
+    def __init__(self, policy: BenchPolicy, folder: Path, say: Callable[[str], None], least: int = 1) -> None:
+        self._policy, self._folder, self._say, self._least = policy, folder, say, least
         self._systems: Sequence[_SystemProcess] = ()
         self._timings: dict[str, dict[str, _Timing]] = {}
         self._settings: dict[str, Setting] = {}
@@ -204,7 +216,7 @@ class _InterleavedRun:
         self.skipped: dict[str, str] = {}
         """Unavailable systems, with the reason."""
         self.absent: list[str] = []
-        """A line per system and workload without the operator."""
+        """A line per system and workload without the operator, and per workload that is not timed."""
 
     def use(self, systems: Sequence[_SystemProcess]) -> None:
         """Take the processes of the next start.  Raises UserError if a function of the user cannot be loaded."""
@@ -216,32 +228,58 @@ class _InterleavedRun:
                 self._say(f"{c.name} is skipped: {c.missing}")
         self._systems = [c for c in systems if c.name not in self.skipped]
 
-    def time(self, w: Entry, target: Target, database: Database) -> None:
-        """Time one workload in the processes of this start; a system that failed before is left out."""
-        setting = self._setting(w)
+    def time(self, w: Entry, target: Target, database: Database) -> bool:
+        """Time one workload in the processes of this start; false if too few systems are left for a comparison.
+
+        A system that failed before is left out.  What is left out is said at once.
+        """
         timings = self._timings.setdefault(w.name, {})
-        running: list[tuple[_SystemProcess, _Timing]] = []
-        for system in self._systems:
-            timing = timings.setdefault(system.name, _Timing(system.name))
-            line = f"{system.name} has no {w.name}" + ("" if w.operator else _OWN)
-            if timing.fault or line in self.absent:
-                continue
-            try:
-                own = self._with_code(setting, w, target, database) if system.name == OURS else setting
-                prepared = cast(Prepared, system.request("prepare", own))
-            except (RunError, RecordError, BuildError) as error:
-                timing.fault = str(error)
-                continue
-            if not prepared.offered:
-                self.absent.append(line)
-            elif prepared.wrong:
-                timing.fault = f"wrong result ({prepared.variant}): {prepared.wrong}"
-            else:
-                timing.prepared.append(prepared)
-                timing.starts.append([])
-                running.append((system, timing))
+        candidates = [(system, timings.setdefault(system.name, _Timing(system.name))) for system in self._systems]
+        candidates = [(s, t) for s, t in candidates if not t.fault and _lacks(s, w) not in self.absent]
+        found: dict[str, Prepared] = {}
+        # Own functions are the most likely to fail, and our code may take minutes to compile: it is prepared last.
+        for system, timing in sorted(candidates, key=lambda c: (c[0].name == OURS, not names_a_file(c[0].name))):
+            if len(candidates) >= self._least and (system.name != OURS or len(found) + 1 >= self._least):
+                prepared = self._prepared(system, timing, w, target, database)
+                if prepared is not None:
+                    found[system.name] = prepared
+        running = [(s, t) for s, t in candidates if s.name in found]
+        if len(running) < self._least:
+            if not any(t.starts for t in timings.values()):
+                only = f"{running[0][0].name} alone computes it" if running else "no other system computes it"
+                self.absent.append(f"{w.name} is not timed: {only}, and there is nothing to compare. Name other systems in --against")
+                self._say(self.absent[-1])
+            return False
+        for system, timing in running:
+            timing.prepared.append(found[system.name])
+            timing.starts.append([])
         self._say(f"{w.name}: timing {', '.join(system.name for system, _ in running)}")
         self._time(running)
+        return True
+
+    def _prepared(self, system: _SystemProcess, timing: _Timing, w: Entry, target: Target, database: Database) -> Prepared | None:
+        """The prepared workload; None if the system lacks it or fails."""
+        setting = self._setting(w)
+        try:
+            own = self._with_code(setting, w, target, database) if system.name == OURS else setting
+            prepared = cast(Prepared, system.request("prepare", own))
+        except (RunError, RecordError, BuildError) as error:
+            self._fail(timing, w.name, str(error))
+            return None
+        if not prepared.offered:
+            self.absent.append(_lacks(system, w))
+            self._say(self.absent[-1])
+            return None
+        if prepared.wrong:
+            hint = _NARROW if names_a_file(system.name) and prepared.precision in EPS else ""
+            self._fail(timing, w.name, f"wrong result ({prepared.variant}): {prepared.wrong}{hint}")
+            return None
+        return prepared
+
+    def _fail(self, timing: _Timing, workload: str, why: str) -> None:
+        """Leave a system out of the rest of the benchmark of a workload."""
+        timing.fault = why
+        self._say(f"! {workload}: {timing.name} is left out: {why}")
 
     def rows(self, w: Entry) -> list[BenchRow]:
         """The rows of a workload: failures first."""
@@ -257,7 +295,7 @@ class _InterleavedRun:
         return self._settings[w.name]
 
     def _with_code(self, setting: Setting, w: Entry, target: Target, database: Database) -> Setting:
-        """The setting with the compiled best record, compiled once.  Raises RecordError without a record."""
+        """The setting with the compiled best record or untuned schedule, compiled once."""
         if w.name not in self._own:
             self._own[w.name] = w.with_code(setting, target, database)
         return self._own[w.name]
@@ -281,6 +319,7 @@ class _InterleavedRun:
                 window = cast(Window, system.request("window", self._policy.window_s, timeout=120.0))
             except RunError as error:
                 timing.fault = str(error)
+                self._say(f"! {timing.name} failed while it was timed: {error}")
                 return patience
             if best is None or _disturbance(window) < _disturbance(best):
                 best = window
@@ -332,6 +371,11 @@ class _InterleavedRun:
         used = [a or b for a, b in zip(quiet, kept, strict=True) if a or b] or [start for start in starts if start]
         values = [[statistics.median(a.seconds) / statistics.median(b.seconds) for a, b in start] for start in used]
         return ratio(values, sum(map(len, quiet)) / len(pairs))
+
+
+def _lacks(system: _SystemProcess, w: Entry) -> str:
+    """The line of the report about a system that does not offer a workload."""
+    return f"{system.name} has no {w.name}" + ("" if w.operator else _OWN)
 
 
 def _disturbance(window: Window) -> tuple[bool, float]:

@@ -5,6 +5,7 @@ numpy computes the expected outputs of an operator.  Those of other workloads ar
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,9 +16,11 @@ from tunesmith.codegen.params import param_specs
 from tunesmith.driver.bench.setting import Data, Setting
 from tunesmith.driver.compile import compile
 from tunesmith.driver.compile_model import CompiledModel
+from tunesmith.driver.compile_records import UnusedLogWarning
 from tunesmith.driver.compiled import CompiledModule
 from tunesmith.driver.model_check.check_model import can_check
 from tunesmith.driver.workloads import ONNX, Subject, WorkloadLike, find_model, find_subjects, listed
+from tunesmith.graph.tuning.apply_records import Coverage
 from tunesmith.ir import structural
 from tunesmith.ir.function import IRModule
 from tunesmith.ir.specialize import sizes_of
@@ -69,15 +72,16 @@ class Entry:
         return data.save(folder, name, functions, self.operator, self.onnx)
 
     def with_code(self, setting: Setting, target: Target, database: Database) -> Setting:
-        """The setting with the code that the database gives.
+        """The setting with the code that the database gives, or without a record the schedule that the analytic model chooses.
 
         Raises:
-            RecordError: there is no record of a function; a model is compiled without those that have none.
             BuildError: it cannot be compiled for the target.
         """
         if self.model is None:
-            module = compile(self.subjects[0].func, target, database, strict=True)
-            return replace(setting, code=module.artifact.code(), note="replayed record")
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UnusedLogWarning)  # the table says which workloads have no record
+                module: CompiledModule = compile(self.subjects[0].func, target, database)
+            return replace(setting, code=module.artifact.code(), note=_schedule_note(module.coverage))
         program = compile(self.model, target, database)
         assert isinstance(program, CompiledModel)
         file = program.export_library(Path(setting.inputs).with_suffix(".so"))
@@ -140,6 +144,12 @@ def _entries_of(given: WorkloadLike, unnamed: str) -> list[Entry]:
     if dynamic is not None:
         raise UserError(f"{dynamic} has dynamic shapes, for which there is nothing to time: specialize it to the sizes to time")
     return entries
+
+
+def _schedule_note(coverage: Sequence[Coverage]) -> str:
+    """How a function was scheduled, for the table."""
+    reasons = [c.reason for c in coverage if c.status != "used"]
+    return f"untuned: {'; '.join(reasons)}" if reasons else "replayed record"
 
 
 def _same(a: Entry, b: Entry) -> bool:
