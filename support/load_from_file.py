@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
@@ -20,7 +21,7 @@ from tunesmith.support.source_closure import search_path, source_closure
 T = TypeVar("T")
 
 _loaded: dict[Path, bytes] = {}
-"""Modules beside loaded files -> digest of the source that was executed."""
+"""Modules that loaded files import -> digest of the source that was executed."""
 
 
 def names_a_file(spec: str) -> bool:
@@ -55,13 +56,13 @@ def _definitions(file: Path) -> list[str]:
 def load_from_file(spec: str) -> object:
     """The object named by `path.py:name`; the file is executed as if it were imported.
 
-    The file is executed again in each call.  It may import the modules and packages beside it; these are executed once, and again
-    after an edit.  Pass only names that the user gave on the command line or in a call, never text from a log, a dataset or a saved
-    model.
+    The file is executed again in each call.  It may import the modules and packages beside it; these, and other modules outside of
+    installed packages that it imports, are executed once, and again after an edit.  Pass only names that the user gave on the command
+    line or in a call, never text from a log, a dataset or a saved model.
 
     Raises:
         UserError: the file does not exist, fails, or does not define the name, or a module beside it has the name of a different
-            module that is already loaded.
+            module that is already loaded, or a compiled module that is already loaded has changed.
     """
     path, _, name = spec.rpartition(":")
     file = Path(path)
@@ -89,21 +90,26 @@ def load_from_file(spec: str) -> object:
 def _modules_beside(spec: str, file: Path) -> Iterator[None]:
     """Put the file's folder on the path: before installed packages while the file runs, last afterwards, for imports inside functions."""
     folder = str(file.parent)
-    beside = [path for path in source_closure([file]).files if path != file and path.is_relative_to(folder)]
-    edited = False
-    for path in beside:
-        digest = blake2b(path.read_bytes(), digest_size=16).digest()
-        edited |= _loaded.get(path, digest) != digest
-        _loaded[path] = digest
+    used = [path for path in source_closure([file]).files if path != file]
+    beside = [path for path in used if path.is_relative_to(folder)]
+    loaded = _names_of_loaded(used)
+    edited = [path for path in used if (digest := _digest(path)) != _loaded.setdefault(path, digest)]
     for path in beside:
         name = _module_name(path, file.parent)
-        known = sys.modules.get(name)
-        if known is not None and Path(getattr(known, "__file__", None) or "").resolve() != path:
+        known = None if path in loaded else sys.modules.get(name)
+        if known is not None:
             raise UserError(
                 f"{spec!r} imports {name}, which is {path}; but a module of that name is loaded already, from "
                 f"{getattr(known, '__file__', None) or 'Python itself'}. Give one of them another name"
             )
-        if known is not None and edited:  # all of them: the others may hold values of the edited one
+    for path in edited:
+        if path in loaded and path.suffix != ".py":
+            raise UserError(
+                f"{spec!r} imports {path}, which has changed since it was loaded. Python cannot load it again: start a new process"
+            )
+    for path in used if edited else []:  # all of them: the others may hold values of the edited one
+        _loaded[path] = _digest(path)
+        for name in loaded.get(path, []) if path.suffix == ".py" else []:
             del sys.modules[name]
     before, written = list(sys.path), sys.dont_write_bytecode
     importlib.invalidate_caches()
@@ -116,8 +122,25 @@ def _modules_beside(spec: str, file: Path) -> Iterator[None]:
     finally:
         sys.dont_write_bytecode = written
         sys.path[:] = [*before, *([folder] if done and beside and folder not in before else [])]
+        for path in source_closure([file]).files:  # some are found only now, because the file changes `sys.path`
+            _loaded.setdefault(path, _digest(path))
+
+
+def _digest(path: Path) -> bytes:
+    return blake2b(path.read_bytes(), digest_size=16).digest()
+
+
+def _names_of_loaded(files: Sequence[Path]) -> dict[Path, list[str]]:
+    """The names in `sys.modules` of those of the files that are loaded."""
+    names, out = {path.name for path in files}, dict[Path, list[str]]()
+    for name, module in list(sys.modules.items()):
+        place = getattr(module, "__file__", None)
+        if isinstance(place, str) and os.path.basename(place) in names and (path := Path(place).resolve()) in files:
+            out.setdefault(path, []).append(name)
+    return out
 
 
 def _module_name(path: Path, root: Path) -> str:
-    parts = path.relative_to(root).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+    *packages, last = path.relative_to(root).parts
+    name = last.partition(".")[0]  # that of a compiled module may end in `.cpython-312-x86_64-linux-gnu.so`
+    return ".".join(packages if name == "__init__" else [*packages, name])

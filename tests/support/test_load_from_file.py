@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from tunesmith.support.errors import UserError
 from tunesmith.support.load_from_file import load_from_file, names_a_file
+from tunesmith.support.source_closure import source_closure
+
+
+@pytest.fixture
+def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Removes the modules that a test loads."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
 
 
 def test_names_and_files() -> None:
@@ -67,3 +81,48 @@ def test_a_file_imports_what_is_beside_it(tmp_path: Path) -> None:
         sys.path[:] = path
         for name in set(sys.modules) - modules:
             del sys.modules[name]
+
+
+@pytest.mark.usefixtures("modules")
+def test_modules_of_a_folder_that_the_file_puts_on_the_path(tmp_path: Path) -> None:
+    """They are known once they are loaded: they count in the digest, and are executed again after an edit."""
+    lib = tmp_path / "lib"
+    lib.mkdir()
+    (lib / "inner_of_lib.py").write_text("VALUE = 1\n")
+    (lib / "in_lib.py").write_text("from inner_of_lib import VALUE\n")
+    file = tmp_path / "mine.py"
+    file.write_text(f"import sys\nsys.path.insert(0, {str(lib)!r})\nfrom in_lib import VALUE\n")
+    assert load_from_file(f"{file}:VALUE") == 1
+    before = source_closure([file]).digest()
+    assert source_closure([file]).names == ("0:lib/in_lib.py", "0:lib/inner_of_lib.py", "0:mine.py")
+    (lib / "inner_of_lib.py").write_text("VALUE = 2\n")
+    assert source_closure([file]).digest() != before
+    assert load_from_file(f"{file}:VALUE") == 2
+
+
+@pytest.mark.usefixtures("modules")
+def test_a_module_that_was_edited_after_it_failed(tmp_path: Path) -> None:
+    lib = tmp_path / "lib"
+    lib.mkdir()
+    (lib / "in_other_lib.py").write_text("VALUE = 0\n")
+    file = tmp_path / "mine.py"
+    file.write_text(f"import sys\nsys.path.insert(0, {str(lib)!r})\nfrom in_other_lib import VALUE\nHALF = 1 / VALUE\n")
+    with pytest.raises(UserError, match="ZeroDivisionError"):
+        load_from_file(f"{file}:HALF")
+    (lib / "in_other_lib.py").write_text("VALUE = 2\n")
+    assert load_from_file(f"{file}:HALF") == 0.5
+
+
+@pytest.mark.usefixtures("modules")
+def test_a_changed_compiled_module_is_refused(tmp_path: Path) -> None:
+    """Python cannot load it again, so the old code would run as if it were the new one."""
+    compiled = tmp_path / f"fast_beside_mine{EXTENSION_SUFFIXES[0]}"
+    compiled.write_bytes(b"one")
+    sys.modules["fast_beside_mine"] = module = ModuleType("fast_beside_mine")
+    module.__file__ = str(compiled)
+    (tmp_path / "mine.py").write_text("import fast_beside_mine\nVALUE = 1\n")
+    assert load_from_file(f"{tmp_path / 'mine.py'}:VALUE") == 1
+    compiled.write_bytes(b"two")
+    for _ in range(2):
+        with pytest.raises(UserError, match=r"fast_beside_mine.*\.so, which has changed since it was loaded.*: start a new process"):
+            load_from_file(f"{tmp_path / 'mine.py'}:VALUE")
