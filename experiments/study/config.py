@@ -81,6 +81,7 @@ class ExperimentConfig:
         """Read a file, or the `config.toml` of a folder.
 
         Relative paths in it are relative to the current folder; in the copy in a run folder, to the folder where the run was started.
+        The default name is that of the folder; in a run folder, that of the run.
 
         Raises:
             UserError: the file cannot be read, is not TOML, or has an invalid value; the message names the place and the reason.
@@ -92,7 +93,10 @@ class ExperimentConfig:
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise UserError(f"cannot read {file}: {reason}. Name a configuration, or a folder that holds a config.toml") from error
-        return replace(cls.from_text(text, str(file), file.resolve().parent.name), base=_base(file.parent))
+        run = _run(file.parent)
+        return replace(
+            cls.from_text(text, str(file), run.get("name") or file.resolve().parent.name), base=run.get("base") or str(Path.cwd())
+        )
 
     @classmethod
     def from_text(cls, text: str, where: str = "the configuration", name: str = "experiment") -> ExperimentConfig:
@@ -135,12 +139,11 @@ class ExperimentConfig:
         }
 
 
-def _base(folder: Path) -> str:
-    """Base folder of the relative paths of a configuration in this folder."""
+def _run(folder: Path) -> dict[str, str]:
+    """The texts in the index of a run folder, such as its name and the base folder of its relative paths; empty for other folders."""
     index = folder / "index.json"
     data = read_json(index) if index.is_file() else None
-    base = data.get("base") if isinstance(data, dict) else None
-    return base if isinstance(base, str) and base else str(Path.cwd())
+    return {key: x for key, x in data.items() if isinstance(x, str)} if isinstance(data, dict) else {}
 
 
 class _TomlTable(StrictFields):

@@ -199,7 +199,7 @@ class RunIndex(Rendered):
     Attributes:
         name, question: name and question of the study.
         settings: settings shared by all cells, see `ExperimentConfig.settings`.
-        variants: components enabled in each variant, by name.
+        variants: components enabled in each variant, by name; also those of earlier parts of the run, whose cells are in its folder.
         results: results of all cells, in execution order.
         spaces: sizes of the spaces.
         interrupted: Ctrl-C ended the last run.

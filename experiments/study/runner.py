@@ -20,7 +20,7 @@ from tunesmith.driver.tune import tune
 from tunesmith.driver.tune_options import Search
 from tunesmith.driver.workloads import Subject, find_subjects
 from tunesmith.experiments.study.ablations import divisors_only, without_draft_model, without_racing
-from tunesmith.experiments.study.config import ExperimentConfig
+from tunesmith.experiments.study.config import ExperimentConfig, Variant
 from tunesmith.experiments.study.results import (
     MANIFEST,
     Arm,
@@ -50,6 +50,9 @@ from tunesmith.support.seeds import stream
 UNUSED = "random"
 """The model passed to a sampler that uses none."""
 
+NAMED = 3
+"""Number of removed cells that a note names."""
+
 Say = Callable[[str], None]
 
 
@@ -75,7 +78,8 @@ def run_experiment(
         The index, as written to the run folder.  Ctrl-C ends the run early and is not an error; a failed cell is listed in the index and
         stops no other.
     Raises:
-        UserError: the configuration is invalid, or the folder has a run with other settings; raised before any measurement.
+        UserError: the configuration is invalid, or the folder has a run of another study or with other settings; raised before any
+            measurement.
         RecordError: the folder cannot be read or written.
     """
     if config.code and not run_code:
@@ -119,6 +123,16 @@ def _as_named(name: str, located: Mapping[str, str]) -> str:
     return located[place] + name[len(place) :] if place else name
 
 
+def _components(variant: Variant) -> dict[str, bool]:
+    """The components of a variant, by name: whether they are enabled."""
+    return {name: enabled for name, enabled in asdict(variant).items() if name != "name"}
+
+
+def _disabled(components: object) -> str:
+    """The disabled components of a variant in an index, as text."""
+    return " and ".join(name for name, enabled in components.items() if not enabled) or "nothing" if isinstance(components, dict) else "?"
+
+
 class _Study:
     """State of one call of `run_experiment`."""
 
@@ -127,29 +141,48 @@ class _Study:
         self.plan = plan(config)
         self.variants = {v.name: v for v in config.variants}
         self.target = target
-        known = load_run(folder) if (folder / "index.json").exists() else None
+        self.known = known = load_run(folder) if (folder / "index.json").exists() else None
         self.settings = {**config.settings(), "target": config.target if target is None else str(target)}
         if known is not None:
             self._check(known)
         results = tuple([load_result(folder, c) for c in self.plan.cells])
-        ablations = {v.name: {k: x for k, x in asdict(v).items() if k != "name"} for v in config.variants}
+        now = {name: _components(v) for name, v in self.variants.items()}
+        # Cells of a variant that was removed stay in the folder: its name keeps its meaning, for a later configuration that has it again.
+        ablations = now if known is None else {**now, **{name: x for name, x in known.variants.items() if name not in now}}
         spaces = () if known is None else known.spaces
         base = config.base or str(Path.cwd())
         self.index = RunIndex(config.name, config.question, self.settings, ablations, results, spaces, base=base)
 
     def _check(self, known: RunIndex) -> None:
-        """Refuse a folder whose cells were run with other settings or variants."""
+        """Refuse a folder of another study, or whose cells were run with other settings or variants."""
+        if known.name != self.config.name:
+            raise UserError(
+                f"{self.folder} has a run of the study {known.name!r}, and this study is {self.config.name!r}: name another folder, or, to "
+                f'change the cells of that run, write name = "{known.name}" in the configuration'
+            )
         changed = [
             f"{k}: {known.settings.get(k)!r} in the folder, {v!r} now" for k, v in self.settings.items() if known.settings.get(k) != v
         ]
         for name, ablations in known.variants.items():
             now = self.variants.get(name)
-            if now is not None and {k: v for k, v in asdict(now).items() if k != "name"} != ablations:
-                changed.append(f"the variant {name!r}")
+            if now is not None and _components(now) != ablations:
+                changed.append(f"the variant {name!r}: {_disabled(ablations)} disabled in the folder, {_disabled(_components(now))} now")
         if changed:
             raise UserError(f"{self.folder} has a run with other settings ({'; '.join(changed)}): name another folder")
 
+    def _say_removed(self) -> None:
+        """Name the cells of the folder that the configuration no longer has."""
+        removed = [r.cell for r in self.known.results if r.cell not in self.plan.cells] if self.known is not None else []
+        if removed:
+            some = "; ".join(f"{c.workload}: {c.arm.name}, seed {c.seed}" for c in removed[:NAMED])
+            more = f"; and {len(removed) - NAMED} more" if len(removed) > NAMED else ""
+            self.say(
+                f"{self.config.name}: {len(removed)} cells of this run are not in the configuration any more, and reports leave them out: "
+                f"{some}{more}. Their files stay, and count again with the old configuration"
+            )
+
     def run(self) -> RunIndex:
+        self._say_removed()
         self._write()
         atomic_file.write_text(self.folder / "config.toml", self.config.text)
         code = self._code()

@@ -32,7 +32,7 @@ def summarise(run: RunIndex) -> Json:
         "name": run.name,
         "question": run.question,
         "settings": dict(run.settings),
-        "variants": dict(run.variants),
+        "variants": {name: x for name, x in run.variants.items() if any(a.variant == name for a in run.arms)},
         "cells": {state: sum(r.state == state for r in run.results) for state in ("done", "interrupted", "failed", "waiting")},
         "arms": [a.name for a in run.arms],
         **noise(run.results),

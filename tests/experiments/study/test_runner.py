@@ -14,6 +14,7 @@ from tunesmith.driver.workloads import find_subject
 from tunesmith.experiments.study.config import ExperimentConfig, Variant
 from tunesmith.experiments.study.results import cell_folder, load_manifest, load_run
 from tunesmith.experiments.study.runner import plan, run_experiment, space_size
+from tunesmith.experiments.study.summary import summarise
 from tunesmith.ir.target.target import Target
 from tunesmith.measure.policies import MeasurePolicy, RacePolicy
 from tunesmith.measure.records.log import RecordLog
@@ -157,11 +158,53 @@ def test_a_run_can_be_extended_but_not_changed(tmp_path: Path) -> None:
     assert grown.ok and len(grown.results) == 4 and log.read_text() == text
     with pytest.raises(UserError, match="has a run with other settings .trials: 4 in the folder, 8 now.: name another folder"):
         run_experiment(study(trials=8), tmp_path, target=TARGET)
-    with pytest.raises(UserError, match="the variant 'patient'"):
+    message = "the variant 'patient': racing disabled in the folder, draft_model now"
+    with pytest.raises(UserError, match=message):
         run_experiment(study(variants=(Variant("patient", draft_model=False),)), tmp_path, target=TARGET)
     (tmp_path / "index.json").write_text("[]")
     with pytest.raises(RecordError, match="is list, not an object"):
         run_experiment(study(), tmp_path, target=TARGET)
+
+
+def test_a_removed_variant_keeps_its_meaning(tmp_path: Path) -> None:
+    """Its cells stay in the folder: a variant of its name with other components must not count them as its own."""
+    patient, said = Variant("X", racing=False), list[str]()
+    assert run_experiment(study(variants=(Variant(), patient)), tmp_path, target=TARGET).ok
+    run_experiment(study(), tmp_path, target=TARGET, say=said.append)
+    assert said[0] == (
+        f"small: 1 cells of this run are not in the configuration any more, and reports leave them out: {MATMUL}: random (X), seed 0. "
+        "Their files stay, and count again with the old configuration"
+    )
+    assert summarise(load_run(tmp_path))["variants"] == {"default": {"racing": True, "draft_model": True, "imperfect_tiles": True}}
+    with pytest.raises(UserError, match="the variant 'X': racing disabled in the folder, imperfect_tiles now"):
+        run_experiment(study(variants=(Variant(), Variant("X", imperfect_tiles=False))), tmp_path, target=TARGET)
+    said.clear()
+    assert run_experiment(study(variants=(Variant(), patient)), tmp_path, target=TARGET, say=said.append).ok
+    assert said == ["small: all 2 cells are done"]
+
+
+def test_many_removed_cells_are_counted(tmp_path: Path) -> None:
+    said: list[str] = []
+    run_experiment(study(seeds=(0, 1, 2, 3, 4), trials=2), tmp_path, target=TARGET)
+    run_experiment(study(seeds=(0,), trials=2), tmp_path, target=TARGET, say=said.append)
+    assert said[0].startswith("small: 4 cells of this run") and ", seed 3; and 1 more. Their files stay" in said[0]
+
+
+def test_the_folder_of_another_study_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = f'workloads = ["{MATMUL}"]\nsamplers = ["random"]\ntrials = 2\nleaders = 0\nworkers = 0\n'
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "config.toml").write_text(text)
+    config = ExperimentConfig.load("mine")
+    run_experiment(config, "run", target=TARGET)
+    before = (tmp_path / "run" / "index.json").read_bytes()
+    message = "run has a run of the study 'mine', and this study is 'other': name another folder, or, .* write name = \"mine\""
+    with pytest.raises(UserError, match=message):
+        run_experiment(replace(config, name="other"), "run", target=TARGET)
+    assert (tmp_path / "run" / "index.json").read_bytes() == before
+    (tmp_path / "run").rename(tmp_path / "moved")
+    assert ExperimentConfig.load("moved").name == "mine", "a run without a name in its configuration keeps that of its study"
+    assert run_experiment(ExperimentConfig.load("moved"), "moved", target=TARGET).ok
 
 
 def test_the_plan() -> None:
