@@ -122,6 +122,11 @@ class Pair:
     adjusted: float
     ahead: int
 
+    @property
+    def too_few(self) -> bool:
+        """Whether there are too few replays (or pools) for the adjusted interval: then it is infinite on both sides."""
+        return math.isinf(self.simultaneous.high)
+
     def better(self, level: float) -> int | None:
         """The method that loses less; None if the adjusted p-value is not significant, or ties leave no typical difference."""
         if self.adjusted > 1.0 - level or not self.ahead or (self.ratio.value - 1.0) * self.ahead <= 0.0:
@@ -160,6 +165,13 @@ class ArenaSummary:
             out.append(f"few seeds ({run.seeds}): intervals and tests are weak below {FEW_SEEDS}, and rankings become stable with about 20")
         if run.settings.batch >= run.settings.trials:
             out.append(asked_once(run.settings.batch, run.settings.trials))
+        if any(pair.too_few for pair in self.pairs):
+            blocks = len(run.pools) if self.unit == "pool" else run.seeds * len(run.pools)
+            intervals = "an interval" if len(self.pairs) == 1 else "the adjusted intervals"
+            out.append(
+                f"{blocks} {self.unit}s of each method are too few for {intervals} of a pair at {self.level:.0%}: a difference could not "
+                "be shown. More seeds or pools are needed"
+            )
         first, labels = (self.ranking[0].method, self.labels) if self.ranking else (-1, [])
         for pair in self.pairs:
             better = pair.better(self.level)
@@ -289,7 +301,8 @@ def _ranking(
 
 
 def _exp(x: Interval) -> Interval:
-    return Interval(math.exp(x.value), math.exp(x.low), math.exp(x.high))
+    low = math.exp(x.low) if math.isfinite(x.low) else x.low  # not 0, which would be a bound
+    return Interval(math.exp(x.value), low, math.exp(x.high))
 
 
 def _pool_json(pool: Pool, budget: int) -> dict[str, object]:

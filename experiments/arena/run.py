@@ -122,8 +122,12 @@ class ArenaReport(Rendered):
         rows = []
         for p in s.pairs:
             better = p.better(s.level)
-            verdict = "no difference shown" if better is None else f"{'A' if better == p.first else 'B'} is better"
-            rows.append([s.labels[p.first], s.labels[p.second], _interval(p.ratio), _bounds(p.simultaneous), _p(p.adjusted), verdict])
+            unknown = "too few to tell" if p.too_few else "no difference shown"
+            verdict = unknown if better is None else f"{'A' if better == p.first else 'B'} is better"
+            risk = 1.0 - s.level
+            ratio = _interval(p.ratio, excludes_1=p.p <= risk)
+            adjusted = _bounds(p.simultaneous, excludes_1=p.p <= risk / len(s.pairs)) or "-"
+            rows.append([s.labels[p.first], s.labels[p.second], ratio, adjusted, _p(p.adjusted), verdict])
         columns = ["A", "B", "typical slowdown A/B", "adjusted interval", "p (Holm)", "verdict"]
         return plain_table(
             "all pairs; the verdict uses p: ratio, p and direction come from one signed-rank test. The adjusted intervals hold for all "
@@ -293,14 +297,19 @@ def _share(goal: Goal) -> str:
     return f"{goal.of_chance:.0%}".replace("%", " %") if math.isfinite(goal.of_chance) else "-"
 
 
-def _interval(x: Interval) -> str:
+def _interval(x: Interval, excludes_1: bool = False) -> str:
     if not math.isfinite(x.value):
         return "-"
-    return f"{x.value:.3f} ({_bounds(x)})"
+    bounds = _bounds(x, excludes_1)
+    return f"{x.value:.3f}" + (f" ({bounds})" if bounds else "")
 
 
-def _bounds(x: Interval) -> str:
-    return f"{x.low:.3f}..{x.high:.3f}"
+def _bounds(x: Interval, excludes_1: bool = False) -> str:
+    """`1.012..1.490`; `>1.000..1.490` if an end of exactly 1 does not belong to the interval; empty for too few pairs."""
+    if math.isinf(x.high):
+        return ""
+    below, above = (">" if excludes_1 and x.low == 1.0 else ""), ("<" if excludes_1 and x.high == 1.0 else "")
+    return f"{below}{x.low:.3f}..{above}{x.high:.3f}"
 
 
 def _p(p: float) -> str:

@@ -163,7 +163,9 @@ def pseudomedian(differences: Float64Array, level: float = 0.95) -> Interval:
     reject (Hodges and Lehmann, Annals of Mathematical Statistics 1963).
 
     Without ties it is positive exactly if the positive ranks of the test weigh more, so direction, size, interval and significance are
-    consistent.  The interval is infinite if the number of pairs is too small to reject anything at this level.
+    consistent.  With ties the test may reject a shift and accept those beside it: it drops differences of exactly 0.  If it rejects 0, the
+    interval ends there at the latest, and an end of 0 does not belong to it.  The interval is infinite if the number of pairs is too small
+    to reject anything at this level.
 
     Args:
         differences: [pairs], at least one, finite.
@@ -174,6 +176,8 @@ def pseudomedian(differences: Float64Array, level: float = 0.95) -> Interval:
     walsh = np.sort(((d[:, None] + d[None, :]) / 2.0)[np.triu_indices(n)])
     inside = _rejected(n, 1.0 - level)
     low, high = (walsh[inside - 1], walsh[-inside]) if inside else (-math.inf, math.inf)
+    if low < 0.0 < high and signed_rank(d) <= 1.0 - level:
+        low, high = (0.0, high) if ahead(d) > 0 else (low, 0.0)
     return Interval(float(np.median(walsh)), float(low), float(high))
 
 

@@ -94,7 +94,7 @@ def curve_chart(curves: Sequence[Curve], *, label: str, size: tuple[float, float
                 axes.plot(c.trials, c.percent, drawstyle="steps-post", gid=None if alone else _tip(tip), label=name, **line_style(c.series))
         axes.set(xlim=(1, max(last, 2)), xlabel="trials", ylabel="% of the best known speed")
         if is_log:
-            axes.set_ylim(0.5 * lowest, 110)  # intervals of two seeds are too wide to show in full
+            axes.set_ylim(0.5 * lowest, 110)  # intervals of few seeds are too wide to show in full
             axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
             axes.yaxis.set_minor_locator(NullLocator())
         else:

@@ -15,7 +15,7 @@ from tunesmith.display.tables import plural
 from tunesmith.experiments.arena.plots import line_style, slug
 from tunesmith.experiments.study.plots import MARK, Chart, Curve, bar_chart, curve_chart
 from tunesmith.experiments.study.results import load_manifest, load_run
-from tunesmith.experiments.study.statistics import MIN_SEEDS, verdict
+from tunesmith.experiments.study.statistics import MIN_INTERVAL, MIN_SEEDS, verdict
 from tunesmith.experiments.study.summary import SHARES, summarise
 from tunesmith.search.samplers.proposals import asked_once
 from tunesmith.search.tuner import PHASES
@@ -99,6 +99,7 @@ def render(data: Json, charts: Sequence[NamedChart], prefix: str = "") -> str:
         workloads=plural(len(data["workloads"]), "workload"),
         shares=[str(share) for share in SHARES],
         share_heads=[f"trials to {share} %" for share in SHARES],
+        min_interval=MIN_INTERVAL,
         min_seeds=MIN_SEEDS,
         phases=["total", *PHASES],
         phase_heads=[f"{phase} s" for phase in ("total", *PHASES)],

@@ -2,8 +2,9 @@
 
 Times are positive and compared by ratio, so means are geometric and Student's t is applied to logarithms.  For three to ten seeds it
 still estimates the spread, which the bootstrap of `experiments.arena.statistics` (for hundreds of replays) would underestimate.  Arms
-of one seed run next to each other and are compared within seeds.  A single seed gives no interval.  A few values can be close together
-by chance and make any test significant, so below `MIN_SEEDS` the statistics of differences are None.
+of one seed run next to each other and are compared within seeds.  Below `MIN_INTERVAL` seeds a mean has no interval: with one degree of
+freedom the quantile of t is 12.7, and the interval spans orders of magnitude.  A few values can be close together by chance and make any
+test significant, so below `MIN_SEEDS` the statistics of differences are None.
 """
 
 from __future__ import annotations
@@ -21,13 +22,15 @@ from tunesmith.support.array_types import Float64Array
 
 CONFIDENCE = 0.95
 """Level of all intervals; a difference is significant if its probability under equality is below 1 - CONFIDENCE."""
+MIN_INTERVAL = 3
+"""Minimum number of seeds for the interval of a mean."""
 MIN_SEEDS = 5
 """Minimum number of seeds for the interval, probability and verdict of a ratio."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A geometric mean of positive numbers with its `CONFIDENCE` interval; the bounds are None for a single number."""
+    """A geometric mean of positive numbers with its `CONFIDENCE` interval; the bounds are None for fewer than `MIN_INTERVAL` numbers."""
 
     mean: float
     low: float | None
@@ -43,6 +46,11 @@ class Interval:
         """The interval of `factor` over the numbers, for example of rates from times."""
         low, high = (None if x is None else factor / x for x in (self.high, self.low))
         return Interval(factor / self.mean, low, high, self.n)
+
+    def at_most(self, bound: float) -> Interval:
+        """The interval of numbers that cannot exceed a bound, such as shares of the best."""
+        low, high = (None if x is None else min(x, bound) for x in (self.low, self.high))
+        return Interval(min(self.mean, bound), low, high, self.n)
 
     def to_json(self) -> dict[str, float | int | None]:
         """The interval as plain data."""
@@ -81,7 +89,7 @@ def interval(values: Sequence[float]) -> Interval:
 
     logs = np.log(values)
     mean, n = float(logs.mean()), len(logs)
-    if n < 2:
+    if n < MIN_INTERVAL:
         return Interval(math.exp(mean), None, None, n)
     half = float(special.stdtrit(n - 1, (1 + CONFIDENCE) / 2) * logs.std(ddof=1)) / math.sqrt(n)
     return Interval(math.exp(mean), math.exp(mean - half), math.exp(mean + half), n)

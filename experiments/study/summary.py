@@ -114,7 +114,7 @@ def _result(run: RunIndex, workload: str, arm: Arm, known: Mapping[str, float]) 
         "best_us": mean.scaled(1e6).to_json(),
         "each_us": [x * 1e6 for x in best],
         "gflops": mean.inverse(flops / 1e9).to_json() if flops else None,
-        "percent": mean.inverse(100 * known[workload]).to_json(),
+        "percent": mean.inverse(100 * known[workload]).at_most(100.0).to_json(),
         "trials_to": {str(share): reached(done, known[workload] * 100 / share) for share in SHARES},
         "sketches": [r.sketch for r in done],
         "curve": _curve(curves(done) / known[workload]),
@@ -126,7 +126,7 @@ def _curve(relative: Float64Array) -> Json:
     inside = np.atleast_1d(np.isfinite(relative).all(axis=0))
     picks = thinned(relative.shape[1])
     picks = [t for t in picks if inside[t - 1]]
-    found = [interval(relative[:, t - 1].tolist()).inverse(100) for t in picks]
+    found = [interval(relative[:, t - 1].tolist()).inverse(100).at_most(100.0) for t in picks]
     return {"trials": picks, "percent": [_rounded(i.mean) for i in found], "low": _bounds(found, "low"), "high": _bounds(found, "high")}
 
 
@@ -148,7 +148,7 @@ def _overall(run: RunIndex, known: Mapping[str, float]) -> list[Json]:
             for rs in by_seed.values()
         ]
         times = mean_times(run, arm, run.workloads, known)
-        percent = interval(times).inverse(100).to_json() if times else None
+        percent = interval(times).inverse(100).at_most(100.0).to_json() if times else None
         every = [r for r in run.results if r.cell.arm == arm]
         curve = _curve(np.array(lines)) if lines else None
         out.append({"arm": arm.name, "seeds": list(by_seed), **noise(every), "percent": percent, "curve": curve})

@@ -6,6 +6,7 @@ import contextlib
 import csv
 import io
 import json
+import math
 import re
 import shlex
 import subprocess
@@ -20,7 +21,8 @@ from click.testing import CliRunner, Result
 
 from tunesmith.cli.main import main
 from tunesmith.experiments.arena.pool import Pool
-from tunesmith.experiments.arena.run import arena
+from tunesmith.experiments.arena.run import _interval, arena
+from tunesmith.experiments.arena.statistics import Interval
 from tunesmith.ir import structural
 from tunesmith.measure.records.log import RecordLog
 from tunesmith.measure.records.record import ErrorInfo, WorkloadLine
@@ -154,6 +156,7 @@ def test_notes_pairs_and_seconds(hand: ModuleType, tmp_path: Path) -> None:
     data: Any = report.to_json()
     assert data["notes"] == ["batch 16 >= trials 16: a sampler is asked once and learns nothing. Take a smaller batch, or more trials"]
     text = str(report)
+    assert "too few" not in text
     for part in (
         "all pairs; the verdict uses p",
         "slowdown A/B",
@@ -183,6 +186,24 @@ def test_notes_pairs_and_seconds(hand: ModuleType, tmp_path: Path) -> None:
     )
     assert again.summary.run.seconds == {job: pytest.approx(s, abs=1e-3) for job, s in report.summary.run.seconds.items()}
     assert again.to_json() == data
+
+
+def test_too_few_replays_have_no_interval_and_no_verdict(hand: ModuleType) -> None:
+    """With 2 seeds, no difference can be shown."""
+    report = arena([made(hand)], ["random", "evolutionary(draft=64,keep=16)"], ["analytic"], 2, 16, batch=8, workers=0, progress=False)
+    (pair,) = report.summary.pairs
+    assert pair.too_few and report.to_json()["pairs"][0]["ratio"][1] is None  # type: ignore[index]
+    (line,) = [line for line in str(report).splitlines() if "too few to tell" in line]
+    assert f" {pair.ratio.value:.3f} " in line and " - " in line and "inf" not in str(report) and "0.000.." not in str(report)
+    assert "! 2 replays of each method are too few for an interval of a pair at 95%: a difference could not be shown" in str(report)
+    assert any(note.startswith("2 replays of each method are too few") for note in report.summary.notes)
+
+
+def test_an_interval_that_ends_at_1_and_excludes_it() -> None:
+    """8 equal and 8 better pairs: the test, which drops the equal ones, rejects equality; all ratios above 1 are accepted."""
+    assert _interval(Interval(1.2, 1.0, 1.49), excludes_1=True) == "1.200 (>1.000..1.490)"
+    assert _interval(Interval(0.8, 0.7, 1.0), excludes_1=True) == "0.800 (0.700..<1.000)"
+    assert _interval(Interval(1.2, 1.0, 1.49)) == "1.200 (1.000..1.490)" and _interval(Interval(1.2, 0.0, math.inf)) == "1.200"
 
 
 def test_plots_need_an_extra(hand: ModuleType, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

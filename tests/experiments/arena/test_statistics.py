@@ -174,6 +174,24 @@ def test_interval_of_the_pseudomedian_for_few_and_many_pairs(monkeypatch: pytest
     assert pseudomedian(d).low == pytest.approx(exact.low, abs=0.01) and pseudomedian(d).high == pytest.approx(exact.high, abs=0.01)
 
 
+def test_the_interval_contains_0_exactly_if_the_test_does_not_reject_it() -> None:
+    """With ties, 0 is an end of the interval if the test rejects it."""
+    better = np.concatenate([np.zeros(8), np.linspace(0.1, 0.4, 8)])
+    found = pseudomedian(better)
+    assert signed_rank(better) == pytest.approx(2 / 2**8) and found.low == 0.0 < found.value < found.high
+    assert signed_rank(better - 1e-9) > 0.05 > signed_rank(better + 1e-9), "the shifts just above 0 are accepted"
+    # Here 0 was inside, although it is rejected: equal sizes on both sides make the test at 0 differ from those beside it.
+    sided = np.array([1, 5, -3, 0, 4, -3, 0, 4, 5, -1, 5, 4], np.float64)
+    assert signed_rank(sided) <= 0.05 and pseudomedian(sided).low == 0.0
+    assert signed_rank(-sided) <= 0.05 and pseudomedian(-sided).high == 0.0
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        d = rng.integers(-3, 6, rng.integers(1, 25)).astype(float)
+        found = pseudomedian(d)
+        assert (signed_rank(d) <= 1.0 - 0.95) == (not found.low < 0.0 < found.high) or found.low == 0.0 or found.high == 0.0
+        assert found.low <= 0.0 <= found.high or signed_rank(d) <= 0.05
+
+
 def test_the_pseudomedian_has_the_sign_of_the_ranks() -> None:
     rng = np.random.default_rng(0)
     for _ in range(200):

@@ -130,7 +130,8 @@ def test_the_page_contains_tables_curves_captions_and_numbers(run: Path) -> None
     assert ["arm", "seeds", "clean", "% of the best known speed"] in heads and ["fact", "value"] in heads
     results = next(t for t in found.tables if t[0][1:4] == ["seeds", "clean", "best us"])
     assert results[1] == [A] and results[4] == [B]
-    assert results[2][:3] == ["random", "2/2", "-"] and results[2][3].startswith("2.098 [")
+    assert results[2][:3] == ["random", "2/2", "-"] and results[2][3:6] == ["2.098", "953.5", "47.7"]
+    assert "from 3 seeds on" in text and "below 3 seeds there is none" in text
     assert results[3][6:] == ["4 (2/2)", "- (1/2)", "- (1/2)"]
     verdicts = next(t for t in found.tables if t[0][-1] == "verdict")
     assert [row[-1] for row in verdicts[1:]] == ["too few seeds to tell"] * 3
@@ -139,6 +140,14 @@ def test_the_page_contains_tables_curves_captions_and_numbers(run: Path) -> None
     assert found.count("table") == found.count("caption") and all(len(c) > 20 for c in found.captions)
     assert found.numbers == json.loads(json.dumps(data))
     assert "7 of 8 cells are done, 1 failed" in text
+
+
+def test_intervals_need_three_seeds_and_shares_end_at_100(make_run: Make) -> None:
+    run = make_run("three", {(A, "random"): [1e-6, 1.01e-6, 4e-6]})
+    first: Any = summarise(load_run(run))["results"][0]  # type: ignore[index]
+    assert first["percent"]["low"] < 30 and first["percent"]["high"] == 100.0 and first["best_us"]["low"] < 1.0
+    assert max(first["curve"]["high"]) == 100.0 == max(summarise(load_run(run))["overall"][0]["curve"]["high"])  # type: ignore[index]
+    assert summarise(load_run(run))["overall"][0]["percent"]["high"] == 100.0  # type: ignore[index]
 
 
 def test_the_share_of_clean_measurements(run: Path) -> None:
@@ -294,4 +303,4 @@ def test_figures_and_their_numbers_are_beside_the_page(run: Path, tmp_path: Path
         assert all(f.name.startswith(f"{path.stem}-") for f in files)
     overall = (run / "figures" / "report-speed-overall.csv").read_text().splitlines()
     curve = data["overall"][0]["curve"]  # type: ignore[index]
-    assert overall[1].split(",") == ["random", *[str(curve[k][0]) for k in ("trials", "percent", "low", "high")]]
+    assert overall[1].split(",") == ["random", *[str(curve[k][0]) for k in ("trials", "percent")], "", ""], "no interval of two seeds"

@@ -43,7 +43,10 @@ def test_an_interval_is_computed_on_logarithms() -> None:
     assert found.mean == pytest.approx(stats.gmean(values)) and found.n == 4
     assert (found.low, found.high) == (pytest.approx(math.exp(low)), pytest.approx(math.exp(high)))
     assert interval([2.0]) == Interval(2.0, None, None, 1)
-    same = interval([3.0, 3.0])
+    assert interval([2.0, 8.0]) == Interval(pytest.approx(4.0), None, None, 2), (
+        "one degree of freedom: the interval would be 0.0006 to 26,000"
+    )  # type: ignore[arg-type]
+    same = interval([3.0, 3.0, 3.0])
     assert same.low == pytest.approx(3.0) == same.high
 
 
@@ -51,6 +54,8 @@ def test_units_and_rates() -> None:
     i = Interval(2.0, 1.0, 4.0, 3)
     assert i.scaled(10) == Interval(20.0, 10.0, 40.0, 3)
     assert i.inverse(8) == Interval(4.0, 2.0, 8.0, 3)
+    assert Interval(90.0, 70.0, 120.0, 3).at_most(100.0) == Interval(90.0, 70.0, 100.0, 3)
+    assert Interval(100.1, None, None, 1).at_most(100.0) == Interval(100.0, None, None, 1)
     assert Interval(2.0, None, None, 1).inverse() == Interval(0.5, None, None, 1)
 
 
