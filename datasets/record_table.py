@@ -218,6 +218,8 @@ class RecordTable:
         ran = np.isfinite(self.frame["seconds"].to_numpy(np.float64))
         clean = self.frame["clean"].to_numpy(np.bool_)
         found, total = int((ran & clean).sum()), int(ran.sum())
+        if found == total < least:
+            raise UserError(f"there are {total} times, all of them clean, and at least {least} are needed: measure more programs")
         if found < least:
             raise UserError(
                 f"{found} of {total} times are clean, and at least {least} are needed: other processes disturbed the others. Measure them "

@@ -39,6 +39,8 @@ METRICS: dict[str, Callable[[Float64Array, Float64Array, Int64Array], float]] = 
     "R2": lambda s, p, g: metrics.r_squared(metrics.normalized_throughput(s, g), metrics.fitted_throughput(s, p, g)),
 }
 """Reported metrics by name.  RMSE and R2 are of throughput (best of the task = 1), after a linear fit of each task's scores."""
+CHOSEN = {"top-1": 1, "top-5": 5, "recall@10": 10, "best-5 of 32": 32}
+"""Number of programs that a metric chooses from a task.  From so few programs or fewer, any model would choose the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,8 @@ class Evaluation:
         folds: number of folds.
         programs: number of evaluated programs, without failed ones.
         tasks: number of their tasks.
-        values: by model or control, then by metric name; None if the metric is undefined, for example because all times are equal.
+        values: by model or control, then by metric name; None if the metric is undefined, for example because all times are equal, or
+            no fold has more programs of a task than the metric chooses (`CHOSEN`).
         clean: number of evaluated programs whose measurement no other process disturbed.
         clean_values: as `values`, over these programs alone, in the same folds: noise in the times lowers every metric of a good model.
             Empty if all programs are clean, or none.
@@ -63,6 +66,12 @@ class Evaluation:
     values: dict[str, dict[str, float | None]]
     clean: int
     clean_values: dict[str, dict[str, float | None]]
+
+    @property
+    def too_few_for(self) -> list[str]:
+        """Metrics that are undefined because no fold has enough programs of a task."""
+        every = [*self.values.values(), *self.clean_values.values()]
+        return [name for name in CHOSEN if any(v.get(name) is None for v in every)]
 
     def _repr_html_(self) -> str:
         """The metrics in a notebook."""
@@ -136,7 +145,12 @@ def split(data: TrainingSet, holdout: str, folds: int = FOLDS, seed: int = 0) ->
         fold_of = dict(zip([kinds[i] for i in rng.permutation(len(kinds))], np.arange(len(kinds)) % folds, strict=True))
         fold = np.array([fold_of[key(t)] for t in data.tasks], np.int64)[data.groups]
     for f in range(folds):
-        if (fold == f).any() and (fold != f).any():
+        if not (fold != f).any():  # within tasks of one program each, which are all in the first fold
+            raise UserError(
+                "no task has two programs, so none can be held out within its task: measure more programs of a task, or hold out whole "
+                "tasks (task), if there are several"
+            )
+        if (fold == f).any():
             yield np.flatnonzero(fold != f), np.flatnonzero(fold == f)
 
 
@@ -159,10 +173,11 @@ def metric_values(
     ran = data.ran[at] & (True if only is None else only[at])
     if not ran.any():
         raise UserError("all programs failed: a model cannot be evaluated on them")
+    most = int(np.bincount(group[ran]).max())
     out: dict[str, float | None] = {}
     for name, metric in METRICS.items():
         try:
-            out[name] = metric(data.seconds[at][ran], score[ran], group[ran])
+            out[name] = None if most <= CHOSEN.get(name, 0) else metric(data.seconds[at][ran], score[ran], group[ran])
         except UserError:  # undefined for these times
             out[name] = None
     return out

@@ -160,6 +160,7 @@ def training_set(
     workloads: Mapping[str, str],
     names: Mapping[str, str] | None = None,
     target_of: Callable[[Mapping[str, object]], Target] = Target.from_json,
+    refused: Refused | None = None,
 ) -> TrainingSet:
     """The training set of the programs of records.
 
@@ -169,10 +170,11 @@ def training_set(
         names: display names by digest; the digest by default.
         target_of: maps an identity to a target with the rates for the analytic cost; by default estimates for the processor.  Searches
             use measured rates, so a model for a search should be trained with the same.
+        refused: records that were skipped before; records that are skipped here are added.
     Raises:
         UserError: no record can be used; the message contains the reasons.
     """
-    refused = Refused()
+    refused = Refused() if refused is None else refused
     sketches = _Sketches(workloads, target_of)
     tasks: dict[TaskKey, int] = {}
     groups: list[int] = []
@@ -195,7 +197,7 @@ def training_set(
             seconds += [m.seconds for m in usable]
             clean += [m.clean for m in usable]
     if not seconds:
-        raise UserError(f"no record can be used for training. {refused}")
+        raise UserError(f"no record can be used for training: {refused if refused.count else 'there is none'}")
     return TrainingSet(list(tasks), np.array(groups, np.int64), np.array(seconds, np.float64), rows, refused, np.array(clean, np.bool_))
 
 

@@ -101,6 +101,10 @@ def test_split(log: Path, tmp_path: Path) -> None:
     assert [data[n]["records"] for n in ("train", "valid", "test")] == [len(p) for p in parts] and sum(map(len, parts)) == 4
     assert parts[0].notes["split"]["part"] == "train"  # type: ignore[index]
     assert run("split", log, "--out", tmp_path / "two").exit_code == 0 and not (tmp_path / "two" / "valid.parquet").exists()
+    assert "removed" not in result.stderr
+    again = run("split", log, "--out", folder)
+    assert again.exit_code == 0 and not (folder / "valid.parquet").exists(), "it shares programs with the new parts"
+    assert f"{folder / 'valid.parquet'} removed: it was of an earlier split, and this one has no such part" in again.stderr
     one = run("split", log, "--by", "task", "--out", folder)
     assert one.exit_code == 2 and "cannot split by task: the table has 1 group(s)" in one.stderr
 

@@ -113,6 +113,22 @@ def test_quiet_only_leaves_out_disturbed_times(tmp_path: Path) -> None:
     assert result.exit_code == 0 and "9 programs of 1 tasks" in result.stdout and "5: left out by quiet_only" in result.stdout
 
 
+def test_a_log_without_valid_lines(tmp_path: Path) -> None:
+    log = tmp_path / "bad.jsonl"
+    log.write_text("no record\nneither\n")
+    for quiet in (False, True):
+        with pytest.raises(
+            UserError, match=r"no record can be used for training: 2 records skipped\n  2: .*bad.jsonl: invalid lines, the first .*:1"
+        ):
+            examples(log, quiet_only=quiet)
+
+
+def test_quiet_only_with_few_times_that_are_all_clean(tmp_path: Path) -> None:
+    log = fill(tmp_path / "log.jsonl", TEXTS[0], 3)
+    with pytest.raises(UserError, match="there are 3 times, all of them clean, and at least 8 are needed: measure more programs"):
+        examples(log, quiet_only=True)
+
+
 def test_quiet_only_needs_clean_times(tmp_path: Path) -> None:
     file = noisy_log(tmp_path, 7)
     message = "7 of 14 times are clean, and at least 8 are needed: .* again on a quiet machine .*--retake.*, without --quiet-only"
@@ -185,8 +201,17 @@ def test_the_commands(logs: list[Path], tmp_path: Path) -> None:
     data = json.loads(out.read_text())
     assert (data["holdout"], data["folds"], data["judged"], data["refused"]["records"]) == ("family", 2, 28, 0)
     assert set(data["values"]) == {"model", "shuffled", "analytic", "random"} and set(data["values"]["random"]) == set(METRICS)
-    assert "as it is" in run("eval", file, *logs)
-    assert "within tasks, 3 folds" in run("eval", "random", *logs, "--folds", 3)
+    table = run("eval", file, *logs)
+    assert "as it is" in table and f"programs that {file} was trained on count too" in table and "train on train.parquet and" in table
+    assert "the R2 of random is what the means of the tasks explain" in table
+    assert "-: best-5 of 32 would be the same for any model, because there are too few programs of a task\n" in table
+    assert f"programs that {file} was trained on count too" in run("eval", file, *logs, "--holdout", "task"), "it has seen them before"
+    table = run("eval", "random", *logs, "--folds", 3)
+    assert "within tasks, 3 folds" in table and "was trained on" not in table
+    assert (
+        "-: top-5, recall@10, best-5 of 32 would be the same for any model, because there are too few programs of a task in one fold"
+        in table
+    )
     run("train", logs[0], "--model", file, "-o", tmp_path / "further.json")
     assert len(json.loads((tmp_path / "further.json").read_text())["parts"]) == 3  # the analytic cost, trees, more trees
 

@@ -166,6 +166,9 @@ def split(
             part.save(folder / f"{name}.parquet")
             data[name] = {"table": str(folder / f"{name}.parquet"), **summary(part)}
             shown.append(f"{folder / name}.parquet: {_records(len(part))}, {part.frame['workload'].nunique()} workloads")
+        elif (stale := folder / f"{name}.parquet").exists():  # of an earlier split: it shares programs with the parts of this one
+            stale.unlink()
+            say(f"{stale} removed: it was of an earlier split, and this one has no such part")
     finish("\n".join(shown), data, out, True)
 
 

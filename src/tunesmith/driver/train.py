@@ -20,7 +20,7 @@ from tunesmith.costmodel.models.registry import make_model
 from tunesmith.costmodel.models.sample_weights import update_model
 from tunesmith.costmodel.models.saved_model import check_suffix, is_model_file
 from tunesmith.costmodel.training.evaluation import FOLDS, METRICS, Evaluation, evaluate
-from tunesmith.costmodel.training.training_set import Measured, TrainingSet, training_set
+from tunesmith.costmodel.training.training_set import Measured, Refused, TrainingSet, training_set
 from tunesmith.datasets.record_table import RecordTable, load_any, merge
 from tunesmith.display.noise import RETAKE, noise_remark
 from tunesmith.display.rendered import Rendered
@@ -76,7 +76,22 @@ class EvaluatedModel(Rendered):
         rows = [self._row(name, values, "") for name, values in f.values.items()]
         rows += [self._row(name, values, f", {f.clean} clean programs") for name, values in f.clean_values.items()]
         table = plain_table(f"{f.programs} programs of {f.tasks} tasks, {how}", ["model", *METRICS], rows)
-        return Group(table, *[printable(line) for line in _remarks(self.data)])
+        return Group(table, *[printable(line) for line in [*self._legend(), *_remarks(self.data)]])
+
+    def _legend(self) -> list[str]:
+        """What the numbers do not show: programs of the training set, scores of chance, and metrics of too few programs."""
+        out = []
+        if is_model_file(self.model):
+            out.append(
+                f"programs that {self.model} was trained on count too, if these files have some: to judge it on others, split the "
+                "measurements (`tunesmith dataset split`), train on train.parquet and evaluate on test.parquet; or evaluate a new model, "
+                "by name, with --holdout"
+            )
+        out.append("RMSE and R2 follow a line fitted to the scores of each task: the R2 of random is what the means of the tasks explain")
+        if few := self.found.too_few_for:
+            per = "a task" if self.found.holdout is None else "a task in one fold"
+            out.append(f"-: {', '.join(few)} would be the same for any model, because there are too few programs of {per}")
+        return out
 
     def _row(self, name: str, values: Mapping[str, float | None], on: str) -> list[str]:
         return [(self.model if name == "model" else name) + on, *["-" if v is None else f"{v:.3f}" for v in values.values()]]
@@ -169,7 +184,13 @@ def examples(files: Path_ | Iterable[Path_], quiet_only: bool = False) -> Traini
     tables = [load_any(p) for p in paths]
     table = merge(tables).representatives()
     every = len(table)
-    table = table.quiet(LEAST_QUIET) if quiet_only else table
+    table = table.quiet(LEAST_QUIET) if quiet_only and every else table
+    refused = Refused()
+    if len(table) < every:
+        refused.add("left out by quiet_only: other processes disturbed their times", every - len(table))
+    for path, one in zip(paths, tables, strict=True):
+        if one.report.bad_count:
+            refused.add(f"{path}: invalid lines, the first {one.report.bad[0]}", one.report.bad_count)
     identities: dict[str, Mapping[str, object]] = {key: json.loads(key) for key in table.targets}
     frame = table.frame
     columns = [frame[c].tolist() for c in ("workload", "target", "sketch", "trace", "row", "seconds", "clean")]
@@ -179,13 +200,7 @@ def examples(files: Path_ | Iterable[Path_], quiet_only: bool = False) -> Traini
     ]
     scripts = {digest: p.script for digest, p in table.workloads.items()}
     names = {digest: p.name for digest, p in table.workloads.items()}
-    found = training_set(measured, scripts, names, _targets(table))
-    if len(table) < every:
-        found.refused.add("left out by quiet_only: other processes disturbed their times", every - len(table))
-    for path, one in zip(paths, tables, strict=True):
-        if one.report.bad_count:
-            found.refused.add(f"{path}: invalid lines, the first {one.report.bad[0]}", one.report.bad_count)
-    return found
+    return training_set(measured, scripts, names, _targets(table), refused)
 
 
 def _targets(table: RecordTable) -> Callable[[Mapping[str, object]], Target]:

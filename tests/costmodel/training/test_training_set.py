@@ -12,7 +12,7 @@ import pytest
 
 from tunesmith.costmodel.models.checked_scores import ScoreWarning
 from tunesmith.costmodel.models.random_model import RandomModel
-from tunesmith.costmodel.training.evaluation import METRICS, evaluate, metric_values, split
+from tunesmith.costmodel.training.evaluation import CHOSEN, METRICS, evaluate, metric_values, split
 from tunesmith.costmodel.training.training_set import Measured, Refused, TaskKey, TrainingSet, training_set
 from tunesmith.ir.script.printer import script
 from tunesmith.ir.target.target import Target
@@ -105,7 +105,7 @@ def test_records_that_cannot_be_rebuilt_are_counted_with_reasons() -> None:
         "abacus",
     ):
         assert reason in text, reason
-    with pytest.raises(UserError, match="no record can be used for training. 1 records skipped"):
+    with pytest.raises(UserError, match="no record can be used for training: 1 records skipped"):
         data_of(MATMUL, records=bad[:1])
 
 
@@ -166,6 +166,21 @@ def test_scores_of_different_folds_are_not_compared() -> None:
     assert metric_values(data, [one], [np.zeros(1)])["pairs"] is None and set(metric_values(data, [one], [np.zeros(1)])) == set(METRICS)
 
 
+def test_metrics_of_too_few_programs_are_undefined() -> None:
+    """A choice of all programs of a task says nothing: `random` would be perfect."""
+    data = three_tasks()  # 24 programs each
+    expected = {2: ["best-5 of 32"], 4: ["recall@10", "best-5 of 32"], 5: ["top-5", "recall@10", "best-5 of 32"], 24: list(CHOSEN)}
+    for folds, undefined in expected.items():
+        found = evaluate("random", data, "within", folds=folds)
+        assert found.too_few_for == undefined
+        assert [n for n, v in found.values["model"].items() if n in CHOSEN and v is not None] == [n for n in CHOSEN if n not in undefined]
+    assert evaluate("random", data, "task").too_few_for == ["best-5 of 32"]
+    parts = [np.arange(len(data))]
+    few = data.groups.argsort(kind="stable")[:5]  # a task with 24 programs has more than 5 in the part, one with 5 has not
+    assert metric_values(data, parts, [np.zeros(len(data))])["top-5"] is not None
+    assert metric_values(data, [few], [np.zeros(5)])["top-5"] is None and metric_values(data, [few], [np.zeros(5)])["top-1"] is not None
+
+
 def test_invalid_evaluations_are_rejected() -> None:
     data = three_tasks()
     with pytest.raises(UserError, match="programs are held out by within, task, family, target, not by 'network'"):
@@ -177,6 +192,14 @@ def test_invalid_evaluations_are_rejected() -> None:
     with pytest.raises(UserError, match="the model 'xgb' is untrained: hold programs out"):
         evaluate("xgb", data, None)
     failed = TrainingSet(data.tasks, data.groups, np.full(len(data), np.inf), [], data.refused)
+    single = data_of(MATMUL, OTHER, records=[measured(t)[0] for t in (MATMUL, OTHER)])
+    with pytest.raises(
+        UserError, match=r"no task has two programs, so none can be held out within its task: .* hold out whole tasks \(task\)"
+    ):
+        evaluate("random", single, "within")
+    assert evaluate("random", single, "task").programs == 2
+    with pytest.raises(UserError, match="no record can be used for training: there is none"):
+        data_of(MATMUL, records=[])
     with pytest.raises(UserError, match="all programs failed"):
         metric_values(failed, [np.arange(len(data))], [np.zeros(len(data))])
 
