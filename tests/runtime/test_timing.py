@@ -153,6 +153,8 @@ def test_system_without_proc_stat(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 
 OUT_OF_RANGE = (("warmup", -1), ("number", 0), ("repeats", 0), ("repeats", 1.5), ("repeats", True), ("repeats", "2"))
+
+
 def test_a_window_that_the_time_limit_ends_is_not_clean() -> None:
     """It is too short to know whether other processes used the machine."""
     samples = measure(lambda: None, TimingPolicy(number=1000, repeats=3, window_s=10.0, limit_s=0.05, quiet_fraction=100.0))
