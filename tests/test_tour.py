@@ -70,7 +70,7 @@ CHEAPER = {"budget=128": "budget=2, search=tunesmith.Search(batch=2), workers=0,
         ("docs/gpu.md", {}),
         ("docs/targets.md", {} if linkers("aarch64") else {'native.export_library("libnet.so", header="net.h")': "pass"}),
         ("README.md", CHEAPER),
-        ("docs/tuning.md", {"total_trials=2000)": "total_trials=6), workers=0, progress=False", "Search(": "Search(batch=2, leaders=0, "}),
+        ("docs/tuning.md", {"total_trials=2000)": "total_trials=24), workers=0, progress=False", "Search(": "Search(batch=2, leaders=0, "}),
         (
             "docs/datasets.md",
             {

@@ -10,6 +10,7 @@ import pytest
 
 import tunesmith
 from tunesmith.codegen.device.host import detect_device
+from tunesmith.driver.bench.bench import BenchPolicy
 from tunesmith.driver.tune_options import grouped
 from tunesmith.measure.policies import MeasurePolicy, RacePolicy
 from tunesmith.measure.records.log import RecordLog
@@ -66,7 +67,7 @@ def test_compiled_with_the_log(log: Path) -> None:
 
 
 def test_bench_times_the_replayed_record(log: Path) -> None:
-    policy = tunesmith.bench.__globals__["BenchPolicy"](starts=1, rounds=1, window_s=0.02, patience_s=0.0)
+    policy = BenchPolicy(starts=1, rounds=1, window_s=0.02, patience_s=0.0)
     report = tunesmith.bench(MATMUL, log, against=("openblas",), target="opencl", policy=policy)
     rows = {r.system: r for r in report.rows}
     assert rows["tunesmith"].ok and rows["openblas"].ok and rows["tunesmith"].median > 0

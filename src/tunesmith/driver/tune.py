@@ -159,12 +159,7 @@ def tune(
         run = SearchRun(tasks, groups, samplers, measurer, database, scheduler, spaces, limits, shown, transfer=s.transfer)
         begun = time.perf_counter()
         report = run.run()
-        notes += [
-            *noise_notes(report.tasks, None if log is None else str(log), leaders > 0),
-            *_unmeasured(report),
-            *_unsearched(report, b),
-            *_space_notes(tasks),
-        ]
+        notes += _remarks(report, b, None if log is None else str(log), leaders > 0, tasks)
         measured = any(t.trials > t.resumed for t in report.tasks)
         if models and measured and target.is_cpu and not isinstance(workers, str) and not report.interrupted:
             search_s = time.perf_counter() - begun
@@ -333,6 +328,11 @@ def _distinct(tasks: Sequence[Task]) -> tuple[list[Task], list[str]]:
         chosen.append(one if len(same) == 1 else dataclasses.replace(one, weight=sum(task.weight for task in same)))
         notes += [f"{task.name} is the same program as {one.name}, and has its result" for task in same if task is not one]
     return chosen, notes
+
+
+def _remarks(report: Report, b: Budget, log: str | None, ranked: bool, tasks: Sequence[Task]) -> list[str]:
+    """The notes that follow from the results."""
+    return [*noise_notes(report.tasks, log, ranked), *_unmeasured(report), *_unsearched(report, b), *_space_notes(tasks)]
 
 
 def _unmeasured(report: Report) -> list[str]:

@@ -160,7 +160,10 @@ def module_of(given: object) -> IRModule | None:
 
 
 def _file_loaded(text: str) -> Loaded:
-    return Loaded(text, _of_model_file(text) if text.endswith((ONNX, EXPORTED)) else _loaded(text))
+    if text.endswith((ONNX, EXPORTED)):
+        return Loaded(text, _of_model_file(text))
+    name = split_function(text)[0]
+    return Loaded(name, _loaded(name))
 
 
 def find_subjects(
