@@ -34,7 +34,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         OSError: the file cannot be written, for example because the disk is full; `path` is then unchanged.
     """
     place = _resolved(path)
-    if place.exists() and not place.is_file():
+    # Of the path itself: that of a pipe in /proc resolves to `pipe:[N]`, which does not exist.
+    if os.path.exists(path) and not os.path.isfile(path):
         with open(path, "wb") as file:
             yield file
         return
@@ -61,7 +62,7 @@ def place_of(path: str | os.PathLike[str]) -> Path:
     place = _resolved(path)
     if place.is_dir():
         raise IsADirectoryError(errno.EISDIR, "it is a folder", os.fspath(path))
-    if os.path.lexists(place) and not place.is_file():
+    if (os.path.exists(path) or os.path.lexists(place)) and not place.is_file():
         raise OSError(errno.EINVAL, "it exists, is no regular file, and would be lost", os.fspath(path))
     return place
 

@@ -39,8 +39,8 @@ METRICS: dict[str, Callable[[Float64Array, Float64Array, Int64Array], float]] = 
     "R2": lambda s, p, g: metrics.r_squared(metrics.normalized_throughput(s, g), metrics.fitted_throughput(s, p, g)),
 }
 """Reported metrics by name.  RMSE and R2 are of throughput (best of the task = 1), after a linear fit of each task's scores."""
-CHOSEN = {"top-1": 1, "top-5": 5, "recall@10": 10, "best-5 of 32": 32}
-"""Number of programs that a metric chooses from a task.  From so few programs or fewer, any model would choose the same."""
+TRIVIAL = {"top-1": 1, "top-5": 5, "recall@10": 10, "best-5 of 32": 32, "NDCG": 1, "RMSE": 1}
+"""Number of programs of a task up to which a metric is the same for any model, because all of them are chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Evaluation:
         programs: number of evaluated programs, without failed ones.
         tasks: number of their tasks.
         values: by model or control, then by metric name; None if the metric is undefined, for example because all times are equal, or
-            no fold has more programs of a task than the metric chooses (`CHOSEN`).
+            no fold has more programs of a task than `TRIVIAL`.
         clean: number of evaluated programs whose measurement no other process disturbed.
         clean_values: as `values`, over these programs alone, in the same folds: noise in the times lowers every metric of a good model.
             Empty if all programs are clean, or none.
@@ -71,7 +71,7 @@ class Evaluation:
     def too_few_for(self) -> list[str]:
         """Metrics that are undefined because no fold has enough programs of a task."""
         every = [*self.values.values(), *self.clean_values.values()]
-        return [name for name in CHOSEN if any(v.get(name) is None for v in every)]
+        return [name for name in TRIVIAL if any(v.get(name) is None for v in every)]
 
     def _repr_html_(self) -> str:
         """The metrics in a notebook."""
@@ -177,7 +177,7 @@ def metric_values(
     out: dict[str, float | None] = {}
     for name, metric in METRICS.items():
         try:
-            out[name] = None if most <= CHOSEN.get(name, 0) else metric(data.seconds[at][ran], score[ran], group[ran])
+            out[name] = None if most <= TRIVIAL.get(name, 0) else metric(data.seconds[at][ran], score[ran], group[ran])
         except UserError:  # undefined for these times
             out[name] = None
     return out

@@ -103,6 +103,7 @@ def test_numbers_and_curves() -> None:
     assert [microseconds(s) for s in (None, float("inf"), 1.23456e-6, 123.456e-6, 0.0123456)] == ["-", "-", "1.235", "123.5", "12346"]
     assert [rate(g) for g in (None, 0.0, 1.234, 123.4)] == ["-", "-", "1.23", "123"]
     assert sparkline([None, 8.0, 4.0, 1.0]) == "·█▆▁"
+    assert sparkline([float("inf"), 8.0, 1.0]) == "·█▁" and sparkline([float("inf")] * 2) == "··", "1e308 s are infinite as microseconds"
     assert sparkline([]) == "" and sparkline([3.0, 3.0]) == "▁▁"
     assert len(sparkline(list(range(100, 0, -1)))) == 32 and sparkline([float(x) for x in range(100, 0, -1)])[-1] == "▁"
     assert printable("a[b]\x07\n").plain == "a[b]?\n"

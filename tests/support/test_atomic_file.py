@@ -45,6 +45,22 @@ def test_links_and_devices(tmp_path: Path) -> None:
         atomic_file.write_text(tmp_path / "missing" / "a.txt", "x")
 
 
+def test_a_pipe_in_proc(tmp_path: Path) -> None:
+    """As /dev/stdout of a command in a pipeline: the path resolves to `pipe:[N]`, which does not exist."""
+    reader, writer = os.pipe()
+    try:
+        atomic_file.write_text(f"/proc/self/fd/{writer}", "through")
+        assert os.read(reader, 100) == b"through"
+        (tmp_path / "link").symlink_to(f"/proc/self/fd/{writer}")
+        atomic_file.write_text(tmp_path / "link", "again")
+        assert os.read(reader, 100) == b"again"
+        with pytest.raises(OSError, match="no regular file, and would be lost"):
+            atomic_file.place_of(f"/proc/self/fd/{writer}")
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
 def test_files_of_other_programs_replace_only_regular_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "real").mkdir()
     old, link, pipe = tmp_path / "real" / "a.so", tmp_path / "link.so", tmp_path / "pipe"

@@ -99,11 +99,12 @@ def counted(errors: Mapping[str, int]) -> str:
 
 
 def sparkline(values: Sequence[float | None], width: int = 32) -> str:
-    """A curve in at most `width` characters: low values are better, the scale is logarithmic, a dot marks a missing value."""
+    """A curve in at most `width` characters: low values are better, the scale is logarithmic, a dot marks a missing or infinite value."""
     if not values:
         return ""
     picks = [values[i * len(values) // width] for i in range(width)] if len(values) > width else list(values)
     picks[-1] = values[-1]
+    picks = [v if v and math.isfinite(v) else None for v in picks]
     known = [math.log(v) for v in picks if v]
     low, high = (min(known), max(known)) if known else (0.0, 0.0)
     step = (high - low) / (len(_BARS) - 1) or 1.0

@@ -12,7 +12,7 @@ import pytest
 
 from tunesmith.costmodel.models.checked_scores import ScoreWarning
 from tunesmith.costmodel.models.random_model import RandomModel
-from tunesmith.costmodel.training.evaluation import CHOSEN, METRICS, evaluate, metric_values, split
+from tunesmith.costmodel.training.evaluation import METRICS, TRIVIAL, evaluate, metric_values, split
 from tunesmith.costmodel.training.training_set import Measured, Refused, TaskKey, TrainingSet, training_set
 from tunesmith.ir.script.printer import script
 from tunesmith.ir.target.target import Target
@@ -169,11 +169,11 @@ def test_scores_of_different_folds_are_not_compared() -> None:
 def test_metrics_of_too_few_programs_are_undefined() -> None:
     """A choice of all programs of a task says nothing: `random` would be perfect."""
     data = three_tasks()  # 24 programs each
-    expected = {2: ["best-5 of 32"], 4: ["recall@10", "best-5 of 32"], 5: ["top-5", "recall@10", "best-5 of 32"], 24: list(CHOSEN)}
+    expected = {2: ["best-5 of 32"], 4: ["recall@10", "best-5 of 32"], 5: ["top-5", "recall@10", "best-5 of 32"], 24: list(TRIVIAL)}
     for folds, undefined in expected.items():
         found = evaluate("random", data, "within", folds=folds)
         assert found.too_few_for == undefined
-        assert [n for n, v in found.values["model"].items() if n in CHOSEN and v is not None] == [n for n in CHOSEN if n not in undefined]
+        assert [n for n, v in found.values["model"].items() if n in TRIVIAL and v is not None] == [n for n in TRIVIAL if n not in undefined]
     assert evaluate("random", data, "task").too_few_for == ["best-5 of 32"]
     parts = [np.arange(len(data))]
     few = data.groups.argsort(kind="stable")[:5]  # a task with 24 programs has more than 5 in the part, one with 5 has not
