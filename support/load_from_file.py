@@ -93,15 +93,8 @@ def _modules_beside(spec: str, file: Path) -> Iterator[None]:
     used = [path for path in source_closure([file]).files if path != file]
     beside = [path for path in used if path.is_relative_to(folder)]
     loaded = _names_of_loaded(used)
+    _refuse_other_modules(spec, beside, file.parent)
     edited = [path for path in used if (digest := _digest(path)) != _loaded.setdefault(path, digest)]
-    for path in beside:
-        name = _module_name(path, file.parent)
-        known = None if path in loaded else sys.modules.get(name)
-        if known is not None:
-            raise UserError(
-                f"{spec!r} imports {name}, which is {path}; but a module of that name is loaded already, from "
-                f"{getattr(known, '__file__', None) or 'Python itself'}. Give one of them another name"
-            )
     for path in edited:
         if path in loaded and path.suffix != ".py":
             raise UserError(
@@ -113,17 +106,33 @@ def _modules_beside(spec: str, file: Path) -> Iterator[None]:
             del sys.modules[name]
     before, written = list(sys.path), sys.dont_write_bytecode
     importlib.invalidate_caches()
-    sys.path[:] = search_path(folder)
+    sys.path[:] = given = search_path(folder)
     sys.dont_write_bytecode = True  # .pyc files have timestamps in seconds: an edit within one second would be missed
     done = False
     try:
         yield
         done = True
+        for added in [Path(p).resolve() for p in sys.path if p not in given]:
+            found = [path for path in source_closure([file]).files if path != file and path.is_relative_to(added)]
+            _refuse_other_modules(spec, found, added)
     finally:
         sys.dont_write_bytecode = written
         sys.path[:] = [*before, *([folder] if done and beside and folder not in before else [])]
         for path in source_closure([file]).files:  # some are found only now, because the file changes `sys.path`
             _loaded.setdefault(path, _digest(path))
+
+
+def _refuse_other_modules(spec: str, files: Sequence[Path], root: Path) -> None:
+    """Raise UserError if one of the files is not loaded, but another module of its name, which an import statement would give."""
+    loaded = _names_of_loaded(files)
+    for path in files:
+        name = _module_name(path, root)
+        known = None if path in loaded else sys.modules.get(name)
+        if known is not None:
+            raise UserError(
+                f"{spec!r} imports {name}, which is {path}; but a module of that name is loaded already, from "
+                f"{getattr(known, '__file__', None) or 'Python itself'}. Give one of them another name"
+            )
 
 
 def _digest(path: Path) -> bytes:

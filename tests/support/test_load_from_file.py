@@ -101,6 +101,22 @@ def test_modules_of_a_folder_that_the_file_puts_on_the_path(tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("modules")
+def test_two_files_with_modules_of_one_name_in_folders_of_their_own(tmp_path: Path) -> None:
+    """The second would run with the module of the first."""
+    for i in "12":
+        (tmp_path / i / "lib").mkdir(parents=True)
+        (tmp_path / i / "lib" / "in_both_libs.py").write_text(f"VALUE = {i}\n")
+        text = "import os, sys\nsys.path.insert(0, os.path.join(os.path.dirname(__file__), 'lib'))\nfrom in_both_libs import VALUE\n"
+        (tmp_path / i / "mine.py").write_text(text)
+    for _ in range(2):
+        assert load_from_file(f"{tmp_path}/1/mine.py:VALUE") == 1
+        with pytest.raises(
+            UserError, match=r"imports in_both_libs, which is .*/2/lib/.*; but .* loaded already, from .*/1/lib/in_both_libs\.py"
+        ):
+            load_from_file(f"{tmp_path}/2/mine.py:VALUE")
+
+
+@pytest.mark.usefixtures("modules")
 def test_a_module_that_was_edited_after_it_failed(tmp_path: Path) -> None:
     lib = tmp_path / "lib"
     lib.mkdir()
