@@ -7,8 +7,11 @@ Algorithms, 2.8), the worst case k does not occur in practice, and a missing ter
 mixed signs, as those of random inputs do.  Integers and booleans must be equal.
 
 A compute precision narrower than the dtype rounds the operands of each reduction once, and accumulates as wide as before.  The errors of
-the k terms are independent, so that their sum has the relative error of one term: `relative` grows by 4 eps of the precision for each
-reduction, whatever its length, and by 4 eps for a workload without a reduction.
+the k terms are independent, so that their sum has the relative error of one term: `relative` grows by 4 eps of the precision for a
+reduction, whatever its length, and for a workload without one.  Errors of n independent reductions add in quadrature: 4 eps sqrt(n).
+
+Where these bounds reach the size of the outputs, as in sums of many terms that are accumulated in bfloat16, they accept everything.
+Searches have no other bound, because a right order of summation may be far from another one.  A comparison of systems has a `CAP`.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ from tunesmith.runtime.checker.param_spec import ParamSpec
 from tunesmith.support import dtype as dtypes
 from tunesmith.support.errors import UserError
 
+CAP = 0.25
+"""The largest `relative` that detects wrong outputs: from 0.5 on, zeros are accepted if all elements of the reference have one size."""
 _MARGIN = 8.0
 _ROUNDED = 4.0
 """Rounding both operands gives errors with a standard deviation of 0.3 eps: none of a result of any size exceeds 4 eps."""
@@ -47,7 +52,17 @@ def tolerance_of(func: PrimFunc, precision: str = "") -> float:
         total += _MARGIN * eps * (1.0 + math.sqrt(_terms(block)))
         roundings += narrow > eps > 0.0 and any(i.kind == "R" for i in block.iters)
     is_narrow = any(0.0 < EPS.get(precision_of(b.dtype), 0.0) < narrow for b in func.params if isinstance(b, Buffer))
-    return total + _ROUNDED * narrow * max(roundings, int(is_narrow))
+    return total + _ROUNDED * narrow * math.sqrt(max(roundings, int(is_narrow)))
+
+
+def tolerance_of_calls(functions: Sequence[tuple[PrimFunc, float]], precision: str = "") -> float:
+    """The `relative` of calls of functions, whose rounding errors are independent and add in quadrature.  See `CAP` for its use.
+
+    Args:
+        functions: the unscheduled functions, each with the number of its calls.
+        precision: see `tolerance_of`.
+    """
+    return math.sqrt(sum([calls * tolerance_of(f, precision) ** 2 for f, calls in functions]))
 
 
 def mismatch(actual: Array, expected: Array, relative: float) -> str | None:

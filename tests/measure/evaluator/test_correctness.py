@@ -13,12 +13,14 @@ from tunesmith.ir.poly import Var, poly
 from tunesmith.ir.stmt import Block, Iter, nest, store
 from tunesmith.measure.candidate import MeasureTask
 from tunesmith.measure.evaluator.correctness import (
+    CAP,
     check_reference,
     load_reference,
     mismatch,
     relative_error,
     save_reference,
     tolerance_of,
+    tolerance_of_calls,
 )
 from tunesmith.runtime.checker.param_spec import ParamSpec
 from tunesmith.support.errors import UserError
@@ -57,6 +59,20 @@ def test_tolerance_of_a_narrow_precision_grows_by_its_roundings(add_task: Measur
         assert tolerance_of(dot, wide) == tolerance_of(dot)
     assert tolerance_of(dot16, "f32") == tolerance_of(dot16)
     assert tolerance_of(dot_function(1024, "int32"), "bf16") == 0
+
+
+def test_errors_of_calls_add_in_quadrature(add_task: MeasureTask) -> None:
+    dot = dot_function(1024, "float32")
+    for precision in ("", "bf16"):
+        one, other = tolerance_of(dot, precision), tolerance_of(add_task.func, precision)
+        assert tolerance_of_calls([(dot, 1.0)], precision) == pytest.approx(one)
+        assert tolerance_of_calls([(dot, 12.0), (add_task.func, 4.0)], precision) == pytest.approx((12 * one**2 + 4 * other**2) ** 0.5)
+    assert tolerance_of_calls([]) == 0
+
+
+def test_zeros_do_not_pass_with_the_cap() -> None:
+    for want in (np.ones(8, np.float32), stream(0, "zeros").standard_normal(64).astype(np.float32)):
+        assert mismatch(np.zeros_like(want), want, CAP) is not None
 
 
 def test_error_is_relative_to_the_largest_element() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from tunesmith.codegen.artifact import Code
 from tunesmith.codegen.params import param_specs
 from tunesmith.ir.function import PrimFunc
-from tunesmith.measure.evaluator.correctness import load_reference, save_reference, tolerance_of
+from tunesmith.measure.evaluator.correctness import load_reference, save_reference, tolerance_of_calls
 from tunesmith.measure.evaluator.guard_pages import Array
 from tunesmith.measure.precision import default_precision
 from tunesmith.runtime.checker.param_spec import ParamSpec
@@ -24,7 +24,7 @@ class Setting:
         reference: file of the expected outputs.
         before: file of the contents of the outputs before a checked call.
         updates: the outputs depend on their contents before the call.
-        functions: the unscheduled functions with the number of their calls, whose rounding errors add up to the tolerance.
+        functions: the unscheduled functions with the number of their calls, whose rounding errors give the tolerance.
         operator: canonical text of an operator; empty for other workloads.
         onnx: file of an ONNX model; empty for other workloads.
         code: the compiled function, for tunesmith only.
@@ -55,8 +55,8 @@ class Setting:
         return default_precision([p.dtype for f, _ in self.functions for p in param_specs(f) if not p.written])
 
     def tolerance(self, precision: str) -> float:
-        """The relative tolerance of a system that computes in this precision; see `measure.evaluator.correctness`."""
-        return sum([calls * tolerance_of(f, precision) for f, calls in self.functions])
+        """The relative bound of rounding errors of a system that computes in this precision; see `measure.evaluator.correctness`."""
+        return tolerance_of_calls(self.functions, precision)
 
 
 @dataclass(frozen=True, slots=True)

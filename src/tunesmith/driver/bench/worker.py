@@ -21,7 +21,7 @@ from tunesmith.measure.baselines.baseline import Baseline
 from tunesmith.measure.baselines.model_call import arrays
 from tunesmith.measure.baselines.registry import create_baseline
 from tunesmith.measure.evaluator.argument_data import ArgumentTable
-from tunesmith.measure.evaluator.correctness import mismatch, relative_error
+from tunesmith.measure.evaluator.correctness import CAP, mismatch, relative_error
 from tunesmith.measure.evaluator.guard_pages import Array
 from tunesmith.measure.evaluator.packed_call import load_call
 from tunesmith.measure.race import waiting
@@ -44,6 +44,10 @@ _LEAST = 3
 """Minimum samples of a window, however long one takes."""
 _WAITED = 0.05
 """A sample is dropped if its threads waited for an occupied core for more than this fraction of it, summed over threads."""
+_IMPRECISE = (
+    ". Rounding errors of this workload may have {bound:.2g} times the size of its outputs, and more than {cap} is refused, since zeros "
+    "would be accepted: accumulate sums in float32"
+)
 
 Call = Callable[[], object]
 
@@ -120,7 +124,7 @@ class System(ABC):
     def prepare(self, setting: Setting) -> Prepared:
         """Prepare a workload and compare the output with the reference; replaces the previous workload.
 
-        The tolerance is that of the precision in which the system computes (`measure.evaluator.correctness`).
+        The tolerance is that of the precision in which the system computes, at most `CAP` (`measure.evaluator.correctness`).
         """
         self._call = self._finish = None
         data = Data.load(setting)
@@ -245,12 +249,13 @@ def baseline(name: str, threads: int) -> System:
     return BaselineSystem(create_baseline(name, threads))
 
 
-def _wrong(outputs: Sequence[Array], reference: Sequence[Array], tolerance: float) -> str:
-    """How the outputs are wrong; empty if they are right."""
+def _wrong(outputs: Sequence[Array], reference: Sequence[Array], bound: float) -> str:
+    """How the outputs are wrong, if rounding errors have this relative bound; empty if they are right."""
     for actual, expected in zip(outputs, reference, strict=True):
-        wrong = mismatch(actual, expected, tolerance)
+        wrong = mismatch(actual, expected, min(bound, CAP))
         if wrong is not None:
-            return wrong
+            capped = bound > CAP and mismatch(actual, expected, bound) is None
+            return wrong + (_IMPRECISE.format(bound=bound, cap=CAP) if capped else "")
     return ""
 
 
