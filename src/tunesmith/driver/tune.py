@@ -292,7 +292,8 @@ def _in_precision(workloads: list[Any], precision: Precision | None) -> list[Any
     if precision is None:
         return workloads
     if not any(module_of(w) is not None for w in workloads):
-        raise UserError(f"precision={precision!r} is for models, and {workloads!r:.100} has none")
+        shown = f"{workloads[0]!r:.100} is none" if len(workloads) == 1 else f"none of {workloads!r:.100} is one"
+        raise UserError(f"precision={precision!r} is for models, and {shown}")
     return [_with_precision(w, precision) for w in workloads]
 
 

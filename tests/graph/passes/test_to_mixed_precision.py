@@ -190,6 +190,10 @@ def test_refusals() -> None:
     func = workload("matmul(m=4,n=4,k=4)").func
     with pytest.raises(UserError, match="this module has no graph function. Give the operators of a function the types"):
         with_precision(IRModule({func.name: func}), "bf16")
+    with pytest.raises(
+        UserError, match=r"precision='bf16' is for models, and none of \['relu\(shape=4\)', 'matmul\(m=4,n=4,k=4\)'\] is one"
+    ):
+        tunesmith.tune(["relu(shape=4)", "matmul(m=4,n=4,k=4)"], precision="bf16", log=None)
     with pytest.raises(UserError, match=r"precision='bf16' is for models, and 'matmul\(m=4,n=4,k=4\)' is none"):
         tunesmith.tune("matmul(m=4,n=4,k=4)", log=None, precision="bf16")
     with pytest.raises(UserError, match="this module has no graph function"):
