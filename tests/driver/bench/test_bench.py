@@ -24,7 +24,6 @@ from tunesmith.ir.target.target import Target
 from tunesmith.measure.baselines.registry import create_baseline
 from tunesmith.measure.records.database import Database
 from tunesmith.support.errors import RecordError, RunError, UserError
-from tunesmith.support.load_from_file import names_a_file
 from tunesmith.support.worker_pool import JobResult
 
 SHORT = BenchPolicy(starts=1, rounds=2, window_s=0.01, patience_s=0.0)
@@ -81,6 +80,12 @@ def test_refusals(hand: ModuleType, tmp_path: Path) -> None:
     log = hand.write_log(tmp_path / "log.jsonl", hand.record_of(hand.matmul()))
     with pytest.raises(UserError, match="unknown baseline 'openblass'. Did you mean 'openblas'"):
         tunesmith.bench(hand.MATMUL, log, ["openblass"])
+    (tmp_path / "fn.py").write_text("def g(a, b):\n    return a @ b\n")
+    with pytest.raises(UserError, match="is a file and no baseline: name the object in it: .*fn.py:g"):
+        tunesmith.bench(hand.MATMUL, log, [f"{tmp_path}/fn.py"])
+    (tmp_path / "exits.py").write_text("import os\nos._exit(5)\n")
+    with pytest.raises(UserError, match=r"exits.py:f cannot be loaded: it crashed: the worker process died \(exit status 5\)"):
+        tunesmith.bench(hand.MATMUL, log, [f"{tmp_path}/exits.py:f"])
     with pytest.raises(RecordError, match="none.jsonl"):
         tunesmith.bench(hand.MATMUL, tmp_path / "none.jsonl")
     with pytest.raises(UserError, match="bench policy out of range"):
@@ -191,6 +196,8 @@ class ScriptedSystem(_SystemProcess):
         self.name, self.missing, self.left, self.turns = name, "", list(foreign), TURNS
 
     def request(self, method: str, *arguments: object, timeout: float = 0.0) -> object:
+        if method == "changed":
+            return ""
         self.turns.append(self.name)
         if not self.left:
             raise RunError("it died")
@@ -280,9 +287,11 @@ class ScriptedProcess(_SystemProcess):
     def request(self, method: str, *arguments: object, timeout: float = 0.0) -> object:
         if method == "window":
             return Window((1e-3 * self.start * (2 if self.name == "torch" else 1),), 5, 0.0)
+        if method == "changed":
+            return "its outputs are wrong now" if self.name == "other.py:f" else ""
         if self.name == "jax" and self.start == 2:
             raise RunError("out of memory")
-        wrong = "1 of 4 elements" if names_a_file(self.name) else ""
+        wrong = "1 of 4 elements" if self.name == "mine.py:wrong" else ""
         return Prepared(self.name != "openblas", f"variant {self.start}", wrong, "f32", 1e-7)
 
 
@@ -302,6 +311,17 @@ def test_processes_are_started_several_times(hand: ModuleType, tmp_path: Path, m
     found = rows["torch"].ratio
     assert found is not None and found.value == pytest.approx(2) and found.verdict == "faster"
     assert rows["torch"].note == "variant 1 | variant 2 | variant 3 | variant 4" and rows["torch"].runs == 20
+
+
+def test_a_system_that_changed_while_it_was_timed_has_failed(hand: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = hand.write_log(tmp_path / "log.jsonl", hand.record_of(hand.matmul()))
+    said: list[str] = []
+    monkeypatch.setattr("tunesmith.driver.bench.bench._start_systems", Processes().start)
+    policy = BenchPolicy(starts=3, rounds=1, window_s=0.01)
+    report = tunesmith.bench(hand.MATMUL, log, ["torch", "other.py:f"], policy=policy, say=said.append)
+    failed = next(r for r in report.rows if r.system == "other.py:f")
+    assert not failed.ok and failed.note == "its outputs are wrong now" and failed.median is None
+    assert said.count("! other.py:f is left out: its outputs are wrong now") == 1 and report.ratio(hand.MATMUL) is not None
 
 
 def test_an_operator_without_a_record_is_timed_untuned(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from tunesmith.runtime.threads import pin_threads
 from tunesmith.runtime.timing import TimingPolicy
 from tunesmith.support.arguments import refuse_keywords
 from tunesmith.support.errors import BuildError, RecordError, RunError, UserError
-from tunesmith.support.load_from_file import names_a_file
+from tunesmith.support.load_from_file import find_named, names_a_file
 from tunesmith.support.temporary_folder import temporary_folder
 from tunesmith.support.worker_pool import WorkerPool
 
@@ -108,7 +108,7 @@ def bench(
     entries = find_entries(workloads)
     for name in against:
         if not names_a_file(name):
-            BASELINES.get(name)
+            find_named(BASELINES, name)
     machine = as_target(target)
     database = open_records(log)
     say = say or (lambda text: None)
@@ -182,7 +182,7 @@ def _start_systems(stack: ExitStack, against: Sequence[str], target: Target) -> 
         try:
             system.missing = str(system.request("available"))
         except RunError as error:
-            system.missing = str(error)
+            system.missing = f"{system.name} cannot be loaded: {error}" if names_a_file(system.name) else str(error)
     return found
 
 
@@ -308,6 +308,18 @@ class _InterleavedRun:
             for system, timing in [*running[first:], *running[:first]]:
                 if not timing.fault:
                     patience = self._turn(system, timing, patience)
+        for system, timing in running:
+            if not timing.fault:
+                self._check_again(system, timing)
+
+    def _check_again(self, system: _SystemProcess, timing: _Timing) -> None:
+        """Leave a system out whose calls after the first one differ from it: its times are those of other work."""
+        try:
+            timing.fault = str(system.request("changed", timeout=120.0))
+        except RunError as error:
+            timing.fault = str(error)
+        if timing.fault:
+            self._say(f"! {timing.name} is left out: {timing.fault}")
 
     def _turn(self, system: _SystemProcess, timing: _Timing, patience: float) -> float:
         """Time one window, repeated while it is disturbed and patience remains; returns the remaining patience in seconds."""

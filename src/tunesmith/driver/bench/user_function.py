@@ -1,5 +1,8 @@
 """Time a function of the user beside the other systems: call it with the inputs, wait for asynchronous results, and check its outputs.
 
+Its inputs and outputs are compared again after the timed calls: a function that overwrites its inputs, or computes in its first call only,
+is refused.  Read-only inputs would not prevent that: torch writes to them, and warns of them in every process.
+
 Results of JAX and of torch on NVIDIA GPUs are complete only some time after a function returned them.  Each call includes this time.
 """
 
@@ -13,11 +16,11 @@ from typing import Any, cast
 import numpy as np
 
 from tunesmith.driver.bench.setting import Data, Setting
-from tunesmith.driver.bench.worker import Call, Ready, System
+from tunesmith.driver.bench.worker import Call, Ready, System, Window, wrong_outputs
 from tunesmith.measure.evaluator.guard_pages import Array
 from tunesmith.measure.precision import EPS
 from tunesmith.support import user_code
-from tunesmith.support.errors import RunError, UserError
+from tunesmith.support.errors import RunError, TunesmithError, UserError
 from tunesmith.support.load_from_file import load_from_file
 
 _CONTRACT = (
@@ -39,6 +42,11 @@ class FunctionSystem(System):
         self._spec = spec
         self._function: Callable[..., object] | None = None
         self._precision = ""
+        self._setting: Setting | None = None
+        self._inputs: Sequence[Array] = ()
+        """The inputs that the function has; a correct one leaves them as they are."""
+        self._again: Call | None = None
+        """The call to time, without the wait for its result."""
 
     def available(self) -> str:
         """See `System.available`."""
@@ -60,17 +68,50 @@ class FunctionSystem(System):
 
         Raises:
             UserError: the function takes other arguments, or raises an exception.
-            RunError: number, shapes or kinds of the outputs differ from those of the workload.
+            RunError: number, shapes or kinds of the outputs differ from those of the workload, or it has written to an input.
         """
         if setting.updates:
             raise RunError("the program updates its outputs, and functions for comparison get the inputs only")
+        self._setting, self._inputs = setting, data.inputs
         call, made = self._first_call(data.inputs)
-        with user_code.running(self._spec):
-            outputs = self._checked([_array(x) for x in _outputs(made)], data.reference)
+        self._again = call
+        outputs = self._checked(made, data.reference)
+        written = self._written(Data.load(setting))
+        if written:
+            raise RunError(written)
         devices = _cuda_devices(made)
         if devices:
             self._finish = partial(_synchronize, devices)
         return Ready("function", completing(call, made), outputs, self._precision)
+
+    def window(self, length: float) -> Window:
+        """See `System.window`.  Raises UserError if a call fails."""
+        with user_code.running(f"{self._spec}, in a call after the first,"):
+            return super().window(length)
+
+    def changed(self) -> str:
+        """See `System.changed`."""
+        assert self._setting is not None and self._again is not None
+        data = Data.load(self._setting)
+        written = self._written(data)
+        if written:
+            return written
+        with user_code.running(f"{self._spec}, in a call after the first,"):
+            made = self._again()
+        try:
+            outputs = self._checked(made, data.reference)
+        except RunError as error:
+            return f"the outputs were right in the first call, and are wrong after the timed calls: {error}"
+        wrong = wrong_outputs(outputs, data.reference, self._setting.tolerance(self._precision or self._setting.precision))
+        return f"the outputs of {self._spec} were right in the first call, and are wrong after the timed calls: {wrong}" if wrong else ""
+
+    def _written(self, data: Data) -> str:
+        """Which inputs the function has written to, given the data of the workload; empty if none."""
+        pairs = enumerate(zip(self._inputs, data.inputs, strict=True))
+        written = [f"input{i}" for i, (own, given) in pairs if not np.array_equal(own, given, equal_nan=own.dtype.kind == "f")]
+        if not written:
+            return ""
+        return f"{self._spec} writes to {' and '.join(written)}, so that each call would have other inputs: compute in an array of its own"
 
     def _first_call(self, inputs: Sequence[Array]) -> tuple[Call, object]:
         """The call to time, and its first result."""
@@ -92,11 +133,27 @@ class FunctionSystem(System):
         with user_code.running(f"the function that {self._spec} returned"):
             return call, call()
 
-    def _checked(self, outputs: Sequence[Array], reference: Sequence[Array]) -> Sequence[Array]:
-        """The outputs, with the element kinds of the reference.  Raises RunError if number, shapes or kinds differ."""
+    def _arrays(self, result: object) -> list[Array]:
+        """Copies of the outputs in a result.  Raises RunError if numpy cannot convert them, and UserError if user code fails there."""
+        found = _outputs(result)
+        try:
+            with user_code.running(self._spec):
+                return [_array(x) for x in found]
+        except TunesmithError:
+            raise
+        except Exception as error:
+            kinds = ", ".join(map(user_code.shown, found))
+            raise RunError(
+                f"{self._spec} returned {kinds}, of which numpy makes no arrays ({type(error).__name__}: {error}): return arrays or tensors"
+            ) from error
+
+    def _checked(self, result: object, reference: Sequence[Array]) -> Sequence[Array]:
+        """The outputs in a result, with the element kinds of the reference.  Raises RunError if number, shapes or kinds differ."""
+        outputs = self._arrays(result)
         got, want = [[f"{a.dtype}{list(a.shape)}" for a in x] for x in (outputs, reference)]
         if [(a.shape, a.dtype.kind) for a in outputs] != [(a.shape, a.dtype.kind) for a in reference]:
-            raise RunError(f"{self._spec} returned {', '.join(got) or 'nothing'}; the workload has {', '.join(want)}")
+            returned = ", ".join(got) if outputs and all(a.dtype.kind != "O" for a in outputs) else user_code.shown(result)
+            raise RunError(f"{self._spec} returned {returned}; the workload has {', '.join(want)}")
         return [a.astype(e.dtype, copy=False) for a, e in zip(outputs, reference, strict=True)]
 
 
@@ -155,6 +212,7 @@ def _array(output: Any) -> Array:
     """A copy of an output in host memory; bfloat16 as float32, which numpy lacks."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(output, torch.Tensor):
+        output = output.detach()  # numpy takes no tensor that requires a gradient
         output = output.cpu() if output.is_cuda else output
         output = output.float() if output.dtype == torch.bfloat16 else output
     found = np.array(np.asarray(output))

@@ -132,7 +132,7 @@ class System(ABC):
         if made is None:
             return Prepared(False)
         precision = made.precision or setting.precision
-        wrong = _wrong(made.outputs, data.reference, setting.tolerance(precision))
+        wrong = wrong_outputs(made.outputs, data.reference, setting.tolerance(precision))
         if wrong:
             return Prepared(True, made.variant, wrong, precision)
         self._call = made.call
@@ -155,6 +155,10 @@ class System(ABC):
         foreign = before.foreign(CpuClock.now())
         kept = [seconds for waited, seconds in samples if waited <= _WAITED]
         return Window(tuple(kept or [seconds for _, seconds in sorted(samples)[:_LEAST]]), number, foreign, not kept)
+
+    def changed(self) -> str:
+        """How the calls since `prepare` differ from the one that was checked, for code that may change; empty if they do not."""
+        return ""
 
     @abstractmethod
     def ready(self, setting: Setting, data: Data) -> Ready | None:
@@ -249,7 +253,7 @@ def baseline(name: str, threads: int) -> System:
     return BaselineSystem(create_baseline(name, threads))
 
 
-def _wrong(outputs: Sequence[Array], reference: Sequence[Array], bound: float) -> str:
+def wrong_outputs(outputs: Sequence[Array], reference: Sequence[Array], bound: float) -> str:
     """How the outputs are wrong, if rounding errors have this relative bound; empty if they are right."""
     for actual, expected in zip(outputs, reference, strict=True):
         wrong = mismatch(actual, expected, min(bound, CAP))
