@@ -123,11 +123,19 @@ def test_replay_reports_bad_lines(hand: ModuleType, log: Path, tmp_path: Path) -
 def test_bench(hand: ModuleType, log: Path) -> None:
     result = run("bench", hand.MATMUL, "--log", log, "--against", "openblas", "--starts", 1, "--rounds", 1, "--json", "-")
     assert result.exit_code == 0, result.stderr
-    assert [row["system"] for row in json.loads(result.stdout)] == ["tunesmith", "openblas"]
+    assert [row["system"] for row in json.loads(result.stdout)["rows"]] == ["tunesmith", "openblas"]
     assert "start 1 of 1" in result.stderr and "timing tunesmith, openblas" in result.stderr
     listed = run("bench", "--baselines")
     assert listed.exit_code == 0 and not listed.stderr
     assert re.search(r"^openblas +numpy [\d.]+ +numpy with OpenBLAS$", listed.stdout, re.MULTILINE)
+
+
+def test_json_that_cannot_be_written_is_refused_first(hand: ModuleType, log: Path, tmp_path: Path) -> None:
+    nowhere, folder = tmp_path / "none" / "x.json", tmp_path
+    for out, why in ((nowhere, f"there is no folder {nowhere.parent}. Create it first"), (folder, "it is a folder")):
+        result = run("bench", hand.MATMUL, "--log", log, "--against", "openblas", "--json", out)
+        said = " ".join(result.stderr.split())
+        assert result.exit_code == 2 and "start 1 of" not in said and f"cannot write {out}: {why}" in said
 
 
 def test_earlier_names_of_options_are_accepted_with_a_warning() -> None:

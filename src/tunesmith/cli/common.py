@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import json
+import os
 import sys
 import warnings
 from collections.abc import Callable
@@ -88,7 +89,23 @@ class Commands(click.Group):
 
 def json_option(command: F) -> F:
     """Add `--json OUT`, passed as the argument `out`."""
-    return click.option("--json", "out", metavar="OUT", help="Write the result as JSON to this file; - is standard output.")(command)
+    return click.option(
+        "--json", "out", metavar="OUT", callback=_check_writable, help="Write the result as JSON to this file; - is standard output."
+    )(command)
+
+
+def _check_writable(context: click.Context, parameter: click.Parameter, out: str | None) -> str | None:
+    """Refuse a file that cannot be written, before the command runs: its result would be lost."""
+    if out is None or out == "-":
+        return out
+    folder = Path(out).parent
+    if Path(out).is_dir():
+        raise click.UsageError(f"cannot write {out}: it is a folder")
+    if not folder.is_dir():
+        raise click.UsageError(f"cannot write {out}: there is no folder {folder}. Create it first")
+    if not os.access(folder, os.W_OK):
+        raise click.UsageError(f"cannot write {out}: you may not write in the folder {folder}")
+    return out
 
 
 def target_option(command: F) -> F:

@@ -56,11 +56,14 @@ def test_tunesmith_and_baselines_are_timed_on_the_same_inputs(hand: ModuleType, 
     assert found is not None and found.value > 0 and found.low is None and found.verdict.startswith("not decided")
     assert rows[hand.MATMUL, "openblas"].ratio == found and rows[hand.MATMUL, "tunesmith"].ratio is None
     assert report.ratio("softmax(m=3,n=5)") is None
-    entry = report.to_json()[0]
+    data: Any = report.to_json()
+    assert data["best"] == {hand.MATMUL: found.to_json()} and data["absent"] == lines and "a broken installation" in data["skipped"]["tvm"]
+    entry = data["rows"][0]
     assert list(entry) == [
         "workload",
         "system",
         "ok",
+        "note",
         "median_us",
         "min_us",
         "p90_us",
@@ -265,6 +268,7 @@ def test_windows_of_a_round_are_paired_and_disturbed_pairs_left_out(tmp_path: Pa
     other.starts[2] = [noise[1]]  # no such pair either: two starts are left, without an interval
     found = run._ratio(other, own)
     assert found is not None and found.value == pytest.approx(1.5) and found.low is None
+    assert found.verdict == "not decided: in 1 of 3 starts, each pair of windows lost a core"
     assert (starved := run._ratio(_Timing("torch", [[noise[1]]]), own)) is not None and starved.value == pytest.approx(9)
     assert run._ratio(_Timing("torch", [[]]), own) is None
 
@@ -389,7 +393,9 @@ def test_the_table_reports_noise_and_failures() -> None:
     both = BenchReport((*rows[:3], replace(rows[2], system="mine.py:f")), {})
     assert "(of f32 baselines; openvino_default and mine.py:f compute in bf16)" in " ".join(str(both).split())
     assert "computes in" not in str(BenchReport(rows[:2], {})) and "samples" not in str(BenchReport(rows[3:], {}))
-    assert report.to_json()[3] == {
-        "workload": "w", "system": "jax", "ok": False, "median_us": None, "min_us": None, "p90_us": None, "runs": 0, "gflops": None,
-        "precision": "", "error": None, "clean": True, "ratio": None,
+    data: Any = report.to_json()
+    assert data["best"]["w"]["verdict"] == "faster" and data["skipped"] == {"tvm": "not installed"} and data["absent"] == []
+    assert data["rows"][3] == {
+        "workload": "w", "system": "jax", "ok": False, "note": "wrong result", "median_us": None, "min_us": None,
+        "p90_us": None, "runs": 0, "gflops": None, "precision": "", "error": None, "clean": True, "ratio": None,
     }  # fmt: skip

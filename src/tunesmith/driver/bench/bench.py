@@ -380,9 +380,10 @@ class _InterleavedRun:
             return None
         quiet = [[p for p in start if all(map(self._is_quiet, p))] for start in starts]
         kept = [[p for p in start if not any(w.starved for w in p)] for start in starts]
-        used = [a or b for a, b in zip(quiet, kept, strict=True) if a or b] or [start for start in starts if start]
+        made = [start for start in starts if start]
+        used = [a or b for a, b in zip(quiet, kept, strict=True) if a or b] or made
         values = [[statistics.median(a.seconds) / statistics.median(b.seconds) for a, b in start] for start in used]
-        return ratio(values, sum(map(len, quiet)) / len(pairs))
+        return ratio(values, sum(map(len, quiet)) / len(pairs), len(made) - len(used))
 
 
 def _lacks(system: _SystemProcess, w: Entry) -> str:

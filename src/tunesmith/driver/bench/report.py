@@ -14,7 +14,7 @@ from rich.table import Table
 
 from tunesmith.display.rendered import Rendered
 from tunesmith.display.tables import NOISY, microseconds, plain_table, printable, rate
-from tunesmith.driver.bench.ratio import Ratio
+from tunesmith.driver.bench.ratio import Ratio, best_of
 from tunesmith.measure.precision import EPS
 
 OURS = "tunesmith"
@@ -72,6 +72,7 @@ class BenchRow:
             "workload": self.workload,
             "system": self.system,
             "ok": self.ok,
+            "note": self.note,
             "median_us": us(self.median),
             "min_us": us(self.minimum),
             "p90_us": us(self.p90),
@@ -104,13 +105,13 @@ class BenchReport(Rendered):
         return bool(self.rows) and all(row.ok for row in self.rows)
 
     def ratio(self, workload: str) -> Ratio | None:
-        """Time of the fastest baseline over ours: above 1 if ours is faster; None if one of the two is missing.
+        """Time of the fastest baseline over ours (`best_of`): above 1 if ours is faster; None if one of the two is missing.
 
         Baselines that compute in a narrower precision than ours are left out: they solve an easier problem.
         """
         narrower = self.narrower(workload)
         others = [r.ratio for r in self.rows if r.workload == workload and r.ok and r.ratio is not None and r not in narrower]
-        return min(others, key=lambda x: x.value, default=None)
+        return best_of(others)
 
     def narrower(self, workload: str) -> list[BenchRow]:
         """The baselines that compute in a narrower precision than ours, which `ratio` leaves out."""
@@ -118,9 +119,15 @@ class BenchReport(Rendered):
         eps = next((EPS.get(r.precision, math.inf) for r in rows if r.system == OURS), 0.0)
         return [r for r in rows if r.ratio is not None and EPS.get(r.precision, 0.0) > eps]
 
-    def to_json(self) -> list[dict[str, object]]:
-        """The data written by `tunesmith bench --json`."""
-        return [row.to_json() for row in self.rows]
+    def to_json(self) -> dict[str, object]:
+        """The data written by `tunesmith bench --json`: the rows, the ratio of the best baseline to ours of each workload, and reasons."""
+        best = {w: self.ratio(w) for w in dict.fromkeys(r.workload for r in self.rows)}
+        return {
+            "rows": [row.to_json() for row in self.rows],
+            "best": {w: None if found is None else found.to_json() for w, found in best.items()},
+            "skipped": dict(self.skipped),
+            "absent": list(self.absent),
+        }
 
     def render(self) -> RenderableType:
         """A table per workload for a terminal, fastest system first."""
