@@ -138,6 +138,14 @@ def test_json_that_cannot_be_written_is_refused_first(hand: ModuleType, log: Pat
         assert result.exit_code == 2 and "start 1 of" not in said and f"cannot write {out}: {why}" in said
 
 
+def test_json_goes_to_pipes_in_folders_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tunesmith.cli.common.os.access", lambda path, mode: False)
+    os.mkfifo(tmp_path / "pipe")
+    refused, accepted = [run("replay", tmp_path / "none.jsonl", "--json", tmp_path / name) for name in ("file", "pipe")]
+    assert "you may not write in the folder" in " ".join(refused.stderr.split()) and refused.exit_code == 2
+    assert "cannot write" not in accepted.stderr and "none.jsonl" in accepted.stderr
+
+
 def test_earlier_names_of_options_are_accepted_with_a_warning() -> None:
     listed = run("bench", "--peers")
     assert listed.exit_code == 0 and listed.stdout == run("bench", "--baselines").stdout

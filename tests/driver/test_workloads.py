@@ -238,11 +238,13 @@ def test_onnx_files_are_models(tmp_path: Path) -> None:
     onnx.save(helper.make_model(helper.make_graph(nodes, "two", values[:1], values[1:]), opset_imports=[helper.make_opsetid("", 17)]), path)
     with pytest.raises(UserError, match=r"has net/.*Name one, as in .*net.onnx/op_relu"):
         find_subject(str(path))
+    upper = path.rename(tmp_path / "NET.ONNX")
+    assert [s.name for s in find_subjects(f"{upper}/op_relu")] == ["NET/op_relu"] and find_module(str(upper))["main"].result_names == ("y",)
     with pytest.raises(UserError, match="absent.onnx"):
         find_module(str(tmp_path / "absent.onnx"))
 
 
-@pytest.mark.parametrize("text", ["relu(shape=4)", "relu", "suite:resnet18", "a.py:f", "a.onnx", "a.onnx/f", "a.pt2"])
+@pytest.mark.parametrize("text", ["relu(shape=4)", "relu", "suite:resnet18", "a.py:f", "a.onnx", "a.onnx/f", "a.pt2", "a.ONNX", "a.Onnx/f"])
 def test_texts_that_name_no_log(text: str) -> None:
     assert is_workload_text(text)
     assert not is_workload_text("log.jsonl") and not is_workload_text("onnx/log")

@@ -103,7 +103,8 @@ def _check_writable(context: click.Context, parameter: click.Parameter, out: str
         raise click.UsageError(f"cannot write {out}: it is a folder")
     if not folder.is_dir():
         raise click.UsageError(f"cannot write {out}: there is no folder {folder}. Create it first")
-    if not os.access(folder, os.W_OK):
+    is_pipe = Path(out).exists() and not Path(out).is_file()  # or a terminal: it is opened, and not replaced
+    if not is_pipe and not os.access(folder, os.W_OK):
         raise click.UsageError(f"cannot write {out}: you may not write in the folder {folder}")
     return out
 

@@ -5,6 +5,7 @@ A `Subject` is a named function with its metadata; a model becomes one subject p
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -55,6 +56,10 @@ WorkloadLike = str | PrimFunc | IRModule | Workload | Sequence[Tensor]
 """`"matmul(m=512,n=512,k=512)"`, `"suite:NAME"`, `"path.py:function"`, `"path.py:model/FUNCTION"`, `"path.onnx"`,
 `"path.onnx/FUNCTION"`, a program, a model (a module with the graph function `main`), an operator's workload, or tensors in the form that
 `create_prim_func` takes.  A function of a file takes parameters as an operator does: `"path.py:function(m=64)"`."""
+
+
+class NoFunctionsError(UserError):
+    """A model has no functions to tune: its outputs are inputs or constants."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +165,7 @@ def module_of(given: object) -> IRModule | None:
 
 
 def _file_loaded(text: str) -> Loaded:
-    if text.endswith((ONNX, EXPORTED)):
+    if _is_model_file(text):
         return Loaded(text, _of_model_file(text))
     name = split_function(text)[0]
     return Loaded(name, _loaded(name))
@@ -218,12 +223,27 @@ def find_model(given: object) -> IRModule | None:
 
 def is_workload_text(text: str) -> bool:
     """Whether a text has the form of a workload, or is an operator's name; any other text can only be the path of a log."""
-    has_form = "(" in text or names_a_file(text) or text.startswith(PREFIX) or text.endswith((ONNX, EXPORTED)) or f"{ONNX}/" in text
+    has_form = "(" in text or names_a_file(text) or text.startswith(PREFIX) or _is_model_file(text) or _of_onnx_file(text) is not None
     return has_form or (text in OPERATORS and not Path(text).exists())
 
 
+def is_onnx_file(text: str) -> bool:
+    """Whether a text is the path of an ONNX file, by its suffix in upper or lower case."""
+    return text.lower().endswith(ONNX)
+
+
+def _is_model_file(text: str) -> bool:
+    return text.lower().endswith((ONNX, EXPORTED))
+
+
+def _of_onnx_file(text: str) -> tuple[str, str] | None:
+    """The file and the function of `path.onnx/FUNCTION`; None for other texts."""
+    match = re.fullmatch(rf"(.*{re.escape(ONNX)})/(.*)", text, re.IGNORECASE | re.DOTALL)
+    return None if match is None else (match[1], match[2])
+
+
 def _names_a_module(text: str) -> bool:
-    return text.endswith((ONNX, EXPORTED)) or (names_a_file(text) and split_function(text)[1] is None)
+    return _is_model_file(text) or (names_a_file(text) and split_function(text)[1] is None)
 
 
 def find_subject(given: WorkloadLike) -> Subject:
@@ -231,7 +251,7 @@ def find_subject(given: WorkloadLike) -> Subject:
     found = find_subjects(given)
     if len(found) != 1:
         what, one = (given, "") if isinstance(given, str) else ("the module", "")
-        if isinstance(given, str) and (names_a_file(given) or given.endswith(ONNX)):
+        if isinstance(given, str) and (names_a_file(given) or is_onnx_file(given)):
             one = f". Name one, as in {given}/{found[0].name.partition('/')[2]}"
         raise UserError(f"expected one function, but {what} has {', '.join(s.name for s in found)}{one}")
     return found[0]
@@ -260,7 +280,7 @@ def find_module(given: WorkloadLike | Sequence[str]) -> IRModule:
     only = given[0] if isinstance(given, (list, tuple)) and len(given) == 1 else given
     if isinstance(only, IRModule):
         return only
-    if isinstance(only, str) and only.endswith((ONNX, EXPORTED)):
+    if isinstance(only, str) and _is_model_file(only):
         return _of_model_file(only)
     if isinstance(only, str) and _names_a_module(only):
         found = _loaded(only)
@@ -269,10 +289,11 @@ def find_module(given: WorkloadLike | Sequence[str]) -> IRModule:
 
 
 def _of_text(text: str, buckets: Buckets | None = None, target: Target | None = None) -> list[Subject]:
-    path, is_one, name = text.rpartition(f"{ONNX}/")
-    if is_one:
+    one = _of_onnx_file(text)
+    if one is not None:
+        path, name = one
         prefix = f"{Path(path).stem}/"
-        return _chosen(path + ONNX, _of_module(from_onnx(path + ONNX), prefix, buckets, target), prefix + name)
+        return _chosen(path, _of_module(from_onnx(path), prefix, buckets, target), prefix + name)
     if _names_a_module(text):
         return _of_loaded(_file_loaded(text), buckets, target)
     if not names_a_file(text):
@@ -292,14 +313,14 @@ def _chosen(model: str, found: Sequence[Subject], name: str) -> list[Subject]:
 
 
 def _of_loaded(file: Loaded, buckets: Buckets | None, target: Target | None) -> list[Subject]:
-    if file.text.endswith(ONNX) and isinstance(file.found, IRModule):
+    if is_onnx_file(file.text) and isinstance(file.found, IRModule):
         return _of_module(file.found, f"{Path(file.text).stem}/", buckets, target)
     return _of_found(file.text, file.found, buckets, target)
 
 
 def _of_model_file(path: str) -> IRModule:
     """The model of an ONNX file.  UserError for a program of torch.export, with the way to load it."""
-    if path.endswith(EXPORTED):
+    if not is_onnx_file(path):
         name = Path(path).stem
         raise UserError(
             f"{path} is a program of torch.export, which a file of Python imports: write\n"
@@ -352,7 +373,7 @@ def _of_model(mod: IRModule, main: GraphFunc, prefix: str, buckets: Buckets | No
     lowered = GRAPH(mod, target or Target.detect())
     tasks = extract_tasks(lowered)
     if not tasks:
-        raise UserError("the model has no functions to tune. Compile it as it is")
+        raise NoFunctionsError("the model has no functions to tune. Compile it as it is")
     whole = lowered["main"]
     named = model_sizes(lowered, whole) if isinstance(whole, GraphFunc) else {}
     if any(sizes_of(t.func) for t in tasks) and buckets is None:

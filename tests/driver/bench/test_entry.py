@@ -197,6 +197,18 @@ def test_models_without_a_name_are_numbered() -> None:
     assert [e.name for e in find_entries([relu(4), relu(8), "relu(shape=4)"])] == ["model", "model 2", "relu(shape=4)"]
 
 
+def test_a_model_without_functions_has_nothing_to_time() -> None:
+    b = GraphBuilder("main")
+    with pytest.raises(UserError, match="model has no functions, for which there is nothing to time: its outputs are inputs or constants"):
+        find_entries(IRModule({"main": b.finish(b.input("x", (4,)))}))
+
+
+def test_the_suffix_of_a_model_may_be_in_upper_case(onnx_file: Path) -> None:
+    upper = onnx_file.rename(onnx_file.with_name("MODEL.ONNX"))
+    (entry,) = find_entries(str(upper))
+    assert entry.onnx == entry.name == str(upper)
+
+
 class Reader(Baseline):
     """A library that reads ONNX files, with a chosen result."""
 

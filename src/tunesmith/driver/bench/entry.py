@@ -19,7 +19,7 @@ from tunesmith.driver.compile_model import CompiledModel
 from tunesmith.driver.compile_records import UnusedLogWarning
 from tunesmith.driver.compiled import CompiledModule
 from tunesmith.driver.model_check.check_model import can_check
-from tunesmith.driver.workloads import ONNX, Subject, WorkloadLike, find_model, find_subjects, listed
+from tunesmith.driver.workloads import NoFunctionsError, Subject, WorkloadLike, find_model, find_subjects, is_onnx_file, listed
 from tunesmith.graph.tuning.apply_records import Coverage
 from tunesmith.ir import structural
 from tunesmith.ir.function import IRModule
@@ -137,8 +137,11 @@ def _entries_of(given: WorkloadLike, unnamed: str) -> list[Entry]:
         name = given if isinstance(given, str) else unnamed
         if not can_check(model):
             raise UserError(f"{name} has dynamic shapes, for which there is nothing to time: bind its sizes (graph.passes.bind_sizes)")
-        subjects = find_subjects(model)
-        return [Entry(name, tuple(subjects), model, name if name.endswith(ONNX) else "")]
+        try:
+            subjects = find_subjects(model)
+        except NoFunctionsError:
+            raise UserError(f"{name} has no functions, for which there is nothing to time: its outputs are inputs or constants") from None
+        return [Entry(name, tuple(subjects), model, name if is_onnx_file(name) else "")]
     entries = [Entry(s.name, (s,)) for s in find_subjects(given)]
     dynamic = next((e.name for e in entries if sizes_of(e.subjects[0].func)), None)
     if dynamic is not None:
