@@ -233,7 +233,7 @@ def test_a_model_is_compiled_with_the_records_that_there_are(tmp_path: Path, onn
     made = entry.save(tmp_path, "w", 0)
     log = tmp_path / "log.jsonl"
     search = tunesmith.Search(check_models=False)  # which may withdraw a record
-    tunesmith.tune(str(onnx_file), log=log, budget=tunesmith.Budget(total_trials=4), search=search, progress=False)
+    tunesmith.tune(str(onnx_file), log=log, budget=2, search=search, progress=False)
     own = entry.with_code(made, tunesmith.Target.detect(), Database.from_log(log))
     system = CompiledSystem()
     prepared = system.prepare(own)
