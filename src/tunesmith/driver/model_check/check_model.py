@@ -88,7 +88,7 @@ def check_model(
     inputs = example_inputs(old.executor.inputs)
     marks: set[str] = set()
     if took < SHARE * search_s:
-        say(f"choosing schedules in the model, for at most {SHARE * search_s:.2g} s")
+        say(f"choosing schedules in the model, for at most {SHARE * search_s:.3g} s")
         new, marks = _chosen_in_model(new, after, compiled, target, inputs, log, SHARE * search_s)
     say("timing the model before and after the search")
     old_s, new_s, slower, clean = _race(old, new, inputs)
